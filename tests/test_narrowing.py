@@ -60,6 +60,7 @@ REPORTS = {"a/report.txt", "b/report.txt"}
         (["--filter", "kind=report", "--filter", "kind=note"], REPORTS | {"notes.md"}),
         (["--filter", "kind!=report"], {"notes.md", "old.md"}),
         (["--filter", "year=2024"], {"a/report.txt"}),
+        (["--filter", "year==2024"], {"a/report.txt"}),
         (["--filter", "year>=2024"], REPORTS),
         (["--filter", "year > 2024"], {"b/report.txt"}),
         (["--filter", "year<2025"], {"a/report.txt"}),

@@ -175,3 +175,10 @@ def test_an_invalid_variable_is_named_and_does_not_stop_maintenance(
 def test_a_missing_settings_file_is_a_one_line_error(tmp_path: Path) -> None:
     result = run("create", "a", "--config", tmp_path / "none.json", "--root", tmp_path)
     assert (result.code, result.err.count("\n")) == (1, 1)
+
+
+def test_a_local_project_ignores_models_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("EMBED_MODEL", "openai:text-embedding-3-small"), ("CONTEXT", "llm"), ("TOP_K", "3")):
+        monkeypatch.setenv(f"LLAMA_INDEX_CONTEXTUAL_{name}", value)
+    created = run("create", "a", "--local", "--root", tmp_path, "--json").json["config"]
+    assert (created["embed_model"], created["context"], created["top_k"]) == ("local", "structural", 3)

@@ -311,3 +311,10 @@ def test_chunks_of_an_older_version_are_not_read(parts: Project) -> None:
     assert retriever.docstore_of(version) is not None
     parts.ingest([Document(id_="e", text="Another one.")])
     assert retriever.docstore_of(version) is None
+
+
+def test_a_plan_does_not_leave_the_lexical_mode(reports: Project) -> None:
+    engine = reports.as_query_engine(
+        llm=ScriptedLLM(), mode="lexical", intents={"factual": SearchPlan(mode="semantic")}
+    )
+    assert engine.query(QUESTION).retrieval.mode_used == "lexical"

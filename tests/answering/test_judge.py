@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.answering.streaming import AnswerStream, Completion, Timeouts
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
@@ -218,3 +219,16 @@ def test_if_the_reader_stops_after_the_verdict_the_answer_is_in_the_history(repo
     assert next(stream.chat_stream).delta == FALLBACK
     stream.chat_stream.close()
     assert [message.content for message in chat.chat_history] == [QUESTION, FALLBACK]
+
+
+def test_a_verdict_that_breaks_off_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = f'The answer claims {json.dumps(GOOD)}. My verdict: {{"grounded": false, "halluc'
+    complete = AnswerStream.acomplete
+
+    async def breaks_off(self: AnswerStream, messages: list[ChatMessage]) -> Completion:
+        completion = await complete(self, messages)
+        return replace(completion, problem="It was too long.") if completion.text == reply else completion
+
+    monkeypatch.setattr(AnswerStream, "acomplete", breaks_off)
+    response, _ = judged(reply)
+    assert str(response) == NOT_JUDGED

@@ -363,3 +363,10 @@ def test_models_of_two_dimensions_do_not_share_vectors(manager: ProjectManager, 
         project = manager.create(f"d{dimensions}", config(), embed_model=model)
         project.ingest([document("a")])
         assert {len(vector) for vector in stored(project).values()} == {dimensions}
+
+
+def test_windows_do_not_apply_to_a_model_that_reads_whole_documents(
+    manager: ProjectManager, provider: LoopbackProvider
+) -> None:
+    project = manager.create("windows", config(embed_window=32))
+    assert project.ingest([document("long")]).added == ["long"]

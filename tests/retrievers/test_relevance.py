@@ -236,3 +236,19 @@ def test_without_results_there_is_no_confidence() -> None:
 
 def _nothing() -> Ranking:
     return Ranking(hits([], []), name="lexical", terms=LexicalIndex.build(["pump"]).query("valve"))
+
+
+def test_overwhelming_evidence_is_not_a_division_by_zero() -> None:
+    semantic = Ranking(hits([0, 1], [0.9, 0.1]), name="semantic", scale=lambda: Scale(0.3, 1e-4))
+    judgement = judge(semantic, semantic.evidence(20))
+    assert judgement is not None
+    assert judgement.confidence == pytest.approx(1)
+    assert np.isfinite(judgement.relevances).all()
+
+
+def test_the_setting_min_confidence_moves_the_limit_of_a_low_confidence(project: Project) -> None:
+    before = project.config
+    assert project.retrieve("error TS-999").doubt() == ""
+    project.config = before.changed(min_confidence=1.0)
+    assert "The answer is probably not in these documents" in project.retrieve("error TS-999").doubt()
+    project.config = before
