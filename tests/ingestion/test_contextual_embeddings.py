@@ -369,4 +369,4 @@ def test_windows_do_not_apply_to_a_model_that_reads_whole_documents(
     manager: ProjectManager, provider: LoopbackProvider
 ) -> None:
     project = manager.create("windows", config(embed_window=32))
-    assert project.ingest([document("long")]).added == ["long"]
+    assert project.ingest([document("long")]).added == ("long",)
