@@ -117,7 +117,7 @@ def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto
     Args:
         model: The embedding model.
         name: Its name, as in the settings.
-        window: Number of tokens that it reads, "auto" if the package shall find out, or None.
+        window: Number of tokens that the model reads; "auto" to find it out; None for no windows.
     """
     if window is None:
         return None

@@ -1,12 +1,12 @@
 """Fits confidence and relevance, and shows how they hold: `python -m tests.benchmarks.relevance --data ../shared/data`.
 
 Confidence: every question once as it is and once with the documents that answer it taken out of all indexes. Each set
-counts alike, and every figure of a set comes from a fit on the other sets. Questions of another set (20 of each) are
-shown beside, as what nothing answers; they take no part in any fit, and neither do follow-up questions, searched with
-the conversation before them, and turns that people found unanswerable. The questions of the conversations are the
-stand-alone ones that people wrote.
-Relevance: the first 20 hits of every question, with and without the documents, relevant where they hold any of its
-evidence; each hit counts alike. Beside it what the rank alone tells.
+counts alike, and every figure of a set comes from a fit on the other sets. The table also shows 20 questions of each
+other set, which nothing answers, follow-up questions, which are searched with the conversation before them, and turns
+that people found unanswerable; none of these is part of a fit. The questions of the conversations are the stand-alone
+ones that people wrote.
+Relevance: the first 20 hits of every question, with and without the documents. A hit is relevant if it contains any of
+the evidence, and each hit counts alike. The AUROC of the rank alone is shown for comparison.
 The last lines are the constants of `retrievers/confidence.py`, fitted on all sets. With --embedding, its samples are
 fitted together with those of WordLlama (--chunk-size 180 for a model that reads 256 tokens): for the confidence, except
 those of the reports, as encoding them takes long. Chunks of 180 tokens are shorter than most of the evidence, so they

@@ -34,7 +34,7 @@ VARIED: dict[str, Sequence[Any]] = {
     "candidates": (50, 100, 200, 400),
     "fusion": ("rrf",),
 }
-"""Values beside the defaults; the lexical weight is what the semantic one leaves of 1."""
+"""Values other than the defaults; the lexical weight is 1 minus the semantic one."""
 
 DEFAULT = "default"
 Values = dict[str, NDArray[np.float64]]
