@@ -111,7 +111,7 @@ BetweenTokens = Annotated[
 CallTimeout = Annotated[
     float | None,
     typer.Option(
-        help="Seconds to wait for the whole answer if it is not streamed (--json, --judge); by default the project's"
+        help="Seconds to wait for the whole answer if it is not streamed (--json); by default the project's"
         " `call_timeout`, or 60.",
     ),
 ]

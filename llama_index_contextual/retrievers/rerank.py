@@ -189,6 +189,8 @@ class CrossEncoderReranker(Reranker):
         self._model, self._identity = _load(name, device)
         self._tokenizer = self._model.tokenizer
         self._lock = new_lock()
+        if not _has_classifier(self._model):
+            raise self._unusable("has no trained classifier, so its scores would be random")
         if not getattr(self._tokenizer, "is_fast", False):
             raise self._unusable("has no fast tokenizer (tokenizer.json), which is needed to divide long passages")
         self.length = _length_of(self._model)
@@ -300,6 +302,12 @@ def _load(name: str, device: str | None) -> tuple[Any, Any]:
             f" folder of one, or set rerank={LLM_RERANK!r}.",
             setting="rerank",
         ) from error
+
+
+def _has_classifier(model: Any) -> bool:
+    """Return whether a model was saved with the layer that scores a pair of texts, if its configuration tells."""
+    names = getattr(getattr(model, "config", None), "architectures", None) or ()
+    return not names or any("ForSequenceClassification" in name or "ForCausalLM" in name for name in names)
 
 
 def _length_of(model: Any) -> int:

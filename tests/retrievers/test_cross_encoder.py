@@ -269,6 +269,15 @@ def test_a_model_with_classes_is_refused(tmp_path: Path) -> None:
         CrossEncoderReranker(folder, device="cpu").rerank(QueryBundle(QUESTION), hits_of("word1"))
 
 
+def test_a_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
+    from transformers import BertModel
+
+    folder = make_model(tmp_path / "model")
+    BertModel.from_pretrained(folder).save_pretrained(folder)
+    with pytest.raises(ModelError, match="has no trained classifier, so its scores would be random: choose another"):
+        CrossEncoderReranker(folder, device="cpu")
+
+
 def test_a_model_that_reads_a_few_words_is_refused(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model", length=16)
     with pytest.raises(ModelError, match="reads only 16 tokens"):
