@@ -127,20 +127,20 @@ def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> s
 
 
 def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
-    lines = [f"[Source {number}]", f"Source: {_defused(str(Source.of(hit.node)))}"]
+    lines = [f"[Source {number}]", f"Source: {defused(str(Source.of(hit.node)))}"]
     if facts := hit.node.metadata.get(keys.FACTS):
-        lines.append(f"Facts: {_defused(str(facts))}")
+        lines.append(f"Facts: {defused(str(facts))}")
     # The structural part would repeat the source line.
     _, background = keys.context_parts(hit.node.metadata)
     if context and background:
-        lines.append(f"Background: {_defused(background)}")
+        lines.append(f"Background: {defused(background)}")
     if head := hit.node.metadata.get(keys.TABLE_HEAD):
-        lines.append(f"{keys.CONTINUED_TABLE}:\n{_defused(str(head))}")
-    lines.append(f"Text:\n{_defused(hit.node.get_content())}")
+        lines.append(f"{keys.CONTINUED_TABLE}:\n{defused(str(head))}")
+    lines.append(f"Text:\n{defused(hit.node.get_content())}")
     return "\n".join(lines)
 
 
-def _defused(text: str) -> str:
+def defused(text: str) -> str:
     """Return a text with anything that looks like a citation in parentheses."""
     return _SOURCE_MARK.sub(r"(\1)", text)
 
