@@ -17,7 +17,16 @@ from llama_index_contextual.readers.pdf.process import NEXT_FILE
 
 
 def main() -> None:
-    """Report that the process is ready, then answer requests until stdin ends."""
+    """Answer requests to parse files."""
+    serve(answer)
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Report that the process is ready, then answer requests until stdin ends.
+
+    Args:
+        answer: Returns the answer to a request.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should say why the process ended
     max_memory = int(sys.argv[1])

@@ -46,7 +46,7 @@ _OPERATORS = {
     "CONTAINS": FilterOperator.TEXT_MATCH_INSENSITIVE,
 }
 _CONDITIONS = {"AND": FilterCondition.AND, "OR": FilterCondition.OR}
-_AFTER_ANY_CHARACTER = "\U0010ffff"
+_FIRST_CHARACTER, _AFTER_ANY_CHARACTER = "\x01", "\U0010ffff"
 _MAX_DEPTH = 10
 _DEFAULT_RESULTS = 10
 """Number of passages of a retriever that has no setting for it."""
@@ -101,11 +101,18 @@ def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
 
 
 def _starts_with(key: str, value: str) -> MetadataFilters:
-    bounds = [
-        metadata_filter(key, value, FilterOperator.GTE),
+    # With a character after it, a date is not a date any more, so that all values are compared as text.
+    longer = [
+        metadata_filter(key, value + _FIRST_CHARACTER, FilterOperator.GTE),
         metadata_filter(key, value + _AFTER_ANY_CHARACTER, FilterOperator.LT),
     ]
-    return MetadataFilters(filters=list(bounds), condition=FilterCondition.AND)
+    return MetadataFilters(
+        filters=[
+            metadata_filter(key, value, FilterOperator.EQ),
+            MetadataFilters(filters=list(longer), condition=FilterCondition.AND),
+        ],
+        condition=FilterCondition.OR,
+    )
 
 
 class ContextualKnowledge:

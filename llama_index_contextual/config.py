@@ -83,6 +83,9 @@ class TokenPrice(BaseModel):
 class ProjectConfig(BaseModel):
     """The settings of a project, stored in its `project.json`.
 
+    Every field has a description: `print(ProjectConfig.model_fields["top_k"].description)`. The command
+    `llama-index-contextual settings` lists all fields with their defaults and descriptions.
+
     Raises:
         ConfigurationError: A value is out of range, two values contradict each other, or a name is unknown.
 
@@ -287,6 +290,18 @@ class ProjectConfig(BaseModel):
         " size and faster (`rabitq`); or as codes only if there are many vectors and a probe on them reaches a"
         " recall@20 of at least 0.99 (`auto`).",
     )
+    backend: Literal["files", "qdrant"] = Field(
+        default="files",
+        description="What keeps chunks, vectors and terms: files in the project's directory (`files`), or a collection"
+        " of a Qdrant server (`qdrant`, extra `qdrant`).",
+    )
+    backend_url: str | None = Field(
+        default=None,
+        description="Address of the backend's server, such as http://localhost:6333; Qdrant's key is read from the"
+        " environment variable QDRANT_API_KEY. An absolute path, or `:memory:`, is the local mode of Qdrant's client,"
+        " for tests and a few thousand chunks.",
+        json_schema_extra=_NO_REBUILD,
+    )
     language: str = Field(default="english", description="Language of the Snowball stemmer, or `none`.")
     mode: Mode = Field(default="hybrid", description="Indexes that a query searches.", json_schema_extra=_NO_REBUILD)
     top_k: int = Field(default=20, ge=1, description="Number of results of a query.", json_schema_extra=_NO_REBUILD)
@@ -488,6 +503,16 @@ class ProjectConfig(BaseModel):
             size, overlap = getattr(self, f"{kind}_size"), getattr(self, f"{kind}_overlap")
             if overlap >= size:
                 raise ValueError(f"{kind}_overlap ({overlap}) must be smaller than {kind}_size ({size})")
+        if self.backend != "files" and not self.backend_url:
+            raise ValueError(f"backend is {self.backend!r}, but backend_url is not set: set it to the server's address")
+        is_path = self.backend_url and "://" not in self.backend_url and self.backend_url != ":memory:"
+        if is_path and not Path(str(self.backend_url)).is_absolute():
+            raise ValueError(
+                f"backend_url is {self.backend_url!r}: it must be an address such as http://localhost:6333, an absolute"
+                f" path, or :memory:"
+            )
+        if self.backend_url and "@" in self.backend_url.partition("://")[2].partition("/")[0]:
+            raise ValueError("backend_url contains a password, which would be stored: set QDRANT_API_KEY instead")
         if self.chunk_size > self.segment_size:
             raise ValueError(f"chunk_size ({self.chunk_size}) must not exceed segment_size ({self.segment_size})")
         if self.ocr == "rapidocr" and self.ocr_language is not None:
@@ -515,7 +540,7 @@ RETRIEVAL_FIELDS = frozenset(
 def _as_sentence(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else None
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
     if name == "chunks_per_call":  # pydantic mentions only one of the alternatives
         message = "must be a number of at least 1, or 'all'"
     if name == "intents":
@@ -525,8 +550,8 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
     if first["type"] == "extra_forbidden":
         known = sorted(ProjectConfig.model_fields)
         close = get_close_matches(str(name), known, n=1)
-        advice = f" Did you mean {close[0]!r}?" if close else ""
-        message = f"Unknown setting {name!r}.{advice} Known settings: {', '.join(known)}."
+        advice = f"Did you mean {close[0]!r}?" if close else f"Known settings: {', '.join(known)}."
+        message = f"Unknown setting {name!r}. {advice}"
         return ConfigurationError(message, setting=name)
     if name is None:
         return ConfigurationError(f"Invalid settings: {message}.")

@@ -1,6 +1,7 @@
 """The exceptions of this package.
 
-Each message says what is wrong and what to do. The object concerned is an attribute of the exception.
+Each message says what is wrong and what to do. The object concerned is an attribute of the exception. Where the advice
+names methods or arguments, the exception has a `Remedy` with other words for the command line.
 
     ContextualError
     ├── ConfigurationError            a setting is invalid, or two settings contradict each other
@@ -17,6 +18,7 @@ Each message says what is wrong and what to do. The object concerned is an attri
     │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
     │   │   └── LedgerBusyError       another process has locked the ledger
     │   └── ReadOnlyVersionError      an attempt to change a published version
+    ├── BackendError                  the engine that keeps the chunks of a project cannot be reached, or refuses a call
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
     ├── ReadError                     a file could not be read; other files are not affected
     └── ContextualizationError        the context of one or more chunks could not be written
@@ -24,14 +26,48 @@ Each message says what is wrong and what to do. The object concerned is an attri
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from llama_index_contextual._utils.redaction import scrub
 
 
-class ContextualError(Exception):
-    """Base class of the exceptions of this package; API keys are removed from messages."""
+@dataclass(frozen=True)
+class Remedy:
+    """Advice on an error, in the words of the place where the error appears.
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(scrub(str(message)))
+    Attributes:
+        python: Advice for Python code; the message of the exception ends with it.
+        command_line: Advice for the command line. `{project}` stands for the name of the project of the command, with
+            `--root` if the command has that option, and `{root}` for that option alone.
+    """
+
+    python: str
+    command_line: str
+
+
+class ContextualError(Exception):
+    """Base class of the exceptions of this package; API keys are removed from messages.
+
+    Attributes:
+        problem: What is wrong, without the advice.
+        remedy: Advice for Python and for the command line, if they differ; `problem` contains it otherwise.
+    """
+
+    def __init__(self, message: str = "", *, remedy: Remedy | None = None) -> None:
+        self.problem = scrub(str(message))
+        self.remedy = remedy
+        super().__init__(self.problem if remedy is None else with_advice(self.problem, scrub(remedy.python)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The arguments of a subclass are not those of Exception, from which another process would create the copy.
+        return _copy_of, (type(self), self.args, self.__dict__)
+
+
+def _copy_of(kind: type[ContextualError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ContextualError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConfigurationError(ContextualError, ValueError):
@@ -41,8 +77,8 @@ class ConfigurationError(ContextualError, ValueError):
         setting: Name of the setting, if only one is concerned.
     """
 
-    def __init__(self, message: str, *, setting: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, setting: str | None = None, remedy: Remedy | None = None) -> None:
+        super().__init__(message, remedy=remedy)
         self.setting = setting
 
 
@@ -57,8 +93,8 @@ class InputError(ContextualError, ValueError):
         value: The argument.
     """
 
-    def __init__(self, message: str, *, value: object = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, value: object = None, remedy: Remedy | None = None) -> None:
+        super().__init__(message, remedy=remedy)
         self.value = value
 
 
@@ -73,8 +109,8 @@ class ProjectError(ContextualError):
         name: Name of the project, if known.
     """
 
-    def __init__(self, message: str, *, name: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, name: str | None = None, remedy: Remedy | None = None) -> None:
+        super().__init__(message, remedy=remedy)
         self.name = name
 
 
@@ -103,11 +139,21 @@ class CorruptVersionError(ProjectError):
 
     Attributes:
         file: Name of the file, relative to the project's directory.
+        documents: Ids of the documents that `rebuild` cannot restore, if they can be read.
     """
 
-    def __init__(self, message: str, *, name: str | None = None, file: str | None = None) -> None:
-        super().__init__(message, name=name)
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str | None = None,
+        file: str | None = None,
+        documents: tuple[str, ...] = (),
+        remedy: Remedy | None = None,
+    ) -> None:
+        super().__init__(message, name=name, remedy=remedy)
         self.file = file
+        self.documents = documents
 
 
 class LedgerError(ProjectError):
@@ -122,6 +168,18 @@ class ReadOnlyVersionError(ProjectError):
     """An attempt to change a published version."""
 
 
+class BackendError(ContextualError):
+    """The engine that keeps the chunks of a project cannot be reached, or refuses a call.
+
+    Attributes:
+        url: Its address.
+    """
+
+    def __init__(self, message: str, *, url: str | None = None, remedy: Remedy | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.url = url
+
+
 class BudgetExceededError(ContextualError):
     """The next call could cost more than `max_cost` allows; nothing was published, and paid results are kept.
 
@@ -131,8 +189,8 @@ class BudgetExceededError(ContextualError):
         max_cost: The limit.
     """
 
-    def __init__(self, message: str, *, spent: float, max_cost: float) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, spent: float, max_cost: float, remedy: Remedy | None = None) -> None:
+        super().__init__(message, remedy=remedy)
         self.spent = spent
         self.max_cost = max_cost
 
@@ -161,3 +219,23 @@ class ContextualizationError(ContextualError):
     def __init__(self, message: str, *, node_ids: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.node_ids = node_ids
+
+
+def with_advice(problem: str, advice: str) -> str:
+    """Return a message of a problem and the advice on it.
+
+    Example:
+        >>> with_advice("The query is empty", "ask a question"), with_advice("It failed.", "try again")
+        ('The query is empty: ask a question.', 'It failed. Try again.')
+        >>> with_advice("Set the price", "or omit --max-cost")
+        'Set the price, or omit --max-cost.'
+    """
+    ends = (".", "!", "?")
+    if not advice:
+        return problem if problem.endswith(ends) else f"{problem}."
+    if problem.endswith(ends):
+        text = f"{problem} {advice[0].upper()}{advice[1:]}"
+    else:
+        separator = ", " if advice.startswith("or ") else "; " if advice.startswith("did you mean") else ": "
+        text = f"{problem}{separator}{advice}"
+    return text if text.endswith(ends) else f"{text}."

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import hmac
 import inspect
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
@@ -30,9 +29,10 @@ from mcp.types import CallToolResult, Resource, TextContent, ToolAnnotations
 from pydantic import AnyHttpUrl, BaseModel, Field, ValidationError
 
 from llama_index_contextual._utils.calls import awithout_secrets
+from llama_index_contextual._utils.http import accepted_hosts, require_token
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, ModelError
+from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools.document_tools import INSTRUCTIONS
 from llama_index_contextual.tools.models import (
@@ -63,9 +63,6 @@ MAX_RESOURCE_CHARACTERS = 1_000_000
 PROGRESS_SECONDS = 1.0
 """Seconds between two notifications of progress."""
 
-LEAST_TOKEN = 16
-"""Minimum number of characters of a token for HTTP."""
-
 _RESULTS: dict[ToolName, type[ToolResult]] = {
     "search": SearchResult,
     "grep": GrepResult,
@@ -74,7 +71,6 @@ _RESULTS: dict[ToolName, type[ToolResult]] = {
 }
 _PROJECT = "Name of the project; needed only if there are several."
 _RESOURCE = "contextual://documents/"
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Answer(BaseModel):
@@ -147,41 +143,17 @@ def serve_http(
 
 def _security(host: str, token: str | None, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
     """Return the hosts and origins whose requests are accepted."""
-    if not _is_loopback(host) and token is None:
-        raise ConfigurationError(
-            f"{host!r} can be reached from other machines: set a token, or serve on 127.0.0.1.", setting="token"
-        )
-    is_any = host in ("0.0.0.0", "::", "")
-    if is_any and not allowed_hosts:
-        raise ConfigurationError(
-            f"{host!r} stands for all addresses of this machine: name the host that clients use, with allowed_hosts"
-            f" (--allow-host).",
-            setting="allowed_hosts",
-        )
-    named = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in (host, *allowed_hosts)]
-    hosts = list(dict.fromkeys([*_LOOPBACK, *named[is_any:]]))
+    hosts = accepted_hosts(host, token, allowed_hosts)
     with_ports = [form for name in hosts for form in (name, f"{name}:*")]
     origins = [f"{scheme}://{name}" for name in with_ports for scheme in ("http", "https")]
     return TransportSecuritySettings(allowed_hosts=with_ports, allowed_origins=origins)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _Token:
     """Accepts one token; the comparison takes the same time for every wrong one."""
 
     def __init__(self, token: str) -> None:
-        if len(token) < LEAST_TOKEN:
-            raise ConfigurationError(
-                f"The token has {len(token)} characters: use at least {LEAST_TOKEN}, for example the output of"
-                f' `python -c "import secrets; print(secrets.token_urlsafe())"`.',
-                setting="token",
-            )
+        require_token(token)
         self._token = token.encode()
 
     async def verify_token(self, token: str) -> AccessToken | None:

@@ -41,6 +41,9 @@ PAGES = "_contextual_pages"
 HEADINGS = "_contextual_headings"
 TABLES = "_contextual_tables"
 
+RUNNING_LINES = ("running_header", "running_footer")
+"""Keys of the lines that a PDF repeats on its pages, which are part of its layout and say nothing about a chunk."""
+
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 OWN_KEYS = (

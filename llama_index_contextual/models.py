@@ -18,9 +18,10 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
+from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
-from llama_index_contextual.errors import ModelError
+from llama_index_contextual.errors import ModelError, Remedy
 
 HIDDEN_TOKENS: Mapping[str | None, int] = {
     "none": 0,
@@ -216,11 +217,14 @@ def provider_of(name: str) -> Provider | None:
     return known if known is None or least is None else replace(known, min_cached_tokens=least)
 
 
-_WITHOUT_KEY = "work without a key: `ProjectConfig.local()` in Python, `--local` on the command line"
+_WITHOUT_KEY = Remedy(
+    "work without a key: `ProjectConfig.local()`",
+    "work without a key in a project created with `llama-index-contextual create NAME --local{root}`",
+)
 
 
 def load_llm(
-    name: str, *, temperature: float | None = None, timeout: float | None = None, advice: str = _WITHOUT_KEY
+    name: str, *, temperature: float | None = None, timeout: float | None = None, advice: Remedy = _WITHOUT_KEY
 ) -> LLM:
     """Return the LLM with a given name.
 
@@ -367,19 +371,24 @@ def _split(name: str, *, setting: str) -> tuple[str, str]:
         known = ", ".join(f"{p}:…" for p, target in has_model.items() if target)
         local = f", {LOCAL}" if setting == "embed_model" else ""
         raise ModelError(
-            f"Setting {setting!r} is {name!r}, which is not the name of a model: use one of {known}{local},"
-            f" or pass a LlamaIndex object.",
+            f"Setting {setting!r} is {name!r}, which is not the name of a model: use one of {known}{local}",
             setting=setting,
+            remedy=Remedy("or pass a LlamaIndex object", nearest(provider, PROVIDERS).removeprefix("; ")),
         )
     return provider, model
 
 
-def _require_key(traits: Provider, name: str, *, setting: str, advice: str) -> None:
+def _require_key(traits: Provider, name: str, *, setting: str, advice: Remedy) -> None:
     if traits.key and not os.environ.get(traits.key):
         assigned = settings_embed_model() if setting == "embed_model" else settings_llm()
         option = f", or pass the model of LlamaIndex's Settings: {setting}=Settings.{setting}" if assigned else ""
         raise ModelError(
-            f"{name!r} needs {traits.key}, which is not set. Either set it, or {advice}{option}.", setting=setting
+            f"{name!r} needs {traits.key}, which is not set.",
+            setting=setting,
+            remedy=Remedy(
+                f"Either set it, or {advice.python}{option}",
+                f"Either set it in the environment or in a file `.env`, or {advice.command_line}",
+            ),
         )
 
 

@@ -99,8 +99,8 @@ def how_to_switch(successor: str, *, project: str = "NAME") -> str:
         project: Name of the project.
     """
     return (
-        f"Its successor is {successor!r}: `llama-index-contextual configure {shlex.quote(project)} llm={successor}`, or"
-        f" `project.update_config(llm={successor!r})`. Contexts are stored by model: existing ones stay in the ledger"
+        f"Its successor is {successor!r}: `llama-index-contextual configure {shlex.quote(project)} llm={successor}`."
+        f" Contexts are stored by model: existing ones stay in the ledger"
         f" and in the live version; the next `ingest` or `rebuild` requests the contexts of all documents from the new"
         f" model, and `estimate` shows the price."
     )

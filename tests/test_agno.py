@@ -26,6 +26,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.support.filter_oracle import passes
 from tests.support.records import Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
@@ -238,7 +239,7 @@ class TestAgents:
         with LoopbackProvider(reply=searching()) as provider:
             output = agent(provider, ContextualKnowledge(project)).run(QUESTION)
         assert output.content == ANSWER
-        assert "Project 'reports' has no version yet; run `project.ingest([...])` first." in seen_by_model(provider)
+        assert "Project 'reports' has no version yet: run `project.ingest([...])` first." in seen_by_model(provider)
 
     def test_passages_can_be_put_into_the_question_beforehand(self, filled: Project) -> None:
         with LoopbackProvider(reply=lambda _: ANSWER) as provider:
@@ -362,6 +363,13 @@ def test_every_filter_expression_is_converted(filled: Project, operator: str) ->
         pytest.skip(f"this release of agno has no {operator}")
     documents = ContextualKnowledge(filled).search("error tariff revenue pump duty", filters=[make(expressions)])
     assert {document.meta_data["kind"] for document in documents} == kinds
+
+
+def test_startswith_compares_dates_as_text() -> None:
+    filters = to_metadata_filters({"op": "STARTSWITH", "key": "filed", "value": "2024-03-31"})
+    assert filters is not None
+    filed = ["2024-03-31", "2024-03-31 report", "2024-03-31T01:00+09:00", "2024-03-30T23:00-05:00", "2024-04-01", 2024]
+    assert [passes({"filed": value}, filters) for value in filed] == [True, True, True, False, False, False]
 
 
 def test_a_dict_filter_means_equality_or_any_of_a_list(filled: Project) -> None:

@@ -23,6 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 DOORS = frozenset({"agno", "mcp", "cli", "ui"})
 CHARTS = "evaluation/charts.py"  # imports matplotlib when a chart is drawn
 RERANK = "retrievers/rerank.py"  # imports torch when a cross-encoder is loaded
+RAY = "ingestion/executors/ray.py"  # is imported when a run uses Ray
 PURE = ("retrievers/fusion.py", "evaluation/metrics.py")
 
 FORBIDDEN_MODULES = frozenset({"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code"})
@@ -30,6 +31,7 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "os.system
 FORBIDDEN_PREFIXES = ("os.exec", "os.spawn", "pty.", "asyncio.create_subprocess_shell")
 FORBIDDEN_KEYWORDS = frozenset({"shell", "allow_pickle"})
 
+OPENERS = ("readers/discovery", "readers/office", "_ocr_worker", "ui/_page_worker")
 READ_MODES = frozenset({"r", "rb", "rt"})
 WRITING_CALLS = frozenset(
     {
@@ -104,10 +106,10 @@ def test_algorithms_import_the_standard_library_and_numpy_only() -> None:
     assert tops - {"numpy", "__future__"} <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("foreign", ["agno", "click", "matplotlib", "mcp", "openai", "torch", "typer"])
+@pytest.mark.parametrize("foreign", ["agno", "click", "matplotlib", "mcp", "openai", "ray", "torch", "typer"])
 def test_heavy_and_optional_packages_are_imported_where_they_are_used_only(foreign: str) -> None:
     users = [s for s in sources() for result in s.imports if result.target.partition(".")[0] == foreign]
-    assert [s.path for s in users if part_of(s.name) not in DOORS and s.path not in (CHARTS, RERANK)] == []
+    assert [s.path for s in users if part_of(s.name) not in DOORS and s.path not in (CHARTS, RERANK, RAY)] == []
 
 
 def test_nothing_is_unpickled_and_no_text_is_executed() -> None:
@@ -162,9 +164,7 @@ def test_only_the_storage_writes_files() -> None:
         for source in sources()
         for name in writing_calls(source)
         # The readers open files by their descriptors, for reading; parts of archives and images are opened in memory.
-        if part_of(source.name) != "storage"
-        and (source.path, name)
-        not in [(f"{path}.py", "open") for path in ("readers/discovery", "readers/office", "_ocr_worker")]
+        if part_of(source.name) != "storage" and (source.path, name) not in [(f"{path}.py", "open") for path in OPENERS]
     ]
     assert wrong == []
 

@@ -366,8 +366,7 @@ def test_an_unknown_model_is_recognised_by_status_code_or_text() -> None:
 
 def test_the_message_for_an_unknown_model_names_the_setting() -> None:
     assert describe(api_error(404), setting="llm", model="openai:gpt-9") == (
-        "The provider does not offer the model 'openai:gpt-9': change the setting 'llm' (for instance"
-        " `project.update_config(llm=...)`) to one that it offers."
+        "The provider does not offer the model 'openai:gpt-9': change the setting 'llm' to one that it offers."
     )
 
 

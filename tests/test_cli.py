@@ -43,6 +43,7 @@ COMMANDS: dict[str, list[str]] = {
     "cost": ["a"],
     "estimate": ["a", "{folder}"],
     "ingest": ["a", "{folder}"],
+    "sync": ["a", "{folder}"],
     "search": ["a", "error TS-999"],
     "ask": ["a", "error TS-999"],
     "chat": ["a"],
@@ -64,8 +65,8 @@ COMMANDS: dict[str, list[str]] = {
 }
 # Needs no project, takes no root, and is run in test_demo.py.
 WITHOUT_ROOT = {"demo"}
-# Speaks its protocol on standard output until its client goes; run in test_mcp.py.
-SERVERS = {"mcp"}
+# Run until their client or user ends them; see test_mcp.py and ui/test_server.py.
+SERVERS = ("mcp", "serve")
 
 
 class Result:
@@ -134,7 +135,7 @@ def ingested(root: Path, text_folder: Path) -> Project:
 
 
 def test_every_command_is_tested_in_this_module() -> None:
-    assert set(commands()) == set(COMMANDS) | WITHOUT_ROOT | SERVERS
+    assert set(commands()) == set(COMMANDS) | WITHOUT_ROOT | set(SERVERS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -198,14 +199,21 @@ def test_the_options_of_each_command_are_documented() -> None:
             *("--report", "--sample", "--save", "--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],
-        "ingest": ["--batch", "--facts", "--max-cost", "--moved", "--password", "--quiet", "--replace", "--reread"],
-        "inspect": ["--html", "--query", "--top-k"],
+        "ingest": [
+            *("--batch", "--facts", "--max-cost", "--moved", "--password", "--quiet", "--ray", "--replace", "--reread"),
+        ],
+        "inspect": ["--documents", "--html", "--query", "--top-k"],
         "mcp": ["--allow-host", "--host", "--http", "--port", "--token"],
-        "rebuild": ["--max-cost", "--quiet"],
+        "rebuild": ["--allow-loss", "--max-cost", "--quiet"],
         "remove": ["--forget", "--yes", "-y"],
         "retry": ["--quiet"],
         "rollback": ["--to"],
-        "search": ["--explain", "--file", "--filter", "--mode", "--top-k", "-k"],
+        "search": ["--explain", "--file", "--filter", "--full", "--mode", "--top-k", "-k"],
+        "sync": [
+            *("--allow-empty", "--batch", "--dry-run", "--facts", "--max-cost", "--moved", "--password", "--poll"),
+            *("--quiet", "--rescan", "--settle", "--watch", "--yes", "-y"),
+        ],
+        "serve": ["--allow-host", "--documents", "--host", "--open", "--port", "--token"],
         "verify": ["--repair"],
     }
 
@@ -228,7 +236,9 @@ def test_the_commands_of_the_readme_lead_to_an_answer(root: Path, text_folder: P
     assert done.err.startswith(f"skipped {text_folder}/w.zip: has the type .zip")
     assert done.err.count("\n") == 1
     result = run("search", "reports", "error TS-999", "--top-k", 1)
-    assert re.match(r" 1\. manual\.txt  semantic 1 · lexical 1.*\n    manual\.txt", result.out)
+    first, blank, place = result.out.splitlines()[:3]
+    assert re.fullmatch(r"1 result, confidence \d\.\d\d \((high|medium)\): the passages \w+ answer the question", first)
+    assert (blank, place) == ("", " 1. reports/manual.txt")
     assert "Error TS-999 means that the pump runs dry." in result.out
     assert result.err == ""
     shown = run("info", "reports").out
@@ -240,7 +250,7 @@ def test_an_excerpt_starts_at_the_rarest_word_of_the_question(root: Path, tmp_pa
     text = "The pump was inspected. " * 12 + "Then Ukraine was named. " + "The pump was inspected again. " * 20
     (tmp_path / "long.txt").write_text(text)
     ProjectManager(root).create("a", ProjectConfig.local(context="none")).ingest([tmp_path / "long.txt"])
-    passage = run("search", "a", "Was the pump inspected in Ukraine?").out.splitlines()[1].strip()
+    passage = run("search", "a", "Was the pump inspected in Ukraine?").out.splitlines()[3].strip()
     assert passage.startswith("… Then Ukraine was named. The pump")
     assert len(passage) <= 320
 
@@ -260,10 +270,10 @@ def test_the_settings_are_listed_with_values_and_descriptions(ingested: Project)
 
 
 def test_help_shows_the_commands_in_four_groups() -> None:
-    shown = run("--help").out
-    places = [shown.index(f"─ {title} ─") for title in ("Projects", "Documents", "Questions", "Maintenance")]
+    lines = run("--help").out.splitlines()
+    places = [lines.index(title) for title in ("Projects", "Documents", "Questions", "Maintenance", "Options")]
     assert places == sorted(places)
-    assert "─ Commands ─" not in shown
+    assert "Commands" not in lines
 
 
 def test_a_search_without_results_says_so(ingested: Project) -> None:
@@ -326,21 +336,24 @@ def test_version_and_help_of_the_whole() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["info", "b"], r"There is no project 'b' in .*; projects there: a\."),
-        (["create", "a"], "Project 'a' exists already: load it, delete it, or choose another name"),
+        (["info", "b"], r"There is no project 'b' in .*: projects there: a\."),
+        (
+            ["create", "a"],
+            "'a' exists already: choose another name, or delete it first with `llama-index-contextual delete a`",
+        ),
         (["create", "../a"], r"'\.\./a' is not a valid project name"),
         (["create", ""], "A project needs a name"),
         (["create", "b", "--set", "chunk_size=0"], "Setting 'chunk_size' cannot be 0"),
         (
             ["create", "b", "--set", "chunk_sise=800"],
-            "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known ",
+            "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?]",
         ),
         (["create", "b", "--language", "klingon"], "'language' cannot be 'klingon': must be one of "),
         (["search", "a", " "], "The query is empty: ask a question"),
         (["search", "a", "x", "-k", "0"], "top_k is 0: request at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),
-        (["ledger", "import", "a", "{nowhere}"], "nowhere does not exist: name a file that `export_contexts` wrote"),
+        (["ledger", "import", "a", "{nowhere}"], "nowhere does not exist: name a file that `ledger export` wrote"),
         (
             ["ledger", "export", "a", "{nowhere}/x.jsonl"],
             "nowhere is not a folder: create it, or choose another one for x.jsonl",
@@ -371,7 +384,7 @@ def test_a_missing_path_exits_with_2_or_with_1_if_others_were_read(
     for arguments in (["ingest"], ["ingest", "--replace"], ["estimate"]):
         result = run(*arguments, "a", nowhere)
         assert (result.code, result.out) == (2, "")
-        assert result.err == f"Error: There is nothing to ingest. {nowhere}: does not exist\n"
+        assert result.err == f"Error: There is nothing to ingest. {nowhere}: does not exist.\n"
     for arguments in (["ingest", "--quiet"], ["ingest", "--json"], ["estimate"], ["estimate", "--json"]):
         result = run(*arguments, "a", text_folder, nowhere)
         assert result.code == 1
@@ -408,7 +421,7 @@ def test_a_file_with_a_used_id_is_reported_and_a_moved_one_is_recognised(
     assert "1 added" in result.out
     assert "its document gets the id 'x/reports/manual.txt'" in result.err
     assert "--moved" in result.err
-    shown = [line.split("  ")[0] for line in run("documents", "a").out.splitlines()]
+    shown = [line.split("\t")[0] for line in run("documents", "a").out.splitlines()]
     assert shown == ["reports/manual.txt", "reports/quarter.md", "x/reports/manual.txt"]
     assert run("remove", "a", "x/reports/manual.txt").code == 0
     result = run("ingest", "a", other, "--moved", "--quiet")
@@ -437,7 +450,9 @@ def test_without_a_key_the_error_names_both_solutions(root: Path, text_folder: P
     run("create", "a")
     result = run("ingest", "a", text_folder, "--quiet")
     assert (result.code, result.out) == (1, "")
-    assert re.match(r"Error: .*needs OPENAI_API_KEY.*set it, or .*`--local` on the command line\.\n$", result.err)
+    assert re.match(
+        r"Error: .*needs OPENAI_API_KEY.* set it in the environment or .*, or .* NAME --local`\.\n$", result.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -526,7 +541,7 @@ def test_delete_asks_and_lists_what_is_lost(ingested: Project, monkeypatch: pyte
 # ---- hostile and foreign text --------------------------------------------------------------------------------------
 
 HOSTILE = "[red]alert[/red] [/] :key: C:\\new \x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u200b end"
-CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e]")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e]")
 
 
 @pytest.fixture
@@ -700,14 +715,25 @@ def _context_words(project: Project) -> set[str]:
     return {word for chunk in project.retrieve("Unique marker, beginning") for word in (chunk.context or "").split()}
 
 
-def test_on_a_narrow_terminal_facts_are_printed_below_the_name(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_documents_are_listed_with_whole_ids_and_totals(root: Path, tmp_path: Path, columns: int) -> None:
     long, short = f"{'long ' * 8}name.txt", "short.txt"
     for name in (long, short):
         (tmp_path / name).write_text(f"The pump {name[0]} runs.")
     project = ProjectManager(root).create("a", ProjectConfig.local(faiss=False))
     project.ingest([tmp_path / long, tmp_path / short])
-    lines = [line for line in lines_of(show(50, "documents", "a")) if line]
-    assert lines == [long, "    1 chunk, 5 tokens", f"{short}  1 chunk, 5 tokens"]  # and so in one line where it fits
+    lines = [line for line in lines_of(show(columns, "documents", "a")) if line]
+    assert lines[-1] == "2 documents, 2 chunks, 10 tokens"
+    if columns == 50:
+        assert lines[:-1] == [long, "    1 chunk · 5 tokens", short, "    1 chunk · 5 tokens"]
+    else:
+        assert lines[0].split() == ["document", "chunks", "tokens"]
+        assert [line.split("  ")[0].strip() for line in lines[1:-1]] == [long, short]
+        assert [line.split()[-2:] for line in lines[1:-1]] == [["1", "5"]] * 2
+        assert len({len(line.rstrip()) for line in lines[:-1]}) == 1  # the numbers end below the end of their heads
+    plain = run("documents", "a", "short*", "long*")
+    assert plain.out == f"{short}\t1\t5\t0\t\n{long}\t1\t5\t0\t\n"
+    assert run("documents", "a", "nosuch").err.startswith("Error: No document is named 'nosuch'")
 
 
 def test_on_a_terminal_the_progress_bar_fits_and_ends_with_the_result(root: Path, text_folder: Path) -> None:

@@ -76,9 +76,9 @@ def test_reaching_max_cost_is_a_one_line_error_with_advice(
 ) -> None:
     code, out, err = run("ingest", "a", text_folder, "--quiet", "--max-cost", "0.0001")
     assert (code, out) == (1, "")
-    assert err.startswith("Error: max_cost of $0.0001 is reached: ")
+    assert err.startswith("Error: The cost limit of $0.0001 is reached: ")
     assert err.count("\n") == 1
-    assert "higher max_cost" in err
+    assert "higher --max-cost" in err
     assert provider.calls() == []
 
 
@@ -86,7 +86,8 @@ def test_batch_without_an_llm_is_a_one_line_error(tmp_path: Path, project: Proje
     ProjectManager(tmp_path / "knowledge").create("b", ProjectConfig.local())
     code, _, err = run("ingest", "b", text_folder, "--quiet", "--batch")
     assert code == 1
-    assert err == "Error: Batches require contexts written by an LLM: set context to 'llm', or omit batch.\n"
+    advice = "run `llama-index-contextual configure b context=llm`, or omit --batch."
+    assert err == f"Error: Batches require contexts written by an LLM: {advice}\n"
 
 
 def test_a_count_of_one_uses_the_singular(
@@ -154,7 +155,7 @@ def test_the_limit_suggested_by_estimate_is_sufficient_for_ingest(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     out = run("estimate", "a", text_folder)[1]
-    (limit,) = re.findall(r"a limit \(max_cost\) of \$([\d.]+) is sufficient", out)
+    (limit,) = re.findall(r"a limit of \$([\d.]+) is sufficient", out)
     assert json.loads(run("estimate", "a", text_folder, "--json")[1])["max_cost"] == float(limit)
     assert run("ingest", "a", text_folder, "--quiet", "--max-cost", limit)[0] == 0
 

@@ -56,6 +56,8 @@ def test_the_defaults_are_the_published_ones() -> None:
         "chunk_size": 800,
         "chunk_overlap": 80,
         "faiss_index": "auto",
+        "backend": "files",
+        "backend_url": None,
         "language": "english",
         "mode": "hybrid",
         "top_k": 20,
@@ -103,7 +105,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"adjacent": "join"}, "adjacent", "'adjacent' cannot be 'join': "),
     ({"faiss": False, "bm25": False}, None, "faiss and bm25 are both off: enable at least one index"),
     ({"segment_size": 0}, "segment_size", "Setting 'segment_size' cannot be 0: "),
-    ({"chunk_size": -5}, "chunk_size", "Setting 'chunk_size' cannot be -5: Input should be greater than or equal to 1"),
+    ({"chunk_size": -5}, "chunk_size", "Setting 'chunk_size' cannot be -5: it must be greater than or equal to 1"),
     ({"chunk_overlap": -1}, "chunk_overlap", "Setting 'chunk_overlap' cannot be -1: "),
     ({"segment_overlap": -1}, "segment_overlap", "Setting 'segment_overlap' cannot be -1: "),
     ({"chunk_overlap": 800}, None, r"chunk_overlap \(800\) must be smaller than chunk_size \(800\)"),
@@ -121,7 +123,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"rrf_k": 0}, "rrf_k", "Setting 'rrf_k' cannot be 0: "),
     ({"rrf_k": math.inf}, "rrf_k", "must be a finite number"),
     ({"top_k": 0}, "top_k", "Setting 'top_k' cannot be 0: "),
-    ({"top_k": "many"}, "top_k", "Setting 'top_k' cannot be 'many': Input should be a valid integer"),
+    ({"top_k": "many"}, "top_k", "Setting 'top_k' cannot be 'many': it must be a valid integer"),
     ({"answer_tokens": 0}, "answer_tokens", "Setting 'answer_tokens' cannot be 0: "),
     ({"candidates": 0}, "candidates", "Setting 'candidates' cannot be 0: "),
     ({"llm_concurrency": 0}, "llm_concurrency", "Setting 'llm_concurrency' cannot be 0: "),
@@ -133,7 +135,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"chunks_per_call": "some"}, "chunks_per_call", "cannot be 'some': must be a number of at least 1, or 'all'"),
     ({"requests_per_minute": 0}, "requests_per_minute", "Setting 'requests_per_minute' cannot be 0: "),
     ({"tokens_per_minute": 0}, "tokens_per_minute", "Setting 'tokens_per_minute' cannot be 0: "),
-    ({"service_tier": "slow"}, "service_tier", "Setting 'service_tier' cannot be 'slow': Input should be 'flex'"),
+    ({"service_tier": "slow"}, "service_tier", "Setting 'service_tier' cannot be 'slow': it must be 'flex'"),
     ({"context_prompt": "{segment}"}, "context_prompt", r"cannot be used: it needs both \{segment\} and \{chunk\}"),
     ({"context_prompt": "{segment} {chunk} {x}"}, "context_prompt", r"cannot be used: \{x\} is not a variable: use"),
     ({"context_variables": {"x": "y"}}, "context_variables", "has no effect without a context_prompt"),
@@ -141,19 +143,19 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"mode": "vector"},
         "mode",
-        "Setting 'mode' cannot be 'vector': Input should be 'semantic', 'lexical' or 'hybrid'",
+        "Setting 'mode' cannot be 'vector': it must be 'semantic', 'lexical' or 'hybrid'",
     ),
     ({"prices": {"openai:x": {"input": -1}}}, "prices", "Setting 'prices' cannot be -1: "),
     ({"prices": {"openai:x": {"output": 1}}}, "prices", "Field required"),
     ({"prices": {"x": {"input": 1}}}, "prices", "'x' is not provider:name"),
-    ({"context": "gpt"}, "context", "Input should be 'llm', 'structural' or 'none'"),
-    ({"fusion": "max"}, "fusion", "Input should be 'rrf' or 'score'"),
+    ({"context": "gpt"}, "context", "it must be 'llm', 'structural' or 'none'"),
+    ({"fusion": "max"}, "fusion", "it must be 'rrf' or 'score'"),
     ({"language": "klingon"}, "language", "Setting 'language' cannot be 'klingon': must be one of arabic, "),
     ({"embed_model": None}, "embed_model", "Setting 'embed_model' cannot be None: "),
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known settings: acronym_table, acronyms, ",
+        "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?]",
     ),
 ]
 
@@ -167,7 +169,7 @@ def test_an_invalid_value_is_an_error_of_one_sentence(
             make(**values)
         assert raised.value.setting == setting
         assert "\n" not in str(raised.value)
-        assert str(raised.value).endswith(".")
+        assert str(raised.value).endswith((".", "?"))
         assert raised.value.__suppress_context__ or raised.value.__context__ is None, "without pydantic's own report"
 
 
@@ -234,6 +236,7 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
             "guards": True,
             "judge": True,
             "reference_date": "today",
+            "backend_url": "http://localhost:6333",
         }
         assert config.rebuild_fields(config.changed(**{name: others.get(name, 7)})) == [], name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -106,7 +107,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child(
 
 def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> None:
     answer(project)
-    store = project._live.current().docstore._kv
+    store = project._live.current().parts[0].part.docstore._kv
     before = id(store._connection)
 
     def in_child() -> list[str]:
@@ -156,11 +157,37 @@ def test_a_fork_waits_for_a_statement_and_else_the_child_says_why_it_cannot_sear
 ) -> None:
     monkeypatch.setattr(forks, "WAIT", 0.05)
     expected = answer(project)
-    with held(project._live.current().docstore._kv._lock):
+    with held(project._live.current().parts[0].part.docstore._kv._lock):
         outcome, why = fork_once(partial(answer, project), expected, SECONDS)
     assert outcome == "failed"
     assert "ProjectError: This process was forked while another thread had been reading or writing a project" in why
     assert fork_once(partial(answer, project), expected, SECONDS) == ("answered", "")
+
+
+def test_a_fork_also_waits_for_a_library_that_a_thread_enters_while_it_waits_for_another() -> None:
+    busy, states = forks.new_guard(), list[str]()
+    started, entered = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        with busy:
+            started.set()
+            time.sleep(0.2)
+            late = forks.new_guard()  # the fork already waits for the other one
+            late.acquire()
+            entered.set()
+        time.sleep(0.2)
+        states.append("left")
+        late.release()
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    started.wait()
+    forks._before()
+    try:
+        assert (entered.is_set(), states, forks._state.incomplete) == (True, ["left"], False)
+    finally:
+        forks._in_parent()
+        thread.join()
 
 
 def test_a_cache_of_answers_can_be_used_in_the_child() -> None:

@@ -55,14 +55,14 @@ from llama_index_contextual.errors import ConfigurationError, InputError, ModelE
 from llama_index_contextual.retrievers.response import LegScore
 from llama_index_contextual.storage.current import current_name
 from tests.support.documents import pdf_bytes, write_texts
-from tests.support.examples import EXAMPLES
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
+from tests.support.source import ROOT
 
 QUESTION = "What does error TS-999 mean?"
 GOOD = "It means that “the pump runs dry” [Source 1]."
-GUIDE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guide" / "llama-index.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

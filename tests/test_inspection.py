@@ -1,12 +1,14 @@
-"""The HTML page of a project: complete, self-contained, and safe from text of documents."""
+"""The page of `inspect`: complete, self-contained, and safe from text of documents."""
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
+import html
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +18,7 @@ from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui.inspection import inspection_page, write_page
 
-ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 <!-- error TS-999"
+ATTACK = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 <!-- error TS-999"
 
 
 class Tags(HTMLParser):
@@ -37,11 +39,15 @@ def tags(page: str) -> list[tuple[str, dict[str, str | None]]]:
     return parser.tags
 
 
-def data(page: str) -> Any:
-    """What the page's script works on."""
-    documents = re.search(r"^const data = (.*);$", page, re.MULTILINE)
-    assert documents is not None
-    return json.loads(documents[1])
+def words(page: str) -> str:
+    """The text of a page as a reader sees it."""
+    return " ".join(html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL)).split())
+
+
+def chunks(page: str) -> list[str]:
+    """The text of the part of a page about each chunk."""
+    parts = re.findall(r'<article class="chunk" id="chunk-\d+">(.*?)</article>', page, re.DOTALL)
+    return [words(part) for part in parts]
 
 
 @pytest.fixture
@@ -52,65 +58,90 @@ def filled(project: Project, tiny_folder: Path) -> Project:
 
 
 def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> None:
-    result = data(inspection_page(filled))
-    assert (result["project"], result["version"], result["searches"]) == ("reports", "v000001", [])
-    shown = {
-        chunk["id"]: (chunk["text"], chunk["structure"] + chunk["context"], chunk["facts"]["kind"])
-        for document in result["documents"]
-        for segment in document["segments"]
-        for chunk in segment
-    }
-    expected = {
-        node.node_id: (node.get_content(), node.metadata.get("context", ""), node.metadata["kind"])
-        for record in filled.documents()
-        for node in filled.chunks(record.doc_id)
-    }
-    assert shown == expected
-    assert len(shown) == filled.info().chunks
+    page = inspection_page(filled)
+    nodes = [node for record in filled.documents() for node in filled.chunks(record.doc_id)]
+    shown = chunks(page)
+    assert len(shown) == len(nodes) == filled.info().chunks
+    for text, node in zip(shown, nodes, strict=True):
+        for part in (node.get_content(), node.metadata["context"], f"kind {node.metadata['kind']}"):
+            assert " ".join(part.split()) in text
+    assert f"Version v000001: 3 documents, {len(nodes)} chunks" in words(page)
+    assert words(page).count("Segment 1 of 1") == 3
 
 
 def test_a_search_is_explained_by_index(filled: Project) -> None:
-    (search,) = data(inspection_page(filled, ["What does error TS-999 mean?"], top_k=2))["searches"]
-    best = search["results"][0]
-    chunk = filled.retrieve("What does error TS-999 mean?", top_k=2)[0]
-    assert len(search["results"]) == 2
-    assert best["node_id"] == chunk.node_id
-    assert best["lexical"]["rank"] == 1
-    assert "ts-999" in best["lexical"]["matched_terms"]
-    assert best["score"] == pytest.approx(chunk.score)
+    question = "What does error TS-999 mean?"
+    page = inspection_page(filled, [question], top_k=2)
+    best = filled.retrieve(question, top_k=2, explain=True)
+    shown = words(page)
+    assert question in shown
+    assert page.count('<li class="result">') == 2
+    for leg in (best[0].semantic, best[0].lexical):
+        assert leg is not None
+        assert f"rank {leg.rank}, score {leg.score:.4f}" in shown
+    assert best.explanations[0].arithmetic in shown
+    assert f"In the text {', '.join(best.explanations[0].in_text)}" in shown
+    assert "<mark>TS-999</mark>" in page
 
 
-def test_a_search_explains_its_results_and_near_misses(filled: Project) -> None:
-    (search,) = data(inspection_page(filled, ["What does error TS-999 mean?"], top_k=1))["searches"]
-    explained = filled.retrieve("What does error TS-999 mean?", top_k=1, explain=True)
-    assert [one["node_id"] for one in search["explanations"]] == [search["results"][0]["node_id"]]
-    assert search["explanations"][0]["arithmetic"] == explained.explanations[0].arithmetic
-    assert [one["why_not"] for one in search["near_misses"]] == [miss.why_not for miss in explained.near_misses]
-    assert search["near_misses"]
-    read = set(re.findall(r"\b(?:search|one|miss)\.(\w+)", inspection_page_of_nothing()))
-    assert read <= {*search, *search["explanations"][0]}  # the page asks for nothing that is not there
+def test_a_search_explains_its_near_misses(filled: Project) -> None:
+    question = "What does error TS-999 mean?"
+    shown = words(inspection_page(filled, [question], top_k=1))
+    misses = filled.retrieve(question, top_k=1, explain=True).near_misses
+    assert misses
+    for miss in misses:
+        assert f"Why not {miss.why_not}" in shown
 
 
-def test_text_of_documents_is_embedded_as_data(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "attack.md").write_text(f"# {ATTACK}\n\n{ATTACK}", encoding="utf-8")
-    project.ingest([tmp_path / "attack.md"])
-    page, harmless = inspection_page(project, [ATTACK]), inspection_page_of_nothing()
-    assert [tag for tag, _ in tags(page)] == [tag for tag, _ in tags(harmless)]
-    assert ATTACK in data(page)["documents"][0]["segments"][0][0]["text"]
+def test_every_link_leads_to_a_place_on_the_page(filled: Project) -> None:
+    elements = tags(inspection_page(filled, ["pump", "duty"], top_k=3))
+    ids = Counter(attributes["id"] for _, attributes in elements if "id" in attributes)
+    targets = {str(attributes["href"]) for tag, attributes in elements if tag == "a"}
+    assert {target[1:] for target in targets} <= set(ids)
+    assert any(target.startswith("#chunk-") for target in targets)
+    assert max(ids.values()) == 1
 
 
-def inspection_page_of_nothing() -> str:
-    """The template itself."""
-    from importlib.resources import files
+def test_text_of_documents_is_never_markup(project: Project, tmp_path: Path) -> None:
+    def page(text: str) -> str:
+        (tmp_path / "attack.md").write_text(f"# {text}\n\n{text}", encoding="utf-8")
+        project.ingest([tmp_path / "attack.md"], file_metadata=lambda _path: {"kind": text})
+        return inspection_page(project, [text])
 
-    return files("llama_index_contextual.ui").joinpath("inspection.html").read_text(encoding="utf-8")
+    harmless = [tag for tag, _ in tags(page("error TS-999")) if tag != "mark"]
+    attacked = page(ATTACK)
+    assert {tag for tag, _ in tags(attacked)} - {"mark"} <= set(harmless)
+    assert not any(name.startswith("on") for _, attributes in tags(attacked) for name in attributes)
+    assert attacked.count("</style>") == 1
+    assert " ".join(ATTACK.split()) in chunks(attacked)[0]
 
 
-def test_the_page_loads_nothing(filled: Project) -> None:
-    for tag, attributes in tags(inspection_page(filled)):
-        assert tag not in ("link", "img", "iframe", "object", "embed")
-        assert not {"src", "href", "onerror", "onclick"} & attributes.keys()
-    assert "http" not in inspection_page_of_nothing().replace('http-equiv="', "")
+def test_the_page_loads_nothing_and_runs_nothing(filled: Project) -> None:
+    page = inspection_page(filled, ["pump", "duty on bronze fittings"])
+    for tag, attributes in tags(page):
+        assert tag not in ("script", "link", "iframe", "object", "embed", "form", "base")
+        assert not {"srcset", "style", "onerror", "onclick"} & attributes.keys()
+        assert str(attributes.get("src", "data:image/png;base64,")).startswith("data:image/png;base64,")
+        assert str(attributes.get("href", "#")).startswith("#")
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert style is not None
+    assert not re.search(r"@import|url\(|https?:", style[1])
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    policy = next(str(a["content"]) for _, a in tags(page) if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'"
+
+
+def test_the_page_of_a_result_is_shown_with_its_marks(filled: Project, tiny_folder: Path, tmp_path: Path) -> None:
+    question = "Are exports of bronze fittings free of duty?"
+    page = inspection_page(filled, [question], top_k=1)
+    images = [str(attributes["src"]) for tag, attributes in tags(page) if tag == "img"]
+    assert [base64.b64decode(image.partition(",")[2])[:4] for image in images] == [b"\x89PNG"] * 2
+    assert "Page 2 of 2" in words(page)
+    assert 'class="mark-line"' in page
+
+    moved = tiny_folder.rename(tmp_path / "moved")
+    assert "<img" not in inspection_page(filled, [question], top_k=1)
+    assert "<img" in inspection_page(filled, [question], top_k=1, document_folders=[moved])
 
 
 def test_the_command_writes_the_page(filled: Project, tmp_path: Path) -> None:
@@ -118,7 +149,7 @@ def test_the_command_writes_the_page(filled: Project, tmp_path: Path) -> None:
     root = str(filled.directory.parent)
     result = CliRunner().invoke(app, ["inspect", "reports", "--root", root, "--html", str(target), "--query", "pump"])
     assert result.exit_code == 0
-    assert data(target.read_text(encoding="utf-8"))["searches"][0]["query"] == "pump"
+    assert '<h2 class="title" id="search-title-1">pump</h2>' in target.read_text(encoding="utf-8")
 
 
 def test_a_missing_folder_is_an_error(filled: Project, tmp_path: Path) -> None:
@@ -127,5 +158,7 @@ def test_a_missing_folder_is_an_error(filled: Project, tmp_path: Path) -> None:
 
 
 def test_a_project_without_a_version_gives_advice(project: Project) -> None:
-    with pytest.raises(NoVersionError, match="has no version yet; run"):
+    with pytest.raises(NoVersionError, match="has no version yet: run"):
         inspection_page(project, ["pump"])
+    with pytest.raises(NoVersionError, match="has no version yet: run"):
+        inspection_page(project)

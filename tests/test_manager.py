@@ -212,7 +212,7 @@ def test_two_managers_of_one_root_see_the_same_projects(manager: ProjectManager)
 
 @pytest.mark.parametrize("call", ["load", "delete"])
 def test_the_error_for_an_unknown_project_lists_the_existing_ones(manager: ProjectManager, call: str) -> None:
-    with pytest.raises(ProjectNotFoundError, match=r"There is no project 'a' in .*; projects there: none yet"):
+    with pytest.raises(ProjectNotFoundError, match=r"There is no project 'a' in .*: projects there: none yet"):
         getattr(manager, call)("a")
     manager.create("b", ProjectConfig.local())
     with pytest.raises(ProjectNotFoundError, match="projects there: b") as raised:
@@ -256,7 +256,7 @@ def test_settings_of_a_newer_release_ask_for_an_upgrade(manager: ProjectManager)
     [
         (
             {"chunk_sise": 5},
-            r"a/project.json: Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known .* chunk_size",
+            r"a/project.json: Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?]",
         ),
         ({"chunk_size": -5}, r"a/project.json: Setting 'chunk_size' cannot be -5"),
         ({"__class__": "os.system"}, r"a/project.json: Unknown setting '__class__'"),

@@ -184,7 +184,7 @@ async def test_long_calls_report_progress(filled: Project, monkeypatch: pytest.M
         (
             "search",
             {"query": "x", "project": "empty"},
-            "Project 'empty' has no version yet; run",
+            "Project 'empty' has no version yet: run",
         ),
         ("read", {"doc_id": "../x", "project": "reports"}, "Project 'reports' has no document '../x'"),
         ("read", {"doc_id": "manual.txt", "page": 3, "project": "reports"}, "read has no argument `page`: it takes"),

@@ -62,7 +62,7 @@ def test_a_missing_key_names_both_solutions(
         load(setting, name)
     assert str(raised.value) == (
         f"'{name}' needs OPENAI_API_KEY, which is not set. Either set it, or work without a key:"
-        f" `ProjectConfig.local()` in Python, `--local` on the command line."
+        f" `ProjectConfig.local()`."
     )
     assert raised.value.setting == setting
 

@@ -109,7 +109,7 @@ def test_ask_without_an_llm_shows_passages_that_pass_the_filter(root: Path) -> N
         ("{", "is not valid JSON"),
         ("[1]", "is not an object of facts by file: write {"),
         ('{"a.txt": "report"}', "is not an object of facts by file"),
-        ('{"*": {"kind": ["x"]}}', "the value of 'kind'"),
+        ('{"*": {"kind": ["x"]}}', "The value of the metadata 'kind'"),
     ],
 )
 def test_facts_that_cannot_be_used_are_refused(tmp_path: Path, root: Path, content: str | None, message: str) -> None:

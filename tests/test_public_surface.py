@@ -36,6 +36,8 @@ HEAVY = {
     "pptx",
     "pypdf",
     "pypdfium2",
+    "qdrant_client",
+    "ray",
     "rich",
     "scipy",
     "torch",

@@ -123,7 +123,7 @@ def numbers(project: Project, k: Any) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("k", NOT_WHOLE, ids=repr)
 def test_a_number_of_results_that_is_not_whole_is_refused(project: Project, k: Any) -> None:
     for ask in numbers(project, k):
-        with pytest.raises(InputError, match=r"(top_k|max_results) is .*: pass a whole number of at least 1"):
+        with pytest.raises(InputError, match=r"(top_k|max_results) is .*: it must be a whole number of at least 1"):
             ask()
 
 

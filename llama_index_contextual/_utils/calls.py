@@ -255,10 +255,7 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
                 f"The provider does not offer the model {model!r}, whose retirement was announced for"
                 f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
             )
-        return (
-            f"The provider does not offer the model {model!r}: change the setting {setting!r}"
-            f" (for instance `project.update_config({setting}=...)`) to one that it offers."
-        )
+        return f"The provider does not offer the model {model!r}: change the setting {setting!r} to one that it offers."
     if code == "insufficient_quota":
         return f"The account behind {model!r} has no quota left: top it up, then run the same call again."
     if status == 429:
@@ -309,8 +306,9 @@ async def run_to_completion(work: Callable[[], T]) -> T:
 def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return the synchronous form of an async function or method.
 
-    Signature and docstring are the same; the name loses its first letter: `aingest` becomes `ingest`. It can be called
-    from inside a running event loop too (see `run_sync`).
+    Signature and docstring are the same; the name loses its first letter: `aingest` becomes `ingest`. The underscore
+    that distinguishes `async_` from the keyword is left out too. It can be called from inside a running event loop (see
+    `run_sync`).
 
     Example:
         >>> async def adouble(number: int, *, times: int = 1) -> int:
@@ -325,7 +323,7 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
         coroutine = work(*args, **kwargs)  # here, so that a wrong argument is reported before a loop is started
         return run_sync(lambda: coroutine)
 
-    run.__name__ = work.__name__.removeprefix("a")
+    run.__name__ = work.__name__.removeprefix("a").removesuffix("_")
     run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
     return run
 

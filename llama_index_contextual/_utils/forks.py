@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from llama_index_contextual.errors import ProjectError
@@ -113,9 +113,24 @@ def require_safe() -> None:
 
 def _before() -> None:
     end = time.monotonic() + WAIT
-    guards = sorted(_state.guards.items(), key=lambda item: item[1])
-    _state.acquired = [lock for lock, _ in guards if lock.acquire(timeout=max(0.0, end - time.monotonic()))]
-    _state.incomplete = len(_state.acquired) < len(guards)
+    # A thread may create a guard, and enter a library, while this one waits for another guard.
+    while not _acquire(_guards(), end) and time.monotonic() < end:
+        _in_parent()
+    _state.incomplete = not set(_guards()) <= set(_state.acquired)
+
+
+def _guards() -> list[Any]:
+    """Return all guards in the order in which they are acquired."""
+    guards = [guard for reference in _state.guards.keyrefs() if (guard := reference()) is not None]
+    return sorted(guards, key=lambda guard: _state.guards.get(guard, 0))
+
+
+def _acquire(guards: Sequence[Any], end: float) -> bool:
+    """Acquire guards, and return whether they are all that there are."""
+    _state.acquired = [guard for guard in guards if guard.acquire(timeout=max(0.0, end - time.monotonic()))]
+    new = set(_guards()) - set(_state.acquired)
+    _state.acquired += [guard for guard in new if guard.acquire(blocking=False)]
+    return new <= set(_state.acquired)
 
 
 def _in_parent() -> None:

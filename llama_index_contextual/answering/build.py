@@ -358,10 +358,11 @@ def _merging(
     """Return a function that creates the merger for the hits of a search."""
     if adjacent not in get_args(Adjacent):
         known = ", ".join(get_args(Adjacent))
-        raise ConfigurationError(f"adjacent={adjacent!r} is unknown: use {known}.", setting="adjacent")
+        raise ConfigurationError(f"adjacent is {adjacent!r}, which is unknown: use {known}.", setting="adjacent")
     if adjacent == "expand" and embed_model is None:
         raise ConfigurationError(
-            "adjacent='expand' compares embeddings, and this search has none: use 'bridge'.", setting="adjacent"
+            "adjacent is 'expand', which compares embeddings, and this search has none: use 'bridge'.",
+            setting="adjacent",
         )
 
     def merger(response: RetrievalResponse) -> AdjacentChunkMerger:

@@ -493,6 +493,17 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     )
 
 
+def citations_of(answer: str) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Return the citations of an answer: start offset, end offset, and the numbers of the sources.
+
+    Example:
+        >>> citations_of("Three days [Source 2], or four [Sources 1 and 3].")
+        [(11, 21, (2,)), (31, 48, (1, 3))]
+    """
+    marks = re.finditer(_CITATION_MARK, answer, re.IGNORECASE)
+    return [(mark.start(), mark.end(), tuple(_parse_numbers(mark[1]))) for mark in marks]
+
+
 class CitationFilter:
     """Remove citations of sources that do not exist from a text that arrives in pieces.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import unescape
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -92,9 +92,9 @@ def _phones(text: str, region: str) -> Iterator[tuple[int, int]]:
         from phonenumbers import PhoneNumberMatcher
     except ImportError as error:
         raise ConfigurationError(
-            "Masking phone numbers needs another package: pip install 'llama-index-contextual[answering]', or remove"
-            " 'phone' from `kinds`.",
+            "Masking phone numbers needs another package: pip install 'llama-index-contextual[answering]'",
             setting="kinds",
+            remedy=Remedy("or remove 'phone' from `kinds`", "or ask with --no-guard"),
         ) from error
     for match in PhoneNumberMatcher(text, region):
         yield match.start, match.end
@@ -223,9 +223,9 @@ def _clean_html(text: str) -> str:
         import nh3
     except ImportError as error:
         raise ConfigurationError(
-            "Sanitising answers needs another package: pip install 'llama-index-contextual[answering]', or set"
-            " sanitise=False.",
+            "Sanitising answers needs another package: pip install 'llama-index-contextual[answering]'",
             setting="sanitise",
+            remedy=Remedy("or set sanitise=False", "or ask with --no-guard"),
         ) from error
     text = _AUTOLINK.sub(lambda link: _hide(link[0]), text)
     parts, at = [], 0

@@ -84,8 +84,8 @@ class SearchPlan:
         }
         if wrong := [name for name, is_wrong in problems.items() if is_wrong]:
             raise ConfigurationError(
-                f"SearchPlan: {wrong[0]}={getattr(self, wrong[0])!r} is invalid: top_k is a number from 0 on, mode"
-                f" semantic, lexical or hybrid, semantic_weight from 0 to 1, examples a list of questions.",
+                f"A search plan cannot have the {wrong[0]} {getattr(self, wrong[0])!r}: top_k is a number from 0 on,"
+                f" mode semantic, lexical or hybrid, semantic_weight from 0 to 1, examples a list of questions.",
                 setting="intents",
             )
 
@@ -132,7 +132,8 @@ def search_plans(table: Mapping[str, SearchPlan | Mapping[str, Any]]) -> dict[st
             plan = SearchPlan(**plan)
         if not isinstance(plan, SearchPlan):
             raise ConfigurationError(
-                f"intents={{{name!r}: {plan!r}}} is invalid: the table has a SearchPlan, or a dict of its options, for"
+                f"Intent {name!r} in the setting 'intents' cannot be {plan!r}: the table has a search plan, or an"
+                f" object of its options, for"
                 f" {', '.join(INTENTS)}, or a name of your own.",
                 setting="intents",
             )
@@ -142,7 +143,7 @@ def search_plans(table: Mapping[str, SearchPlan | Mapping[str, Any]]) -> dict[st
             )
         if name not in INTENTS and not (plan.examples or plan.description):
             raise ConfigurationError(
-                f"Intent {name!r} is your own: give its SearchPlan `examples`, or a `description` for the LLM. The"
+                f"Intent {name!r} is your own: give its search plan `examples`, or a `description` for the LLM. The"
                 f" intents that need none are {', '.join(INTENTS)}.",
                 setting="intents",
             )

@@ -87,10 +87,10 @@ class AnswerOptions:
     def __post_init__(self) -> None:
         for name in ("answer_tokens", "max_passages"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigurationError(f"{name}={value} is invalid: it must be at least 1.", setting=name)
+                raise ConfigurationError(f"{name} is {value}, which is invalid: it must be at least 1.", setting=name)
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ConfigurationError(
-                f"min_confidence={self.min_confidence} is invalid: it is a probability from 0 to 1.",
+                f"min_confidence is {self.min_confidence}, which is invalid: it is a probability from 0 to 1.",
                 setting="min_confidence",
             )
 

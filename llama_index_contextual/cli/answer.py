@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.cells import cell_len
 
+from llama_index_contextual.cli.commands import Commands
 from llama_index_contextual.cli.narrowing import Files, Filters, parse_filters
 from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     QUESTIONS,
+    SEARCH,
     AnswerLLM,
     BetweenTokens,
     ByIntent,
@@ -33,16 +35,19 @@ from llama_index_contextual.cli.options import (
     Style,
     open_project,
     open_to_answer,
+    proposed,
 )
+from llama_index_contextual.cli.results import show_response
 from llama_index_contextual.cli.terminal import (
     err,
     errors_in_one_line,
+    has_command,
+    in_words,
     out,
     safe,
     say,
     say_error,
     say_json,
-    show_response,
 )
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, ModelError
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.project.project import Project
     from llama_index_contextual.retrievers.response import RetrievalResponse
 
-answering = typer.Typer()
+answering = Commands()
 
 TOP_K_WITHOUT_LLM = 3
 
@@ -63,11 +68,21 @@ TOP_K_WITHOUT_LLM = 3
 @answering.command(rich_help_panel=QUESTIONS)
 def search(
     name: Name,
-    question: Annotated[str, typer.Argument(help="Words or a question to search for.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="Words or a question to search for.")],
     mode: SearchMode = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Number of results.")] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k",
+            "-k",
+            metavar="NUMBER",
+            rich_help_panel=SEARCH,
+            help="Number of results; by default the project's `top_k`.",
+        ),
+    ] = None,
     conditions: Filters = None,
     files: Files = None,
+    full: Annotated[bool, typer.Option("--full", help="Show whole passages with their contexts.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain the ranks of these passages, and of the next ones.")
     ] = False,
@@ -82,13 +97,16 @@ def search(
         if as_json:
             say_json(response.to_dict())
         else:
-            show_response(response)
+            next_step = (
+                proposed("serve", name) if has_command("serve") else proposed("inspect", name, "--query", question)
+            )
+            show_response(response, project.config.language, full=full, next_step=next_step)
 
 
 @answering.command(rich_help_panel=QUESTIONS)
 def ask(
     name: Name,
-    question: Annotated[str, typer.Argument(help="The question.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
     llm: AnswerLLM = None,
     style: Style = None,
     mode: SearchMode = None,
@@ -154,7 +172,9 @@ def chat(
     between_tokens_timeout: BetweenTokens = None,
     call_timeout: CallTimeout = None,
     follow_ups: FollowUps = "blend",
-    history: Annotated[Path | None, typer.Option(help="File to load the conversation from and save it to.")] = None,
+    history: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to load the conversation from and save it to.")
+    ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -183,7 +203,9 @@ def chat(
             )
         except ModelError as error:
             engine = None
-            say(f"[yellow]{safe(str(error))} Showing the best passages instead.[/]", to=err) if not as_json else None
+            say(
+                f"[yellow]{safe(in_words(error))} Showing the best passages instead.[/]", to=err
+            ) if not as_json else None
         if engine is not None and history is not None:
             require_folder(history)
             if history.exists():
@@ -247,7 +269,7 @@ def _turn(
         if engine is None:
             response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM, filters=filters)
             if not as_json:
-                show_response(response)
+                show_response(response, project.config.language)
             return {"question": question, **_passages(response)}
         if as_json:
             answer = cast("GroundedResponse", engine.chat(question).grounded)
@@ -259,8 +281,8 @@ def _turn(
         return {"question": question, **answer.to_dict()}
     except ContextualError as error:
         if not as_json:
-            say_error(str(error))
-        return {"question": question, "answer": None, "error": str(error)}
+            say_error(in_words(error))
+        return {"question": question, "answer": None, "error": in_words(error)}
 
 
 def _show_passages(
@@ -274,10 +296,10 @@ def _show_passages(
 ) -> None:
     response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM, filters=filters)
     if as_json:
-        say_json({**_passages(response), "error": str(error)})
+        say_json({**_passages(response), "error": in_words(error)})
         return
-    say(f"[yellow]No LLM answer: {safe(str(error))} These are the best passages.[/]", to=err)
-    show_response(response)
+    say(f"[yellow]No LLM answer: {safe(in_words(error))} These are the best passages.[/]", to=err)
+    show_response(response, project.config.language)
 
 
 def _passages(response: RetrievalResponse) -> dict[str, Any]:

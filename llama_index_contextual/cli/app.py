@@ -8,17 +8,17 @@ from __future__ import annotations
 import io
 import logging
 import os
-import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._version import __version__
 from llama_index_contextual.cli.answer import answering
+from llama_index_contextual.cli.commands import PROGRAM, Commands, complete_project, complete_setting
 from llama_index_contextual.cli.evaluate import evaluating
 from llama_index_contextual.cli.ingest import ingesting
 from llama_index_contextual.cli.options import (
@@ -32,11 +32,14 @@ from llama_index_contextual.cli.options import (
     open_project,
     open_root,
     parse_setting,
+    proposed,
 )
 from llama_index_contextual.cli.serve import serving
+from llama_index_contextual.cli.sync import syncing
 from llama_index_contextual.cli.terminal import (
     err,
     errors_in_one_line,
+    in_words,
     safe,
     say,
     say_error,
@@ -62,11 +65,10 @@ from llama_index_contextual.settings import (
 if TYPE_CHECKING:
     from llama_index_contextual.project.manager import ProjectManager
 
-app = typer.Typer(
-    name="llama-index-contextual",
+app = Commands(
+    name=PROGRAM,
     help="Contextual Retrieval over your documents.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -110,14 +112,24 @@ def _version(
 def create(
     name: Name,
     local: Annotated[bool, typer.Option("--local", help="Work without a key or a network.")] = False,
-    context: Annotated[ContextKind | None, typer.Option(help="Source of the context of chunks.")] = None,
-    language: Annotated[str | None, typer.Option(help="Language of the documents, for stemming.")] = None,
+    context: Annotated[
+        ContextKind | None,
+        typer.Option(metavar="|".join(get_args(ContextKind)), help="Source of the context of chunks."),
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="Language of the documents, for stemming.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="A setting listed by `settings`; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            autocompletion=complete_setting,
+            help="A setting listed by `settings`; may be repeated.",
+        ),
     ] = None,
     config_file: Annotated[
-        Path | None, typer.Option("--config", help="JSON file with settings; --set overrides it.")
+        Path | None, typer.Option("--config", metavar="FILE", help="JSON file with settings; --set overrides it.")
     ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -143,13 +155,18 @@ def create(
         for note in notes:
             say(f"[yellow]note[/] {safe(note)}", to=err)
         say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
-        say(f"Next: llama-index-contextual ingest {safe(shlex.quote(name))} FILES…")
+        say(f"Next: {safe(proposed('ingest', name))} FILES…")
 
 
 @app.command("settings", rich_help_panel=PROJECTS)
 def list_settings(
     name: Annotated[
-        str | None, typer.Argument(help="Project whose settings are shown; without it, the defaults.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Project whose settings are shown; without it, the defaults.",
+            autocompletion=complete_project,
+        ),
     ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -173,7 +190,10 @@ def list_projects(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
             say_json(names)
             return
         if not names:
-            say(f"No projects in {safe(str(root))} yet. Create one: llama-index-contextual create NAME", to=err)
+            say(
+                f"No projects in {safe(str(root))} yet. Create one: {safe(proposed('create', 'NAME', '--local'))}",
+                to=err,
+            )
         for name in names:
             say(safe(name))
 
@@ -227,7 +247,7 @@ def _contents(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
         raise
     except ContextualError as error:
         # A damaged project can be deleted too.
-        say(f"[yellow]{safe(str(error))}[/]", to=err)
+        say(f"[yellow]{safe(in_words(error))}[/]", to=err)
         return ""
     contexts = "" if keep_ledger else f" and {pluralize(info.ledger.contexts, 'paid context')}"
     return f" with {pluralize(info.documents, 'document')}{contexts}"
@@ -252,6 +272,7 @@ def demo(as_json: Json = False) -> None:
 
 
 app.add_typer(ingesting)
+app.add_typer(syncing)
 app.add_typer(answering)
 app.add_typer(evaluating)
 app.add_typer(upkeep)

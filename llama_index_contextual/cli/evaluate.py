@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli.commands import Commands
 from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     QUESTIONS,
@@ -31,14 +32,17 @@ if TYPE_CHECKING:
     from llama_index_contextual.evaluation.sweep import Sweep
     from llama_index_contextual.project.project import Project
 
-evaluating = typer.Typer()
+evaluating = Commands()
 
 
 @evaluating.command("evaluate", rich_help_panel=QUESTIONS)
 def evaluate_project(
     name: Name,
     questions: Annotated[
-        Path | None, typer.Argument(help="JSON lines file of questions with evidence; without it, the LLM writes some.")
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="JSON lines file of questions with evidence; without it, the LLM writes some."
+        ),
     ] = None,
     compare: Annotated[
         str | None, typer.Option(metavar="KINDS", help="Kinds of context to compare: none,structural,llm.")
@@ -50,15 +54,20 @@ def evaluate_project(
     sweep: Annotated[
         str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try in each mode: 400,800,1200.")
     ] = None,
-    sample: Annotated[int | None, typer.Option(help="Maximum number of documents for --compare and --sweep.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Maximum number of documents for --compare and --sweep.")
+    ] = None,
     ks: Annotated[
         str, typer.Option("--k", metavar="NUMBERS", help="Numbers of results for the metrics.")
     ] = "1,5,10,20",
     metric: Annotated[
-        str | None, typer.Option(help="Metric for the recommendation of --compare; nDCG@10 by default.")
+        str | None,
+        typer.Option(metavar="METRIC", help="Metric for the recommendation of --compare; nDCG@10 by default."),
     ] = None,
-    number: Annotated[int, typer.Option(help="Number of questions to write if no file is given.")] = 50,
-    save: Annotated[Path | None, typer.Option(help="File to save the written questions to.")] = None,
+    number: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Number of questions to write if no file is given.")
+    ] = 50,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="File to save the written questions to.")] = None,
     similarity: Annotated[
         bool, typer.Option("--similarity", help="Also measure the embedding similarity of question and passages.")
     ] = False,
@@ -70,9 +79,14 @@ def evaluate_project(
     ] = False,
     report: Annotated[
         list[Path] | None,
-        typer.Option(help="Report file to write: .html, .json or .csv; may be repeated. With --answers .tsv for ARES."),
+        typer.Option(
+            metavar="FILE",
+            help="Report file to write: .html, .json or .csv; may be repeated. With --answers .tsv for ARES.",
+        ),
     ] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Maximum cost of --compare and --sweep in dollars.")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(metavar="DOLLARS", help="Maximum cost of --compare and --sweep in dollars.")
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask for confirmation before spending money.")
     ] = False,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import typer
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.cli.terminal import err, say, say_error
+from llama_index_contextual.cli.commands import PROGRAM, complete_project
+from llama_index_contextual.cli.terminal import err, root_option, say, say_error
 from llama_index_contextual.config import Mode
 from llama_index_contextual.settings import with_environment
 
@@ -24,12 +26,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Panels of `--help`, in the order of their first commands, and panels of options.
+PROJECTS, DOCUMENTS, QUESTIONS, UPKEEP = "Projects", "Documents", "Questions", "Maintenance"
+SEARCH, ANSWER, TIMEOUTS = "Search", "Answer", "Timeouts"
+
 Root = Annotated[
     Path,
-    typer.Option("--root", envvar="LLAMA_INDEX_CONTEXTUAL_ROOT", help="Root folder of the projects."),
+    typer.Option(
+        "--root",
+        envvar="LLAMA_INDEX_CONTEXTUAL_ROOT",
+        metavar="FOLDER",
+        help="Root folder of the projects.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Name = Annotated[str, typer.Argument(help="Name of the project.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the project.", autocompletion=complete_project)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 MaxCost = Annotated[
     float | None,
@@ -39,10 +50,19 @@ MaxCost = Annotated[
         help="Stop before the run costs more than this; `estimate` suggests a limit.",
     ),
 ]
+Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
+Password = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--password",
+        metavar="[FILE=]PASSWORD",
+        help="Password of the encrypted PDFs, or of one of them by its path or name; `-` asks for it. Repeatable.",
+    ),
+]
 DEFAULT_ROOT = Path("knowledge")
+ALL_FILES = "*"  # key of the password for all files without one of their own
 
-# Panels of `--help`, in the order of their first commands.
-PROJECTS, DOCUMENTS, QUESTIONS, UPKEEP = "Projects", "Documents", "Questions", "Maintenance"
+_FILE_AND_PASSWORD = re.compile(r"(?is)(.+?\.pdf)=(.*)")
 
 
 # ---- options of questions and answers ------------------------------------------------------------------------------
@@ -51,12 +71,16 @@ PROJECTS, DOCUMENTS, QUESTIONS, UPKEEP = "Projects", "Documents", "Questions", "
 Style = Annotated[
     str | None,
     typer.Option(
+        metavar="STYLE",
+        rich_help_panel=ANSWER,
         help="Style of the answer: instruction, persona, chain_of_thought, or your own rules.",
     ),
 ]
 Confidence = Annotated[
     float | None,
     typer.Option(
+        metavar="NUMBER",
+        rich_help_panel=ANSWER,
         help="Confidence of the search, 0 to 1, below which the LLM is told that the answer is probably not in the"
         " documents.",
     ),
@@ -65,6 +89,7 @@ Guard = Annotated[
     bool | None,
     typer.Option(
         "--guard/--no-guard",
+        rich_help_panel=ANSWER,
         help="Remove HTML and unsafe links, and mask personal data.",
     ),
 ]
@@ -72,6 +97,7 @@ Judged = Annotated[
     bool | None,
     typer.Option(
         "--judge/--no-judge",
+        rich_help_panel=ANSWER,
         help="Let the LLM check each answer; it is withheld if the passages do not support it.",
     ),
 ]
@@ -79,6 +105,7 @@ ByIntent = Annotated[
     bool | None,
     typer.Option(
         "--intents/--no-intents",
+        rich_help_panel=SEARCH,
         help="Adapt the search to the kind of question.",
     ),
 ]
@@ -86,6 +113,7 @@ LLMIntents = Annotated[
     bool,
     typer.Option(
         "--llm-intents",
+        rich_help_panel=SEARCH,
         help="As --intents; if the wording does not decide the kind of question, the LLM is asked.",
     ),
 ]
@@ -93,36 +121,55 @@ Day = Annotated[
     str | None,
     typer.Option(
         metavar="DAY",
+        rich_help_panel=SEARCH,
         help="Date to which `last quarter` and similar words refer: 2026-11-22, or today.",
     ),
 ]
 FirstToken = Annotated[
     float | None,
     typer.Option(
-        help="Seconds to wait for the start of the answer.",
+        metavar="SECONDS",
+        rich_help_panel=TIMEOUTS,
+        help="Time to wait for the start of the answer.",
     ),
 ]
 BetweenTokens = Annotated[
     float | None,
     typer.Option(
-        help="Seconds to wait for the next part of the answer; after that, the answer is partial.",
+        metavar="SECONDS",
+        rich_help_panel=TIMEOUTS,
+        help="Time to wait for the next part of the answer; after that, the answer is partial.",
     ),
 ]
 CallTimeout = Annotated[
     float | None,
     typer.Option(
-        help="Seconds to wait for the whole answer if it is not streamed (--json); by default the project's"
+        metavar="SECONDS",
+        rich_help_panel=TIMEOUTS,
+        help="Time to wait for the whole answer if it is not streamed (--json); by default the project's"
         " `call_timeout`, or 60.",
     ),
 ]
 FollowUps = Annotated[
     Literal["blend", "condense", "simple"],
     typer.Option(
-        help="Search of follow-up questions: blended with the conversation, rewritten by the LLM, or unchanged."
+        metavar="blend|condense|simple",
+        rich_help_panel=SEARCH,
+        help="Search of follow-up questions: blended with the conversation, rewritten by the LLM, or unchanged.",
     ),
 ]
-AnswerLLM = Annotated[str | None, typer.Option("--llm", metavar="MODEL", help="LLM that answers, as provider:name.")]
-SearchMode = Annotated[Mode | None, typer.Option(help="Indexes to search.")]
+AnswerLLM = Annotated[
+    str | None,
+    typer.Option("--llm", metavar="MODEL", rich_help_panel=ANSWER, help="LLM that answers, as provider:name."),
+]
+SearchMode = Annotated[
+    Mode | None,
+    typer.Option(
+        metavar="|".join(get_args(Mode)),
+        rich_help_panel=SEARCH,
+        help="Indexes to search; by default the project's `mode`.",
+    ),
+]
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------------
@@ -144,17 +191,20 @@ def open_project(root: Path, name: str) -> Project:
 
 def open_to_answer(root: Path, name: str, **options: Any) -> Project:
     """Return a project to ask, with the settings from the environment, and from those options that are not None."""
+    from llama_index_contextual.models import missing_for
+
     project = open_project(root, name)
+    if options.get("answer_llm") is not None:
+        missing_for(options["answer_llm"], setting="answer_llm")  # raises an error for what is not the name of a model
     if options.get("intents") is True and project.config.intents:  # the project's own intents, or its LLM
         options["intents"] = None
     project.config = project.config.changed(**{field: value for field, value in options.items() if value is not None})
     return project
 
 
-def proposed(command: str, name: str, root: Path) -> str:
-    """Return a command line that the user can copy."""
-    words = ["llama-index-contextual", command, name, *([] if root == DEFAULT_ROOT else ["--root", str(root)])]
-    return shlex.join(words)
+def proposed(command: str, *arguments: str) -> str:
+    """Return a command line that the user can copy, with `--root` if the running command has it."""
+    return shlex.join([PROGRAM, command, *arguments, *root_option()])
 
 
 def has_terminal() -> bool:
@@ -185,6 +235,19 @@ def parse_setting(item: str) -> tuple[str, Any]:
         return field, json.loads(value)
     except ValueError:
         return field, value
+
+
+def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
+    """Return the passwords of the options `--password` by file."""
+    passwords = {}
+    for option in options or ():
+        of_one = _FILE_AND_PASSWORD.fullmatch(option)
+        file, secret = of_one.groups() if of_one else (ALL_FILES, option)
+        if secret == "-":
+            asked = "the encrypted PDFs" if file == ALL_FILES else file
+            secret = typer.prompt(f"Password of {asked}", hide_input=True, err=True)
+        passwords[file] = secret
+    return passwords
 
 
 def interruptible(project: Project, work: Callable[[], T]) -> T:

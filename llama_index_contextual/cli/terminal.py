@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +22,40 @@ from rich.text import Text
 
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import ContextualError, PathNotFoundError
+from llama_index_contextual.errors import ContextualError, PathNotFoundError, with_advice
 
 if TYPE_CHECKING:
     from llama_index_contextual.cli.demo import DemoAnswer
     from llama_index_contextual.ingestion.estimate import CostEstimate
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.project.info import ProjectInfo
-    from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
+    from llama_index_contextual.retrievers.response import RetrievedChunk
     from llama_index_contextual.settings import Setting
+    from llama_index_contextual.storage.manifest import DocumentRecord
     from llama_index_contextual.storage.receipts import ProjectCost
 
 # Rich must not replace ":key:" in a document with an emoji, nor colour numbers.
 out = Console(emoji=False, highlight=False)
 err = Console(stderr=True, emoji=False, highlight=False)
+
+
+running: ContextVar[Any] = ContextVar("running", default=None)
+"""Context of the running command, with the values of its options."""
+
+
+def root_option() -> list[str]:
+    """Return the option `--root` of the running command, if it was given, for commands that are proposed."""
+    context = running.get()
+    source = None if context is None else context.get_parameter_source("root")
+    if source is None or source.name != "COMMANDLINE":
+        return []
+    return ["--root", str(context.params["root"])]
+
+
+def has_command(name: str) -> bool:
+    """Return whether this installation of the program has a command."""
+    context = running.get()
+    return context is not None and name in context.find_root().command.commands
 
 
 def safe(text: str) -> str:
@@ -52,9 +74,9 @@ def snippet(text: str, width: int) -> str:
     return escape(one_line(text, width))
 
 
-def say(markup: str, *, to: Console = out, indent: int = 0) -> None:
+def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
     """Print a paragraph: wrapped at words on a terminal, otherwise in one line for other programs."""
-    if to.is_terminal:
+    if to.is_terminal and markup:
         to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
     else:
         to.print(f"{' ' * indent}{markup}", soft_wrap=True)
@@ -93,6 +115,19 @@ def say_traceback(error: BaseException) -> None:
     sys.stderr.write(scrub("".join(traceback.format_exception(error))))
 
 
+def in_words(error: ContextualError | OSError) -> str:
+    """Return the message of an error in the words of the command line, with commands that can be copied."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
+    if error.remedy is None:
+        return str(error)
+    context = running.get()
+    name = str(context.params.get("name") or "NAME") if context is not None else "NAME"
+    root = "".join(f" {shlex.quote(word)}" for word in root_option())
+    advice = error.remedy.command_line.replace("{project}", f"{shlex.quote(name)}{root}").replace("{root}", root)
+    return with_advice(error.problem, scrub(advice))
+
+
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
     """Print errors of the input, the files or a model in one line, and exit.
@@ -105,11 +140,9 @@ def errors_in_one_line() -> Iterator[None]:
     except BrokenPipeError:
         raise  # the program that reads the output has ended
     except PathNotFoundError as error:
-        message, code = str(error), 2
-    except ContextualError as error:
-        message = str(error)
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
+        message, code = in_words(error), 2
+    except (ContextualError, OSError) as error:
+        message = in_words(error)
     except sqlite3.Error as error:
         message = f"SQLite: {error}."
     else:
@@ -201,6 +234,8 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
         say(f"[dim]renamed[/] {safe(former)} to {safe(doc_id)}", to=err)
     for notice in report.notices:
         say(f"[yellow]note[/] {safe(notice)}", to=err)
+    for line in report.lost_lines():
+        say(f"[red]lost[/] {safe(line)}", to=err)
     for doc_id in report.missing:
         advice = "its file no longer exists; the document is kept unless --replace is given"
         say(f"[yellow]missing[/] {safe(doc_id)}: {advice}", to=err)
@@ -208,6 +243,8 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
         say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for warning in report.warnings:
         say(f"[yellow]note[/] {safe(warning.path)}: {safe(warning.message)}", to=err)
+    for advice in filter(None, (remedy.command_line for remedy in report.advice())):
+        say(safe(advice), to=err)
     for line in report.failure_lines():
         say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
     if report.failures:
@@ -217,6 +254,76 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")
+
+
+def show_documents(records: Sequence[DocumentRecord]) -> None:
+    """Print documents with their totals: as a table if their ids fit, otherwise with the facts below each id.
+
+    An id is never cut or broken, so that it can be copied. Other programs get columns separated by tabs.
+    """
+    if not records:
+        say("No documents yet.", to=err)
+        return
+    failed = sum(len(record.fallback_chunks) for record in records)
+    if not out.is_terminal:
+        for record in records:
+            cells = [record.doc_id, f"{record.chunks}", f"{record.tokens}", f"{len(record.fallback_chunks)}"]
+            # Rich would replace the tabs by spaces.
+            cells = [Text.from_markup(safe(cell), emoji=False).plain for cell in [*cells, record.title or ""]]
+            typer.echo("\t".join(cells))
+        return
+    has_titles = any(map(_has_title, records))
+    beside = _WIDTH_WITH_TITLE if has_titles else _WIDTH_OF_NUMBERS
+    if max(Text.from_markup(safe(record.doc_id), emoji=False).cell_len for record in records) <= out.width - beside:
+        out.print(_documents_table(records, has_titles=has_titles, has_failures=bool(failed)))
+    else:
+        for record in records:
+            out.print(f"[bold]{safe(record.doc_id)}[/]", soft_wrap=True)
+            say(f"[dim]{_document_facts(record)}[/]", indent=4)
+    chunks, tokens = sum(record.chunks for record in records), sum(record.tokens for record in records)
+    totals = [pluralize(len(records), "document"), pluralize(chunks, "chunk"), pluralize(tokens, "token")]
+    if failed:
+        totals.append(f"[yellow]{pluralize(failed, 'chunk')} without an LLM context[/]: `retry` requests it again")
+    say()
+    say(", ".join(totals))
+
+
+# Width that a table of documents needs next to the ids.
+_WIDTH_OF_NUMBERS = 26
+_WIDTH_WITH_TITLE = 46  # at least a legible part
+
+
+def _documents_table(records: Sequence[DocumentRecord], *, has_titles: bool, has_failures: bool) -> Table:
+    ids = max(Text.from_markup(safe(record.doc_id), emoji=False).cell_len for record in records)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("document", no_wrap=True, style="bold", min_width=ids)
+    if has_titles:
+        width = out.width - ids - _WIDTH_OF_NUMBERS
+        table.add_column("title", no_wrap=True, overflow="ellipsis", max_width=width)
+    for column in ("chunks", "tokens", *(["failed"] if has_failures else [])):
+        table.add_column(column, no_wrap=True, justify="right", min_width=len(column))
+    for record in records:
+        failures = len(record.fallback_chunks)
+        last = [f"[yellow]{failures:,}[/]" if failures else ""] if has_failures else []
+        title = [_title(record, 200)] if has_titles else []
+        table.add_row(safe(record.doc_id), *title, f"{record.chunks:,}", f"{record.tokens:,}", *last)
+    return table
+
+
+def _document_facts(record: DocumentRecord) -> str:
+    failures = len(record.fallback_chunks)
+    failed = [f"[yellow]{pluralize(failures, 'chunk')} without an LLM context[/]"] if failures else []
+    facts = " · ".join([pluralize(record.chunks, "chunk"), pluralize(record.tokens, "token"), *failed])
+    title = _title(record, max(20, out.width - 8 - Text.from_markup(facts).cell_len))
+    return f"{title} · {facts}" if title else facts
+
+
+def _has_title(record: DocumentRecord) -> bool:
+    return record.title not in (None, "", record.doc_id, record.file_name)
+
+
+def _title(record: DocumentRecord, width: int) -> str:
+    return snippet(record.title or "", width) if _has_title(record) else ""
 
 
 def show_estimate(estimate: CostEstimate) -> None:
@@ -231,36 +338,8 @@ def show_estimate(estimate: CostEstimate) -> None:
             out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
         else:
             say(safe(line))
-
-
-def show_response(response: RetrievalResponse) -> None:
-    """Print the results of a search."""
-    for warning in response.warnings:
-        say(f"[yellow]{safe(warning)}[/]", to=err)
-    if doubt := response.doubt():
-        say(f"[yellow]{safe(doubt)}[/]", to=err)
-    if not response.results:
-        say("No results.")
-    for chunk in response.results:
-        legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical), ("document", chunk.document))
-        ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
-        say_with_details(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]", ranks)
-        if context := chunk.written_context or chunk.context:
-            say(f"[italic dim]{snippet(context, 200)}[/]", indent=4)
-        say(snippet(chunk.excerpt(response.query, 320), 320), indent=4)
-        for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
-            say_lines(str(reason).splitlines()[1:])
-        say("")
-    if response.near_misses:
-        say("[bold]Near misses[/]")
-        for reason in response.near_misses:
-            say_lines(str(reason).splitlines())
-
-
-def say_lines(lines: Sequence[str]) -> None:
-    """Print lines unchanged, dimmed."""
-    for line in lines:
-        say(f"[dim]{safe(line.strip())}[/]", indent=4)
+    if estimate.max_cost:
+        say(f"[dim]To set a limit for the run: `ingest` or `rebuild` with --max-cost {estimate.max_cost:g}[/]")
 
 
 def show_answer(answer: DemoAnswer, *, top_k: int) -> None:

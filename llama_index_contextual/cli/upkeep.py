@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli.commands import Commands, complete_document, complete_setting
 from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     DOCUMENTS,
@@ -35,7 +35,7 @@ from llama_index_contextual.cli.terminal import (
     safe,
     say,
     say_json,
-    say_with_details,
+    show_documents,
     show_report,
 )
 from llama_index_contextual.environment import PREFIX
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.storage.forget import ForgetReport
 
-upkeep = typer.Typer()
+upkeep = Commands()
 _FINAL = "This cannot be undone, and no rollback is possible."
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -71,7 +71,9 @@ def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) 
 @upkeep.command(rich_help_panel=UPKEEP)
 def rollback(
     name: Name,
-    to: Annotated[str | None, typer.Option(help="Name of the version; the default is the previous one.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Name of the version; the default is the previous one.")
+    ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -111,7 +113,7 @@ def verify(
 @upkeep.command(rich_help_panel=UPKEEP)
 def export(
     name: Name,
-    directory: Annotated[Path, typer.Argument(help="A new directory.")],
+    directory: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -127,7 +129,12 @@ def export(
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def remove(
     name: Name,
-    doc_ids: Annotated[list[str], typer.Argument(help="Document ids, as listed by `documents`.")],
+    doc_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...", help="Document ids, as listed by `documents`.", autocompletion=complete_document
+        ),
+    ],
     forget: Annotated[
         bool, typer.Option("--forget", help="Also run `forget`; no rollback is possible afterwards.")
     ] = False,
@@ -154,7 +161,7 @@ def remove(
         if as_json:
             say_json(report.to_dict() | ({"forgotten": asdict(removed)} if removed else {}))
             return
-        show_report(report, retry=proposed("retry", name, root))
+        show_report(report, retry=proposed("retry", name))
         if removed is not None:
             _show_removed(removed)
 
@@ -207,21 +214,37 @@ def _show_removed(removed: ForgetReport) -> None:
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
-def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """List the documents of the live version."""
+def documents(
+    name: Name,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]...", autocompletion=complete_document, help="Only these: ids, file names or globs."
+        ),
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """List the documents of the live version with their ids, titles, chunks and tokens."""
     with errors_in_one_line():
         records = open_root(root).load(name).documents()
+        if files:
+            from llama_index_contextual.tools.conditions import documents_named
+
+            records = [record for pattern in files for record in documents_named(pattern, records)]
+            records = list({record.doc_id: record for record in records}.values())
         if as_json:
             say_json([asdict(record) for record in records])
-        for record in records if not as_json else ():
-            facts = f"{pluralize(record.chunks, 'chunk')}, {pluralize(record.tokens, 'token')}"
-            say_with_details(safe(record.doc_id), facts)
+        else:
+            show_documents(records)
 
 
 @upkeep.command(rich_help_panel=UPKEEP)
 def configure(
     name: Name,
-    settings: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE", help="Settings to change.")],
+    settings: Annotated[
+        list[str], typer.Argument(metavar="FIELD=VALUE...", help="Settings to change.", autocompletion=complete_setting)
+    ],
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -234,7 +257,7 @@ def configure(
             return
         if pending:
             fields = ", ".join(pending)
-            say(f"Changed. To apply {fields}, run `llama-index-contextual rebuild {safe(shlex.quote(name))}`.")
+            say(f"Changed. To apply {fields}, run `{safe(proposed('rebuild', name))}`.")
         else:
             say("Changed; takes effect with the next query.")
         for field in sorted(changes.keys() & environment_settings(os.environ).keys() & OF_A_COMMAND):
@@ -243,15 +266,24 @@ def configure(
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def rebuild(
-    name: Name, max_cost: MaxCost = None, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False
+    name: Name,
+    max_cost: MaxCost = None,
+    allow_loss: Annotated[
+        bool, typer.Option("--allow-loss", help="Leave out documents of damaged files that cannot be restored.")
+    ] = False,
+    quiet: Quiet = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
 ) -> None:
-    """Publish a version with the current settings, from the stored documents."""
+    """Publish a version with the current settings, from the stored documents; restore those in damaged files."""
     with errors_in_one_line():
         project = open_project(root, name)
         if project.config.context == "llm" and not quiet:
             say(safe(project.estimate().in_short()), to=err)
-        report = interruptible(project, lambda: project.rebuild(max_cost=max_cost, show_progress=not quiet))
-        show_report(report, retry=proposed("retry", name, root), as_json=as_json)
+        report = interruptible(
+            project, lambda: project.rebuild(max_cost=max_cost, allow_loss=allow_loss, show_progress=not quiet)
+        )
+        show_report(report, retry=proposed("retry", name), as_json=as_json)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
@@ -260,12 +292,12 @@ def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: 
     with errors_in_one_line():
         project = open_project(root, name)
         report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
-        show_report(report, retry=proposed("retry", name, root), as_json=as_json)
+        show_report(report, retry=proposed("retry", name), as_json=as_json)
 
 
-ledger = typer.Typer(help="Export and import paid contexts.", no_args_is_help=True)
+ledger = Commands(help="Export and import paid contexts.", no_args_is_help=True)
 upkeep.add_typer(ledger, name="ledger", rich_help_panel=UPKEEP)
-LedgerPath = Annotated[Path, typer.Argument(help="A JSON lines file.")]
+LedgerPath = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON lines file.")]
 
 
 @ledger.command("export")

@@ -24,7 +24,7 @@ from llama_index_contextual.contextualizer.cost import Tokens
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
 from llama_index_contextual.contextualizer.scheduler import LiveSender, Reply, Sender, reply_of
 from llama_index_contextual.contextualizer.spending import CallBudget, Reservation, Spending
-from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.models import load_llm, provider_of
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
 from llama_index_contextual.storage.ledger import content_key
@@ -239,8 +239,11 @@ class BatchRunner:
         if remote.status == "failed":
             raise ModelError(
                 f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_reason(remote)} None of its"
-                f" requests was answered; run the same call again, with or without batch.",
+                f" requests was answered.",
                 setting="llm",
+                remedy=Remedy(
+                    "Run the same call again, with or without batch", "Run the command again, with or without --batch"
+                ),
             )
         return 0
 
@@ -453,7 +456,9 @@ async def asend_batches(
     provider = provider_of(model)
     if provider is None or not provider.has_batch_api:
         raise ConfigurationError(
-            f"{model!r} does not support batches, only OpenAI's models do: omit batch.", setting="llm"
+            f"{model!r} does not support batches, only OpenAI's models do",
+            setting="llm",
+            remedy=Remedy("omit batch", "omit --batch"),
         )
     account = BatchAccount(spending, replies, llm=llm)
     async with own_client(llm or load_llm(model)) as connected:

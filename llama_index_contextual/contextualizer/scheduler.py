@@ -39,6 +39,7 @@ from llama_index_contextual.errors import (
     ContextualError,
     LedgerBusyError,
     ModelError,
+    Remedy,
 )
 from llama_index_contextual.models import HIDDEN_TOKENS, Provider, model_name, provider_of
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
@@ -229,8 +230,12 @@ class LiveSender:
         self._provider = provider_of(model_name(llm)) or Provider(pip="")
         if service_tier is not None and service_tier not in self._provider.service_tiers:
             raise ConfigurationError(
-                f"{model_name(llm)!r} has no service tier {service_tier!r}: set service_tier to None.",
+                f"{model_name(llm)!r} has no service tier {service_tier!r}",
                 setting="service_tier",
+                remedy=Remedy(
+                    "set service_tier to None",
+                    "remove it with `llama-index-contextual configure {project} service_tier=null`",
+                ),
             )
         self._service_tier = service_tier
         self._limit = AnswerLimit.of(model_name(llm), llm)

@@ -32,7 +32,7 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.scheduler import Reply
-from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
+from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, Remedy
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.storage.receipts import Receipts, RunCost
 
@@ -117,7 +117,9 @@ class Spending:
         receipt: RunCost | None = None,
     ) -> None:
         if max_cost is not None and not max_cost >= 0:
-            raise ConfigurationError(f"max_cost must be an amount of dollars, not {max_cost!r}.", setting="max_cost")
+            raise ConfigurationError(
+                f"The cost limit must be an amount of dollars, not {max_cost!r}.", setting="max_cost"
+            )
         self.prices = prices
         self.max_cost = max_cost
         self.context_tokens = context_tokens
@@ -141,10 +143,11 @@ class Spending:
         """
         if self.max_cost is not None and self.prices.price(model) is None:
             raise ConfigurationError(
-                f"max_cost cannot be enforced: the price of {model!r} is unknown ({self.prices.version}). Set it in the"
-                f' setting \'prices\' as {{"{model}": {{"input": ..., "cached": ..., "output": ...}}}} in dollars per'
-                f" million tokens, or leave out max_cost.",
+                f"The cost limit cannot be enforced: the price of {model!r} is unknown ({self.prices.version}). Set it"
+                f' in the setting \'prices\' as {{"{model}": {{"input": ..., "cached": ..., "output": ...}}}},'
+                f" in dollars per million tokens",
                 setting="prices",
+                remedy=Remedy("or leave out max_cost", "or omit --max-cost"),
             )
 
     def bill(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Bill:
@@ -246,11 +249,15 @@ class Spending:
         limit, spent = self.max_cost or 0.0, self._committed
         unsettled = self.actual.describe_unsettled()
         return BudgetExceededError(
-            f"max_cost of {money(limit)} is reached: {money(spent)} is spent{f', {unsettled},' if unsettled else ''}"
-            f" and the next call could exceed the limit. Nothing is published; the ledger keeps the contexts that were"
-            f" paid for. To continue, run the same call again with a higher max_cost, or without one.",
+            f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
+            f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
+            f" the ledger keeps the contexts that were paid for.",
             spent=spent,
             max_cost=limit,
+            remedy=Remedy(
+                "To continue, run the same call again with a higher max_cost, or without one",
+                "To continue, run the command again with a higher --max-cost, or without it",
+            ),
         )
 
     # ---- After a call ----------------------------------------------------------------------------------------------

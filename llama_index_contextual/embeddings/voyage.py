@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr
 from llama_index_contextual._utils.calls import ProviderError, awithout_secrets, retry_after, without_secrets
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, require_shape
-from llama_index_contextual.errors import ModelError
+from llama_index_contextual.errors import ModelError, Remedy
 
 if TYPE_CHECKING:
     import httpx
@@ -72,9 +72,11 @@ class VoyageContextualEmbedding(ContextualEmbedding):
         super().__init__(**fields)
         if "context" not in self.model_name.lower():
             raise ModelError(
-                f"{self.model_name!r} is not a contextual embedding model: use one such as voyage-context-3, or pass"
-                f" embed_model=VoyageEmbedding(...) of the package llama-index-embeddings-voyageai.",
+                f"{self.model_name!r} is not a contextual embedding model: use one such as voyage-context-3",
                 setting="embed_model",
+                remedy=Remedy(
+                    "or pass embed_model=VoyageEmbedding(...) of the package llama-index-embeddings-voyageai", ""
+                ),
             )
 
     def count_tokens(self, text: str) -> int:
@@ -144,7 +146,10 @@ class VoyageContextualEmbedding(ContextualEmbedding):
     def _client_options(self) -> dict[str, Any]:
         key = (self.api_key.get_secret_value() if self.api_key is not None else os.environ.get(KEY, "")).strip()
         if not key:
-            raise ModelError(f"{self.model_name!r} needs {KEY}, which is not set: set it, or pass api_key=.")
+            raise ModelError(
+                f"{self.model_name!r} needs {KEY}, which is not set",
+                remedy=Remedy("set it, or pass api_key=", "set it in the environment or in a file `.env`"),
+            )
         base = self.api_base or (_OF_MONGODB if key.startswith("al-") else _OF_VOYAGE)
         return {"base_url": base, "headers": {"Authorization": f"Bearer {key}"}, "timeout": self.timeout}
 

@@ -118,7 +118,7 @@ def load_qa(path: str | Path) -> list[QA]:
         lines = files.read(path).decode("utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path} cannot be read ({reason}): pass a file of JSON lines.", value=str(path)) from error
+        raise InputError(f"{path} cannot be read ({reason}): name a file of JSON lines.", value=str(path)) from error
     items = [_qa(line, f"{path.name}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not items:
         raise InputError(
@@ -191,7 +191,7 @@ def sweep_answers(
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
     report = progress or (lambda _: None)
     dollars = price_of_all(origin, configs, excluded=frozenset())
-    require_affordable(dollars, max_cost, len(origin.version.manifest.documents))
+    require_affordable(dollars, max_cost, len(origin.version.records))
     report(VariantProgress(stage="price", dollars=dollars))
     rows: list[AnswerRow] = []
     with workspace(origin) as space:

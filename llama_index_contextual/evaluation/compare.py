@@ -29,7 +29,7 @@ from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfi
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
-from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.errors import ConfigurationError, InputError, Remedy
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
 from llama_index_contextual.evaluation.metrics import (
     ALPHA,
@@ -396,7 +396,7 @@ class Workspace:
             stack.enter_context(write_lock(origin.directory))
             ledger = stack.enter_context(project_ledger(origin.directory))
             if embed_model is None and not excluded and not config.rebuild_fields(built_with):
-                records = version.manifest.documents
+                records = version.records
                 failures = sum(len(record.fallback_chunks) for record in records)
                 cost = _cost(version, config, origin.llm_name, ledger)
                 chunks = version.manifest.chunks
@@ -411,8 +411,8 @@ class Workspace:
                     [],
                     RunOptions(remove=excluded, purpose="compare"),
                     project_dir=directory,
-                    config=config,
-                    stages=stages,
+                    config=config.changed(backend="files"),  # variants are temporary
+                    make_stages=lambda: stages,
                     before=version,
                     progress=progress,
                 )
@@ -531,13 +531,13 @@ def require_affordable(dollars: float | None, max_cost: float | None, documents:
         return
     if dollars is None:
         raise InputError(
-            "The cost cannot be estimated: set the prices of the models in the setting `prices`, or omit max_cost and"
-            " use a small sample."
+            "The cost cannot be estimated: set the prices of the models in the setting `prices`",
+            remedy=Remedy("or omit max_cost and use a small sample", "or omit --max-cost and use a small --sample"),
         )
     if dollars > max_cost:
         raise InputError(
-            f"{pluralize(documents, 'document')} would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}):"
-            f" use a smaller sample or a cheaper LLM.",
+            f"{pluralize(documents, 'document')} would cost about ${dollars:.4f}, more than the limit of"
+            f" ${max_cost:.4f}: use a smaller sample or a cheaper LLM.",
             value=max_cost,
         )
 
@@ -575,8 +575,8 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
         InputError: The size is not positive or too small for any question, or all evidence is in files that are not
             documents of the version.
     """
-    require_files(version.manifest.documents, questions)
-    ids = [record.doc_id for record in version.manifest.documents]
+    require_files(version.records, questions)
+    ids = [record.doc_id for record in version.records]
     if size is not None and size < 1:
         raise InputError(f"The sample has {size} documents: use at least one.", value=size)
     if size is None or size >= len(ids):
@@ -603,7 +603,7 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
 
 def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
     """Return for each question the documents of its evidence; empty if the document of an item is unknown."""
-    by_name = ids_by_name(version.manifest.documents)
+    by_name = ids_by_name(version.records)
     chunk_ids = [item.chunk_id for question in questions for item in question.evidence if item.chunk_id is not None]
     chunks = version.docstore.get_nodes(version.docstore.known(list(dict.fromkeys(chunk_ids))))
     by_chunk = {chunk.node_id: {chunk.ref_doc_id} for chunk in chunks if chunk.ref_doc_id is not None}
@@ -734,17 +734,21 @@ def _contextual_model(origin: Origin, wanted: str | BaseEmbedding) -> Contextual
     """
     if not origin.config.faiss:
         raise ConfigurationError(
-            "The project has no semantic index, so embedding models make no difference: set faiss=True and rebuild, or"
-            " leave out the contextual embedding.",
+            "The project has no semantic index, so embedding models make no difference",
             setting="faiss",
+            remedy=Remedy(
+                "set faiss=True and rebuild, or leave out the contextual embedding",
+                "run `llama-index-contextual configure {project} faiss=true` and `rebuild`, or omit"
+                " --contextual-embedding",
+            ),
         )
     model = load_embed_model(wanted) if isinstance(wanted, str) else wanted
     name = model_name(model)
     if not isinstance(model, ContextualEmbedding):
         raise InputError(
-            f"{name!r} is not a contextual embedding model: use one such as 'voyage:voyage-context-3', or an object of"
-            f" a subclass of ContextualEmbedding.",
+            f"{name!r} is not a contextual embedding model: use one such as 'voyage:voyage-context-3'",
             value=wanted,
+            remedy=Remedy("or an object of a subclass of ContextualEmbedding", ""),
         )
     if name == origin.version.manifest.embed_model:
         raise InputError(
@@ -758,7 +762,7 @@ def _contextual_model(origin: Origin, wanted: str | BaseEmbedding) -> Contextual
 def _notes(
     origin: Origin, questions: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
 ) -> list[str]:
-    total = len(origin.version.manifest.documents)
+    total = len(origin.version.records)
     chunks = next(iter(built.values())).chunks
     size = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
     notes = [f"{sample.documents} of {pluralize(total, 'document')}, {size}."]
@@ -770,7 +774,7 @@ def _notes(
             name: price(origin, variant.config, embed_model=variant.embed_model) for name, variant in built.items()
         }
         notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
-    notes += absent_files(origin.version.manifest.documents, sample.questions)
+    notes += absent_files(origin.version.records, sample.questions)
     if generated:
         notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
     notes += [

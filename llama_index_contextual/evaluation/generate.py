@@ -49,8 +49,8 @@ def generate_questions(
         ModelError: The LLM cannot be reached, or rejects the request.
     """
     if number < 1:
-        raise InputError(f"number={number} is invalid: it must be at least 1.", value=number)
-    documents = [record.doc_id for record in version.manifest.documents if record.doc_id not in excluded]
+        raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
+    documents = [record.doc_id for record in version.records if record.doc_id not in excluded]
     ids = [node.node_id for doc_id in documents for node in version.docstore.iterate(doc_id=doc_id)]
     chunks = version.docstore.get_nodes(random.Random(seed).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
     with warnings.catch_warnings(record=True):
@@ -62,7 +62,7 @@ def generate_questions(
         for text in texts:
             questions.append(Question(text=text, evidence=(_evidence(chunk),), id=f"generated-{len(questions) + 1}"))
     if not questions:
-        raise InputError("The LLM wrote no question about the documents: pass a question file.")
+        raise InputError("The LLM wrote no question about the documents: name a file of questions.")
     return questions[:number]
 
 

@@ -227,7 +227,7 @@ def load_questions(path: str | Path) -> list[Question]:
         data = files.read(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path} cannot be read ({reason}): pass a file of JSON lines.", value=str(path)) from error
+        raise InputError(f"{path} cannot be read ({reason}): name a file of JSON lines.", value=str(path)) from error
     return parse_questions(data, name=path.name)
 
 

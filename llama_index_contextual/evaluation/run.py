@@ -270,13 +270,13 @@ def read(questions: Questions) -> Sequence[Question]:
     """
     loaded = load_questions(questions) if isinstance(questions, (str, Path)) else list(questions)
     if not loaded:
-        raise InputError("There are no questions: pass at least one.", value=questions)
+        raise InputError("There are no questions: at least one is needed.", value=questions)
     return loaded
 
 
 def _sorted_ks(ks: Sequence[int]) -> tuple[int, ...]:
     if not ks or min(ks) < 1:
-        raise InputError(f"ks={list(ks)} is invalid: pass at least one number of results, each at least 1.", value=ks)
+        raise InputError(f"The numbers of results are {list(ks)}: give at least one, each at least 1.", value=ks)
     return tuple(sorted(set(ks)))
 
 

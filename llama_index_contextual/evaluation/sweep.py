@@ -168,7 +168,7 @@ def sweep_variants(
             variant = space.build(config, excluded=subset.excluded, progress=build_progress(report, name))
             for mode in modes:
                 rows += _rows(variant, mode, subset.questions, sorted(set(top_ks)))
-    documents = origin.version.manifest.documents
+    documents = origin.version.records
     count = pluralize(len(subset.questions), "question")
     note = f"{subset.documents} of {pluralize(len(documents), 'document')}, {count}."
     notes = (note, *absent_files(documents, subset.questions))

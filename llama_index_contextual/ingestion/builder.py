@@ -1,58 +1,238 @@
-"""Builder of a version: collect documents with their chunks and vectors, then write the indexes and publish."""
+"""Builder of a version: keep documents of the previous version, write parts with new ones, merge parts, publish.
+
+A version keeps the parts of the previous one and adds a part with the documents that are new, so that its cost depends
+on these. So that searches do not become slower and gone documents do not fill the disk, parts are merged when there are
+more than eight small ones, and a part is written again when more than a tenth of its chunks are gone; see `merges`.
+
+Only parts of the previous version are merged, before new documents are added. An interrupted merge therefore costs none
+of the work on these, and a merged part that was finished before a kill is used by the next run. Readers are not
+affected: the parts that they use stay where they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-from llama_index.core.graph_stores.simple import SimpleGraphStore
 from llama_index.core.schema import BaseNode, MetadataMode
-from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
-from llama_index.core.storage.storage_context import StorageContext
-from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
 from numpy.typing import NDArray
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.bm25 import LexicalIndexBuilder
+from llama_index_contextual.errors import CorruptVersionError, InputError
+from llama_index_contextual.retrievers.bm25 import LexicalIndexBuilder, TermCounts
 from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
 from llama_index_contextual.storage import files, publish
+from llama_index_contextual.storage.current import (
+    next_name,
+    remove_leftovers,
+    remove_unused_parts,
+    version_directory,
+)
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.manifest import (
     BM25_DIRECTORY,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
+    FAISS_FILE,
+    PARTS,
     DocumentRecord,
     Manifest,
+    PartEntry,
 )
+from llama_index_contextual.storage.part import LivePart, Part, open_part, open_written
+from llama_index_contextual.storage.salvage import write_copy_of_records
 from llama_index_contextual.storage.version import DocumentFrame, OpenVersion, store_frame
+
+if TYPE_CHECKING:
+    from llama_index_contextual.ingestion.remote_parts import RemoteParts, RemotePartWriter
+
+PART_CHUNKS = 50_000
+"""Maximum number of chunks of a part; the memory for building a version depends on it."""
+
+MAX_SMALL_PARTS = 8
+"""Maximum number of parts after the last full one, without the part that is being added."""
+
+_FULL = 0.5  # share of the maximum from which a part is full, and is not merged with others
+_MAX_GONE = 0.1  # share of the chunks of a part that may be gone
+_GROWTH = 2  # a part is merged with later ones if it is at most so many times as large
+_BLOCK = 4_096  # number of vectors that are copied at once
+
+
+class PartWriter:
+    """Writer of a part.
+
+    Args:
+        directory: Directory of the part, from `publish.next_part`.
+        config: Settings of the project.
+
+    Attributes:
+        records: Records of the documents that were added.
+        chunks: Number of their chunks.
+    """
+
+    def __init__(self, directory: Path, config: ProjectConfig) -> None:
+        self.directory = directory
+        self.records: list[DocumentRecord] = []
+        self.chunks = 0
+        self._config = config
+        self._docstore = SQLiteDocumentStore(directory / DOCSTORE)
+        self._vectors = UnitFaissVectorStore(docstore=self._docstore) if config.faiss else None
+        self._lexical = LexicalIndexBuilder(language=config.language) if config.bm25 else None
+        self._documents = DocumentIndexBuilder(language=config.language) if config.bm25 else None
+
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return the ids of nodes that the part contains, among `node_ids`."""
+        return self._docstore.known(node_ids)
+
+    def add(
+        self,
+        record: DocumentRecord,
+        nodes: Sequence[BaseNode],
+        vectors: NDArray[np.float32] | None,
+        frame: DocumentFrame | None,
+    ) -> None:
+        """Add a document; see `VersionBuilder.append`."""
+        self.records.append(record)
+        if frame is not None:
+            store_frame(self._docstore, record.doc_id, frame)
+        if not nodes:
+            return
+        self.chunks += len(nodes)
+        if self._vectors is not None and vectors is not None:
+            self._vectors.add_vectors(nodes, vectors)
+        else:
+            self._docstore.add_documents(nodes)
+        if self._lexical is not None and self._documents is not None:
+            self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
+            self._documents.add(nodes)
+
+    def copy(self, source: LivePart) -> None:
+        """Add the live documents of another part.
+
+        Raises:
+            CorruptVersionError: A file of the part has changed since it was published.
+        """
+        part, records = source.part, source.records
+        part.require_sound()
+        self.records += records
+        self._docstore.copy_from(part.docstore, source.live, {record.doc_id for record in records})
+        if self._vectors is not None and source.size:
+            rows = np.arange(source.size) if source.rows is None else source.rows
+            for start in range(0, len(rows), _BLOCK):
+                self._vectors.add_to_index(part.index.reconstruct_batch(rows[start : start + _BLOCK]))
+        if self._lexical is not None and self._documents is not None:
+            self._lexical.add_counts(
+                TermCounts.load(part.directory / BM25_DIRECTORY, len(part.document_of)), source.live
+            )
+            counts = TermCounts.load(part.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(part.chunks_of)))
+            sizes = np.fromiter((record.chunks for record in records if record.chunks), dtype=np.int64)
+            self._documents.add_counts(counts, source.live_entries, sizes)
+        self.chunks += source.size
+
+    def finish(self, merged_from: str | None = None) -> PartEntry:
+        """Write the indexes, and complete the part; a version can name it afterwards.
+
+        Args:
+            merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
+        """
+        self._docstore.write_records([asdict(record) for record in self.records])
+        write_copy_of_records(self.directory, self.records, self._docstore)
+        self._docstore.index_metadata()
+        if self._vectors is not None and self.chunks:
+            self._vectors.compact(self._config.faiss_index)
+        files.let_write(self.directory / DOCSTORE, self._docstore.close)
+        dimensions = None
+        if self._vectors is not None and self.chunks:
+            dimensions = self._vectors.dimensions
+            self._vectors.persist(str(self.directory / FAISS_FILE))
+        if self._lexical is not None and self._documents is not None:
+            self._lexical.build().save(self.directory / BM25_DIRECTORY)
+            self._documents.build().lexical_index.save(self.directory / DOCUMENTS_DIRECTORY)
+        return publish.finish_part(
+            self.directory,
+            documents=len(self.records),
+            chunks=self.chunks,
+            dimensions=dimensions,
+            merged_from=merged_from,
+        )
+
+    def discard(self) -> None:
+        """Remove the unfinished part."""
+        self._docstore.close()
+        files.remove_tree(self.directory)
 
 
 @dataclass
 class VersionBuilder:
-    """Builder of a version; the positions of chunks in its indexes follow the order in which they are added.
+    """Builder of a version.
 
     Attributes:
         project_dir: Folder of the project.
         config: Settings of the project.
-        records: Records of the documents added so far.
+        before: The previous version, or None; its documents are kept unless they are dropped.
+        dropped: Ids of the documents of the previous version that are not kept.
+        appended: Number of documents that were added.
     """
 
     project_dir: Path
     config: ProjectConfig
-    records: list[DocumentRecord] = field(default_factory=list)
+    before: OpenVersion | None = None
+    dropped: set[str] = field(default_factory=set)
+    appended: int = 0
 
     def __post_init__(self) -> None:
-        self.directory = publish.start_building(self.project_dir)
-        self._docstore = SQLiteDocumentStore(self.directory / DOCSTORE)
-        self._vectors = UnitFaissVectorStore(docstore=self._docstore) if self.config.faiss else None
-        self._lexical = LexicalIndexBuilder(language=self.config.language) if self.config.bm25 else None
-        self._documents = DocumentIndexBuilder(language=self.config.language) if self.config.bm25 else None
+        self._finished = remove_leftovers(self.project_dir)
+        self._remote = self._remote_parts()
+        self._name = next_name(self.project_dir)
+        self._parts: list[LivePart] = []
+        self._kept_parts: list[LivePart] | None = None
+        self._left_out: set[str] = set()  # documents that were dropped when parts were merged
+        self._opened: list[LivePart] = []
+        self._writer: PartWriter | RemotePartWriter | None = None
+        self._dimensions = None if self.before is None else self.before.manifest.dimensions
+        # A variant of the documents is built in a directory of its own.
+        self._shares = (
+            self.before is not None
+            and not self.before.is_of_earlier_format
+            and self.before.directory.parent.parent == self.project_dir
+            and self.before.manifest.config.get("backend", "files") == self.config.backend
+        )
+        self._base: Sequence[LivePart] = self.before.parts if self.before is not None and self._shares else []
+
+    def _remote_parts(self) -> RemoteParts | None:
+        """Return the parts of the version if an engine keeps its chunks, or else None."""
+        if self.config.backend == "files":
+            return None
+        # Imported here, because a version in files needs none of it.
+        from llama_index_contextual.ingestion.remote_parts import remote_parts
+
+        return remote_parts(self.project_dir, self.config, next_name)
+
+    def _make_writer(self) -> PartWriter | RemotePartWriter:
+        directory = publish.next_part(self.project_dir, self._name)
+        if self._remote is None:
+            return PartWriter(directory, self.config)
+        return self._remote.writer(directory, [*self._kept(), *self._parts])
+
+    @property
+    def documents(self) -> int:
+        """Number of documents of the new version so far."""
+        return self.appended + sum(len(part.records) for part in self._kept())
+
+    def _kept(self) -> list[LivePart]:
+        """Return the parts of the previous version, partly merged, without the dropped documents."""
+        if self._kept_parts is None:
+            parts = (part.without(self.dropped) for part in self._base)
+            self._kept_parts = [part for part in parts if len(part.records)]
+        return self._kept_parts
 
     def append(
         self,
@@ -70,72 +250,183 @@ class VersionBuilder:
             frame: Frame of the document, or None if it was passed as nodes.
 
         Raises:
-            InputError: A chunk has the id of a chunk already in the version.
+            InputError: A chunk has the id of a chunk already in the version, or a vector has another length than
+                those in the version.
         """
-        if known := self._docstore.known([node.node_id for node in nodes]):
+        if known := self._known([node.node_id for node in nodes]):
             raise InputError(
-                f"Node {known[0]!r} of {record.doc_id!r} has the id of a node of another document: assign a unique id.",
-                value=known[0],
+                f"Node {known!r} of {record.doc_id!r} has the id of a node of another document: assign a unique id.",
+                value=known,
             )
-        self.records.append(record)
-        if frame is not None:
-            store_frame(self._docstore, record.doc_id, frame)
-        if not nodes:
+        if vectors is not None and len(vectors):
+            self._require_dimensions(vectors.shape[1])
+        if self._writer is not None and self._writer.chunks + len(nodes) > PART_CHUNKS and self._writer.chunks:
+            self._finish_part()
+        if self._writer is None:
+            self._writer = self._make_writer()
+        self._writer.add(record, nodes, vectors, frame)
+        self.appended += 1
+
+    def _known(self, node_ids: Sequence[str]) -> str | None:
+        """Return one of the ids that a document of the new version already has, or None."""
+        if self._writer is not None and (known := self._writer.known(node_ids)):
+            return known[0]
+        for part in (*self._kept(), *self._parts):
+            for node_id, position in part.part.docstore.positions(node_ids).items():
+                if part.is_live(position - 1):
+                    return node_id
+        return None
+
+    def _require_dimensions(self, dimensions: int) -> None:
+        if self._dimensions is None or not (self._writer or self._parts or self._kept()):
+            self._dimensions = dimensions
+        if dimensions != self._dimensions:
+            raise InputError(
+                f"An embedding has {dimensions} dimensions, the index {self._dimensions}: it was built with another"
+                f" embedding model."
+            )
+
+    def _finish_part(self) -> None:
+        if self._writer is not None:
+            self._parts.append(self._finish(self._writer))
+
+    def keep(self, records: Iterable[DocumentRecord]) -> None:
+        """Keep documents of the previous version.
+
+        The first call, before documents are added, also merges parts. A later call is for documents that are not
+        dropped after all. Documents are copied if the parts of the previous version cannot be shared, or if they were
+        left out of a merged part.
+        """
+        self._kept_parts = None  # `dropped` may have changed
+        if self._writer is None and not self._parts:
+            self._merge_kept()
+        if self.before is None or (self._shares and not self._left_out):
             return
-        if self._vectors is not None and vectors is not None:
-            self._vectors.add_vectors(nodes, vectors)
-        else:
-            self._docstore.add_documents(nodes)
-        if self._lexical is not None:
-            self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-        if self._documents is not None:
-            self._documents.add(nodes)
+        for record in records:
+            if not self._shares or record.doc_id in self._left_out:
+                self.take_over(self.before, record)
 
     def take_over(self, before: OpenVersion, record: DocumentRecord) -> None:
-        """Copy a document from the previous version, including its vectors."""
+        """Copy a document from the previous version, including its vectors, with a new record."""
+        for part in before.parts:
+            if part.has(record.doc_id):
+                part.part.require_sound()
         nodes = list(before.docstore.iterate(doc_id=record.doc_id))
         vectors = None
-        if self._vectors is not None and nodes:
+        if self.config.faiss and nodes:
             store = before.storage_context.vector_store
-            vectors = cast(UnitFaissVectorStore, store).vectors(before.docstore.rows([node.node_id for node in nodes]))
+            vectors = store.vectors(before.docstore.rows([node.node_id for node in nodes]))  # type: ignore[attr-defined]
         self.append(record, nodes, vectors, before.frame(record.doc_id))
 
-    def publish(self, *, embed_model: str | None) -> Manifest:
-        """Write the indexes and make the version live."""
-        if self._vectors is not None:
-            self._vectors.compact(self.config.faiss_index)
-        stores = {DEFAULT_VECTOR_STORE: self._vectors} if self._vectors is not None and len(self._vectors) else {}
-        publish.persist(
-            StorageContext(
-                docstore=self._docstore,
-                index_store=SimpleIndexStore(),
-                vector_stores=dict(stores),
-                graph_store=SimpleGraphStore(),
-            ),
-            self.directory,
-        )
-        self._docstore.close()
-        if self._lexical is not None:
-            self._lexical.build().save(self.directory / BM25_DIRECTORY)
-        if self._documents is not None:
-            self._documents.build().save(self.directory / DOCUMENTS_DIRECTORY)
+    def publish(self, *, embed_model: str | None, rewrite: bool = False) -> Manifest:
+        """Finish the parts, and make the version live.
 
-        def manifest(name: str, created: str) -> Manifest:
-            return Manifest(
-                version=name,
-                created=created,
-                package=__version__,
-                config=self.config.model_dump(),
-                embed_model=embed_model if stores else None,
-                dimensions=self._vectors.dimensions if self._vectors is not None else None,
-                documents=self.records,
-            )
-
-        return publish.publish(
-            self.project_dir, self.directory, make_manifest=manifest, keep_versions=self.config.keep_versions
+        Args:
+            embed_model: Name of the embedding model, or None without a semantic index.
+            rewrite: Whether to write every part again that has documents which are gone.
+        """
+        self._finish_part()
+        parts = [*self._kept(), *self._parts]
+        if rewrite:
+            parts = [self._merge([part]) if part.gone else part for part in parts]
+        has_vectors = any(part.part.has_semantic and part.size for part in parts)
+        manifest = Manifest(
+            version=self._name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            package=__version__,
+            config=self.config.model_dump(),
+            embed_model=embed_model if has_vectors else None,
+            dimensions=self._dimensions if has_vectors else None,
+            documents=sum(len(part.records) for part in parts),
+            chunks=sum(part.size for part in parts),
+            size=sum(part.part.bytes for part in parts),
+            parts=[replace(part.part.entry, gone=part.gone) for part in parts if part.part.entry is not None],
         )
+        if self._remote is not None:
+            self._remote.end(self.before, self._kept(), parts)
+        publish.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
+        if self._remote is not None:
+            self._remote.published(parts, version_directory(self.project_dir, self._name), manifest.dimensions)
+        return manifest
+
+    def _merge_kept(self) -> None:
+        """Merge parts of the previous version, without the documents that are gone."""
+        parts = self._kept()
+        base: list[LivePart] = []
+        at = 0
+        for first, last in merges([(part.size, int(part.part.chunks_of.sum())) for part in parts]):
+            base += [*parts[at:first], self._merge(parts[first:last])]
+            at = last
+        if at:
+            self._base = [*base, *parts[at:]]
+            self._left_out = set(self.dropped)
+            self._kept_parts = None
+
+    def _merge(self, parts: Sequence[LivePart]) -> LivePart:
+        merged_from = self._merge_key(parts)
+        if (entry := self._finished.pop(merged_from, None)) is not None:
+            with contextlib.suppress(CorruptVersionError):  # then it is merged again
+                return self._opened_part(open_part(self.project_dir / PARTS / entry.name, entry, "xxh3"))
+        self._writer = self._make_writer()
+        for part in parts:
+            self._writer.copy(part)
+        return self._finish(self._writer, merged_from)
+
+    def _merge_key(self, parts: Sequence[LivePart]) -> str:
+        """Return a checksum of everything that a merged part depends on."""
+        entries = [asdict(replace(part.part.entry, gone=part.gone)) for part in parts if part.part.entry is not None]
+        settings = {name: getattr(self.config, name) for name in ("bm25", "faiss", "faiss_index", "language")}
+        return files.xxh3_of(json.dumps([entries, settings, __version__], sort_keys=True).encode())
+
+    def _finish(self, writer: PartWriter | RemotePartWriter, merged_from: str | None = None) -> LivePart:
+        entry = writer.finish(merged_from)
+        self._writer = None
+        return self._opened_part(open_written(self.project_dir / PARTS / entry.name, entry, writer.records))
+
+    def _opened_part(self, part: Part) -> LivePart:
+        self._opened.append(LivePart(part))
+        return self._opened[-1]
 
     def discard(self) -> None:
-        """Remove the unpublished version; the live version is not affected."""
-        self._docstore.close()
-        files.remove_tree(self.directory)
+        """Remove the unpublished version and its parts, as the disk may be full; the live version is not affected."""
+        opened, self._opened = self._opened, []
+        self._parts, self._base, self._kept_parts = [], [], None
+        for part in opened:
+            part.part.release()
+        if self._writer is not None:
+            self._writer.discard()
+        remove_leftovers(self.project_dir)
+        remove_unused_parts(self.project_dir)
+
+
+def merges(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts to merge or to write again, as ranges (first, after the last).
+
+    A part with more than a tenth of its chunks gone is written again. The parts after the last full one are merged when
+    there are more than eight, so that with the part that is added next a version has at most nine of them: the latest
+    two, and as many of those before them as are not larger than twice the parts merged so far. The sizes of the
+    remaining parts therefore decrease quickly, and a chunk is copied a number of times that grows with the logarithm of
+    the number of chunks only. If all small parts were merged into the first one whenever they exceed a tenth of it, or
+    eight in number, files added one by one would have every chunk copied for every eighth of them.
+
+    Args:
+        sizes: Numbers of live chunks and of all chunks of each part.
+
+    Example:
+        >>> merges([(1_000, 1_000)] + [(10, 10)] * 7)
+        []
+        >>> merges([(1_000, 1_000)] + [(10, 10)] * 8)
+        [(1, 9)]
+    """
+    ranges = [(at, at + 1) for at, (live, total) in enumerate(sizes) if total - live > _MAX_GONE * total]
+    full = [at for at, (live, _) in enumerate(sizes) if live >= _FULL * PART_CHUNKS]
+    start = full[-1] + 1 if full else 0
+    if len(sizes) - start <= MAX_SMALL_PARTS:
+        return ranges
+    first, together = len(sizes) - 1, sizes[-1][0]
+    while first > start and (first == len(sizes) - 1 or sizes[first - 1][0] <= _GROWTH * together):
+        if together + sizes[first - 1][0] > PART_CHUNKS:
+            break
+        first -= 1
+        together += sizes[first][0]
+    return [*(one for one in ranges if one[0] < first), (first, len(sizes))]

@@ -247,7 +247,7 @@ def estimate(
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger, contextual))
-    with make_reader(options, config, page_store=stages.ledger) as reader:
+    with make_reader(options, config, intake, page_store=stages.ledger) as reader:
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)
@@ -347,7 +347,7 @@ class _Counter:
             )
         yield (
             "Failed calls and repeated requests are not included. A context of fewer than 15 words, which is rare, is"
-            " requested once more; the limit (max_cost) leaves room for some of them. Flex calls may take longer."
+            " requested once more; the limit leaves room for some of them. Flex calls may take longer."
         )
 
 
@@ -378,7 +378,7 @@ def _lines(estimate: CostEstimate) -> Iterator[str]:
     if estimate.embed_model is not None:
         price = money(estimate.embedding_dollars)
         yield f"embeddings ({estimate.embed_model}): {pluralize(estimate.embedding_tokens, 'token')}, {price}"
-    limit = "" if not estimate.max_cost else f"; a limit (max_cost) of {money(estimate.max_cost)} is sufficient"
+    limit = "" if not estimate.max_cost else f"; a limit of {money(estimate.max_cost)} is sufficient"
     yield f"total with these settings: {money(estimate.dollars)} by {estimate.prices}{limit}"
     yield from estimate.assumptions
     yield from estimate.notices

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
-from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from llama_index.core.schema import BaseNode, Document, MetadataMode, TransformComponent
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
@@ -39,15 +39,17 @@ from llama_index_contextual.contextualizer.spending import CallBudget, Spending
 from llama_index_contextual.embeddings.batching import Booking, aembed, book_nothing
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
 from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
-from llama_index_contextual.errors import ConfigurationError, ContextualError
+from llama_index_contextual.errors import ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
+from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.models import embedding_identity, is_in_process, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.receipts import RunCost
+from llama_index_contextual.storage.salvage import DamagedVersion
 from llama_index_contextual.storage.version import DocumentFrame
 
 
@@ -88,9 +90,7 @@ class Stages:
         """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
         if job.document is None:
             return list(job.nodes or [])
-        nodes: Sequence[BaseNode] = [job.document]
-        for parser in self.parsers:
-            nodes = parser(nodes)
+        nodes = cut(job.document, self.parsers) if job.nodes is None else job.nodes
         written = {node.node_id: job.contexts[span] for node in nodes if (span := span_of(node)) in job.contexts}
         for node in nodes:
             if node.node_id in written:
@@ -249,6 +249,22 @@ class Stages:
         return by_key
 
 
+def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformComponent]:
+    """Return the segment parser and the chunk parser for the settings of a project."""
+    return (
+        SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
+        ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap, name_facts=config.name_facts),
+    )
+
+
+def cut(document: Document, parsers: Iterable[TransformComponent]) -> Sequence[BaseNode]:
+    """Return the chunks of a document."""
+    nodes: Sequence[BaseNode] = [document]
+    for parser in parsers:
+        nodes = parser(nodes)
+    return nodes
+
+
 def model_notices(stages: Stages, *, project: str) -> tuple[str, ...]:
     """Return notices about the models of a run: retirement of the LLM that writes contexts, chunks in windows."""
     writer = stages.contextualizer
@@ -290,12 +306,7 @@ def make_stages(
     if embed_model is not None and embed_model_name is not None and not is_divided:
         splitter = window_splitter(embed_model, embed_model_name, config.embed_window)
     return Stages(
-        parsers=(
-            SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
-            ChunkNodeParser(
-                chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap, name_facts=config.name_facts
-            ),
-        ),
+        parsers=make_parsers(config),
         contextualizer=_contextualizer(config, ledger, llm, model_id),
         embed_model=embed_model,
         embed_model_name=embed_model_name,
@@ -358,8 +369,12 @@ async def acollect_replies(
     if not isinstance(writer, LLMContextualizer):
         if submit:
             raise ConfigurationError(
-                "Batches require contexts written by an LLM: set context to 'llm', or omit batch.",
+                "Batches require contexts written by an LLM",
                 setting="context",
+                remedy=Remedy(
+                    "set context to 'llm', or omit batch",
+                    "run `llama-index-contextual configure {project} context=llm`, or omit --batch",
+                ),
             )
         return None
     journal = stages.ledger.batches
@@ -425,7 +440,8 @@ async def abuild(
     stages: Stages,
     builder: VersionBuilder,
     *,
-    report: Callable[[int, int, int], None],
+    counter: ProgressCounter,
+    batches_ahead: int = 0,
 ) -> Contextualized:
     """Process documents and add them to a version.
 
@@ -433,7 +449,8 @@ async def abuild(
         jobs: The documents, read on demand.
         stages: Components that process them.
         builder: Builder of the version.
-        report: Called with the numbers of documents, chunks and bytes just finished.
+        counter: Counter of the finished work.
+        batches_ahead: Minimum number of batches to start ahead of the current one.
 
     Returns:
         The failures, the number of contexts paid for and the very short contexts, without the nodes.
@@ -441,7 +458,7 @@ async def abuild(
     total = Contextualized([], [], 0)
     batches = _batches(jobs, stages)
     async with stages.session() as session:
-        running = _RunningBatches(session, report)
+        running = _RunningBatches(session, counter, batches_ahead)
         try:
             while batch := await asyncio.to_thread(next, batches, None):
                 running.start(batch)
@@ -453,6 +470,53 @@ async def abuild(
             await running.abort(error)
             raise
     return total
+
+
+async def arestore(
+    records: Iterable[DocumentRecord],
+    before: DamagedVersion,
+    stages: Stages,
+    builder: VersionBuilder,
+    *,
+    counter: ProgressCounter,
+) -> None:
+    """Add documents of damaged parts with their chunks as they are.
+
+    Vectors that are damaged come from the ledger, or are computed again.
+
+    Args:
+        records: Records of the documents.
+        before: The version with the damaged parts.
+        stages: Components that process documents.
+        builder: Builder of the version.
+        counter: Counter of the finished work.
+    """
+    batches = _stored_batches(records, before)
+    while batch := await asyncio.to_thread(next, batches, None):
+        computed = await stages.aembed([node for _, nodes, vectors in batch if vectors is None for node in nodes])
+        at = 0
+        for record, nodes, vectors in batch:
+            if vectors is None and computed is not None:
+                vectors = computed[at : at + len(nodes)]
+                at += len(nodes)
+            await asyncio.to_thread(builder.append, record, nodes, vectors, before.frame(record.doc_id))
+            counter.add(1, 0, record.characters)
+
+
+def _stored_batches(
+    records: Iterable[DocumentRecord], before: DamagedVersion
+) -> Iterator[list[tuple[DocumentRecord, list[BaseNode], NDArray[np.float32] | None]]]:
+    """Yield documents with their stored chunks and vectors, in batches of at least `BATCH_CHUNKS` chunks."""
+    batch, size = [], 0
+    for record in records:
+        nodes = list(before.docstore.iterate(doc_id=record.doc_id))
+        batch.append((record, nodes, before.stored_vectors(record.doc_id)))
+        size += len(nodes)
+        if size >= BATCH_CHUNKS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 Batch = list[tuple[Job, list[BaseNode]]]
@@ -480,12 +544,13 @@ class _RunningBatches:
 
     Args:
         stages: Components that process the chunks.
-        report: Called with the numbers of documents, chunks and bytes just finished.
+        counter: Counter of the finished work.
+        ahead: Minimum number of batches to start ahead of the oldest one.
     """
 
-    def __init__(self, stages: Stages, report: Callable[[int, int, int], None]) -> None:
-        self._stages, self.report = stages, report
-        self._ahead = 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead
+    def __init__(self, stages: Stages, counter: ProgressCounter, ahead: int) -> None:
+        self._stages, self.counter = stages, counter
+        self._ahead = max(ahead, 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead)
         self.tasks: deque[tuple[Batch, _ByteCounter, asyncio.Task[BatchResult]]] = deque()
 
     @property
@@ -496,12 +561,15 @@ class _RunningBatches:
     def start(self, batch: Batch) -> None:
         """Start processing a batch."""
         nodes = [node for _, chunks in batch for node in chunks]
-        counter = _ByteCounter(sum(job.size for job, _ in batch), len(nodes))
-        self.tasks.append((batch, counter, asyncio.create_task(self._process(nodes, counter))))
+        size = _ByteCounter(sum(job.size for job, _ in batch), len(nodes))
+        self.counter.parsed(len(nodes))
+        self.tasks.append((batch, size, asyncio.create_task(self._process(nodes, size))))
 
-    async def _process(self, nodes: list[BaseNode], counter: _ByteCounter) -> BatchResult:
-        result = await self._stages.acontextualize(nodes, lambda done: self.report(0, done, counter.advance(done)))
-        return result, await self._stages.aembed(result.nodes)
+    async def _process(self, nodes: list[BaseNode], size: _ByteCounter) -> BatchResult:
+        result = await self._stages.acontextualize(nodes, lambda done: self.counter.add(0, done, size.advance(done)))
+        vectors = await self._stages.aembed(result.nodes)
+        self.counter.embedded(len(result.nodes))
+        return result, vectors
 
     async def abort(self, error: BaseException) -> None:
         """End all batches; unless the run was cancelled, calls in flight are completed, because they are charged."""
@@ -538,11 +606,11 @@ class _ByteCounter:
 
 async def _finish(running: _RunningBatches, builder: VersionBuilder, total: Contextualized) -> Contextualized:
     """Store the oldest batch, and return the results so far, without the nodes."""
-    batch, counter, task = running.tasks[0]
+    batch, size, task = running.tasks[0]
     result, vectors = await task
     running.tasks.popleft()
     await asyncio.to_thread(_append, builder, batch, result, vectors)
-    running.report(len(batch), 0, counter.rest())
+    running.counter.add(len(batch), 0, size.rest())
     return Contextualized(
         [], [*total.failures, *result.failures], total.paid + result.paid, (*total.thin, *result.thin)
     )

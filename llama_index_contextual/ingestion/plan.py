@@ -14,21 +14,32 @@ from __future__ import annotations
 import dataclasses
 import filecmp
 import hashlib
+import itertools
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from llama_index.core.schema import BaseNode, Document, NodeRelationship, RelatedNodeInfo
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import has_given_context
-from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ReadError
+from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ReadError, Remedy
+from llama_index_contextual.ingestion.report import IF_MOVED, advice_on
+from llama_index_contextual.ingestion.sync import (
+    CHANGED_MEANWHILE,
+    UNSETTLED,
+    SyncedFolders,
+    SyncOptions,
+    is_gone,
+    unsettled,
+)
 from llama_index_contextual.readers import (
     DocumentReader,
     FileRef,
@@ -46,26 +57,24 @@ from llama_index_contextual.readers.discovery import (
     notes_on_ids,
     printable,
     split_glob,
+    unescaped,
 )
-from llama_index_contextual.readers.documents import FileMetadata, with_headings
+from llama_index_contextual.readers.documents import FileContent, FileMetadata, with_headings
 from llama_index_contextual.readers.ocr import PageStore
+from llama_index_contextual.retrievers.remote import has_drifted
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.records import Records
+from llama_index_contextual.storage.salvage import DamagedVersion, Original
+from llama_index_contextual.storage.sources import content_hash_with, former_facts, origin, origin_of
 from llama_index_contextual.storage.storable import storable_fault
 from llama_index_contextual.storage.version import OpenVersion
 
+FormerFacts = Callable[[DocumentRecord], list[dict[str, Any]]]
+"""Gives what the user's metadata of a document of the previous version may have been."""
+
+
 # ---- Identity of files -----------------------------------------------------------------------------------------------
-
-IF_MOVED = "; if that file was moved here, pass `moved=True`, or --moved on the command line"
-
-
-def origin(path: Path) -> str:
-    """Return the SHA-256 of the real path of a file, by which it is recognized without storing the path."""
-    return _origin_of(os.path.realpath(path))
-
-
-def _origin_of(real_path: str) -> str:
-    return hashlib.sha256(os.fsencode(real_path)).hexdigest()
 
 
 class FormerFiles:
@@ -87,25 +96,63 @@ class FormerFiles:
     def is_deleted(self, record: DocumentRecord) -> bool:
         """Return whether the file of a document is known to no longer exist."""
         path = self.path(record)
-        return path is not None and not os.path.lexists(path)
+        return path is not None and is_gone(path)
 
     def exists(self, record: DocumentRecord) -> bool:
         """Return whether the file of a document is known to still exist."""
         path = self.path(record)
-        return path is not None and os.path.lexists(path)
+        return path is not None and not is_gone(path)
 
-    def missing(self, records: Sequence[DocumentRecord]) -> list[str]:
-        """Return the ids of documents whose file was in a folder of the call and no longer exists."""
-        paths = ((record.doc_id, next(_places(record, self._folders), None)) for record in records)
-        return [doc_id for doc_id, path in paths if path is not None and not os.path.lexists(path)]
+    def missing(self, records: Sequence[DocumentRecord], known: Container[str]) -> list[str]:
+        """Return the ids of unknown documents whose file was in a folder of the call and no longer exists."""
+        if not self._folders:
+            return []
+        unknown = (record for record in records if record.doc_id not in known)
+        paths = ((record.doc_id, next(_places(record, self._folders), None)) for record in unknown)
+        return [doc_id for doc_id, path in paths if path is not None and is_gone(path)]
+
+    def gone(self, records: Sequence[DocumentRecord]) -> dict[str, str]:
+        """Return the former path, by document id, of each file that was anywhere below a folder and is gone.
+
+        The id of a document that was ingested alone, or from a folder within, begins further down: it is therefore also
+        tried below every folder within.
+        """
+        within = [os.path.join(path, "") for folder in self._folders for path, _, _ in os.walk(folder)]
+        hashes = {folder: hashlib.sha256(os.fsencode(folder)) for folder in within}
+        results = {}
+        for record in (record for record in records if record.origin is not None):
+            path = next(_places(record, self._folders), None) or _place_within(record, hashes)
+            if path is not None and is_gone(path):
+                results[record.doc_id] = path
+        return results
+
+
+def _place_within(record: DocumentRecord, hashes: Mapping[str, hashlib._Hash]) -> str | None:
+    """Return the path in one of many folders that has the origin of a document and ends with its id.
+
+    Args:
+        record: The document.
+        hashes: Hash of the beginning of each path, by the folder with a separator at the end.
+    """
+    below = os.sep.join(map(unescaped, record.doc_id.split("/")))
+    encoded = os.fsencode(below)
+    for folder, beginning in hashes.items():
+        whole = beginning.copy()
+        whole.update(encoded)
+        if whole.hexdigest() == record.origin:
+            return folder + below
+    return None
 
 
 def _places(record: DocumentRecord, folders: Iterable[str]) -> Iterator[str]:
-    names = record.doc_id.split("/")
-    for folder in folders if record.origin is not None else ():
+    """Yield the paths below folders that have the origin of a document and end with its id, or with a part of it."""
+    if record.origin is None:
+        return
+    names = list(map(unescaped, record.doc_id.split("/")))
+    for folder in folders:
         for at in range(len(names)):
             path = os.path.join(folder, *names[at:])
-            if _origin_of(path) == record.origin:
+            if origin_of(path) == record.origin:
                 yield path
 
 
@@ -142,6 +189,8 @@ def identify(
     *,
     replaces: bool = False,
     moved: bool = False,
+    removed: Collection[str] = (),
+    takes_new_case: bool = False,
 ) -> Identities:
     """Identify the document of each file.
 
@@ -163,8 +212,13 @@ def identify(
         replaces: Documents that are not among the files are removed, and their ids become free.
         moved: The files have a new location: a file whose path ends with the id of a document is that document, unless
             the document's own file is known to still exist.
+        removed: Ids of documents that are removed unless a file is identified as them; their ids become free.
+        takes_new_case: A file whose name is now spelled differently in a file system that ignores case gets the id of
+            the new spelling.
     """
-    identification = _Identification(digests, records, former, replaces=replaces, moved=moved)
+    identification = _Identification(
+        digests, records, former, replaces=replaces, moved=moved, removed=removed, takes_new_case=takes_new_case
+    )
     for step in (identification.by_location, identification.by_content, identification.by_id):
         for ref in digests:
             if not identification.is_settled(ref):
@@ -184,17 +238,15 @@ class _Identification:
         *,
         replaces: bool,
         moved: bool,
+        removed: Collection[str],
+        takes_new_case: bool,
     ) -> None:
         self.result = Identities()
         self._digests, self._former = digests, former
         self._replaces, self._moved = replaces, moved
-        self._free = {record.doc_id: record for record in records}
-        self._by_origin = {record.origin: record for record in records if record.origin is not None}
-        self._by_content: dict[str, list[DocumentRecord]] = defaultdict(list)
-        self._by_folded_id: dict[str, list[DocumentRecord]] = defaultdict(list)
-        for record in self._by_origin.values():
-            self._by_content[record.content_hash].append(record)
-            self._by_folded_id[record.doc_id.casefold()].append(record)
+        self._removed, self._takes_new_case = frozenset(removed), takes_new_case
+        self._records = Records.of(records)
+        self._identified: set[str] = set()  # ids of documents that are no longer free
         self._earlier: dict[FileRef, DocumentRecord] = {}
         self._copies: set[FileRef] = set()
 
@@ -204,14 +256,19 @@ class _Identification:
 
     def by_location(self, ref: FileRef) -> None:
         """Identify a file at the location of a document's file."""
-        record = self._by_origin.get(origin(ref.path)) or self._in_another_case(ref)
-        if record is not None and record.doc_id in self._free:
+        record = self._records.with_origin(origin(ref.path))
+        if record is not None and self._is_free(record.doc_id):
             self._settle(ref, record)
+        elif (record := self._in_another_case(ref)) is not None and self._is_free(record.doc_id):
+            if self._takes_new_case:
+                self._replace(ref, record)
+            else:
+                self._settle(ref, record)
 
     def _in_another_case(self, ref: FileRef) -> DocumentRecord | None:
-        """Return the document of a file whose path is spelled in another case, if the file system ignores case."""
+        """Return the document of a file whose path is spelled differently, if the file system does not distinguish."""
         for doc_id in ref.ids():
-            for record in self._by_folded_id.get(doc_id.casefold(), ()):
+            for record in self._records.with_folded_id(doc_id):
                 path = self._former.path(record)
                 if path is not None and os.path.exists(path) and os.path.samefile(path, ref.path):
                     return record
@@ -219,12 +276,13 @@ class _Identification:
 
     def by_content(self, ref: FileRef) -> None:
         """Identify a file with the content of a document."""
-        equal = [record for record in self._by_content.get(self._digests[ref], ()) if record.doc_id in self._free]
+        same = self._records.with_content(self._digests[ref])
+        equal = [record for record in same if record.origin is not None and self._is_free(record.doc_id)]
         ids = set(ref.ids())
         equal.sort(key=lambda record: record.doc_id not in ids)
         earlier = next((record for record in equal if self._is_replaceable(record)), None)
         if earlier is not None:
-            self._earlier[ref] = self._free.pop(earlier.doc_id)
+            self._replace(ref, earlier)
         elif equal and equal[0].doc_id in ids:
             self._settle(ref, equal[0])
         elif equal:
@@ -233,6 +291,8 @@ class _Identification:
             self.result.copies.append(SkippedFile(ref.shown, reason))
 
     def _is_replaceable(self, record: DocumentRecord) -> bool:
+        if record.doc_id in self._removed:
+            return True
         if self._moved and not self._replaces:
             return not self._former.exists(record)
         return self._replaces or self._former.is_deleted(record)
@@ -240,18 +300,32 @@ class _Identification:
     def by_id(self, ref: FileRef) -> None:
         """Identify a moved file with the id of a document; the longest id takes precedence."""
         for doc_id in reversed(list(ref.ids())) if self._moved else ():
-            record = self._free.get(doc_id)
+            record = self._records.get(doc_id) if self._is_free(doc_id) else None
             if record is not None and not self._former.exists(record):
                 self._settle(ref, record)
                 self.result.moved.add(doc_id)
                 return
 
     def _settle(self, ref: FileRef, record: DocumentRecord) -> None:
-        self.result.ids[ref] = self._free.pop(record.doc_id).doc_id
+        self.result.ids[ref] = record.doc_id
+        self._identified.add(record.doc_id)
+
+    def _replace(self, ref: FileRef, earlier: DocumentRecord) -> None:
+        self._earlier[ref] = earlier
+        self._identified.add(earlier.doc_id)
+
+    def _is_free(self, doc_id: str) -> bool:
+        """Return whether there is a document with this id that no file was identified as."""
+        return doc_id not in self._identified and self._records.get(doc_id) is not None
+
+    def _is_kept(self, doc_id: str) -> bool:
+        """Return whether a document with this id is kept although no file was identified as it."""
+        return doc_id not in self._removed and self._is_free(doc_id)
 
     def assign_ids(self) -> None:
         """Assign an unused id to each of the other files."""
-        used = {*self.result.ids.values(), *(() if self._replaces else self._free)}
+        is_used = (lambda doc_id: False) if self._replaces else self._is_kept
+        used = _UsedIds(self.result.ids.values(), is_used)
         named: list[FileRef] = []
         for ref in self._digests:
             if ref in self.result.ids or ref in self._copies:
@@ -267,8 +341,24 @@ class _Identification:
             self.result.new.add(doc_id)
             if earlier is not None:
                 self.result.renamed[earlier.doc_id] = doc_id
-        has_owner = any(ref.shortest_id in self._free for ref in named)
+        has_owner = any(self._is_free(ref.shortest_id) for ref in named)
         self.result.notes = notes_on_ids(named, hint=IF_MOVED if has_owner and not self._moved else "")
+
+
+class _UsedIds(set[str]):
+    """Ids of files, and those of documents.
+
+    Args:
+        ids: The ids of files.
+        is_used: Returns whether a document has an id.
+    """
+
+    def __init__(self, ids: Iterable[str], is_used: Callable[[str], bool]) -> None:
+        super().__init__(ids)
+        self._is_used = is_used
+
+    def __contains__(self, doc_id: object) -> bool:
+        return super().__contains__(doc_id) or self._is_used(str(doc_id))
 
 
 # ---- Inputs of a call ------------------------------------------------------------------------------------------------
@@ -289,8 +379,8 @@ class Job:
     """One document to be processed.
 
     Attributes:
-        document: The Document, or None if `nodes` are given.
-        nodes: Chunks of a document, or None if they are still to be made from `document`.
+        document: The Document, or None if it was passed as nodes.
+        nodes: Chunks of the document, or None if they are still to be made from `document`.
         doc_id: Id of the document.
         content_hash: xxh3 of the file (including the user's metadata), or a hash of text and metadata.
         size: Bytes of the file, or number of characters, for the progress.
@@ -307,6 +397,13 @@ class Job:
     contexts: Mapping[ChunkSpan, str] = field(default_factory=dict)
 
 
+class FileReader(Protocol):
+    """Reader of the files of a run."""
+
+    def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
+        """Read files and yield the content of each in order, or the error."""
+
+
 @dataclass
 class Intake:
     """Documents of one call; files are listed at once and read one after the other.
@@ -317,6 +414,9 @@ class Intake:
         hashes: Content hash of all of them, by document id.
         identities: Documents that the files were identified as.
         missing: Ids of documents whose file no longer exists in a folder of the call.
+        removed: Ids of documents that a sync removes: their file is gone, or is now a copy of another one.
+        sync: Options of a sync, or None.
+        facts: User's metadata of earlier calls for a file, by its path, if this call has no `file_metadata`.
         skipped: Files that are not read, each with its reason; grows while files are read.
         copies: Skipped files with the content of a file to read, by its document id.
         warnings: Warnings about files; grows while files are read.
@@ -327,6 +427,9 @@ class Intake:
     hashes: dict[str, str] = field(default_factory=dict)
     identities: Identities = field(default_factory=Identities)
     missing: list[str] = field(default_factory=list)
+    removed: frozenset[str] = frozenset()
+    sync: SyncOptions | None = None
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     skipped: list[SkippedFile] = field(default_factory=list)
     copies: Mapping[str, Sequence[SkippedFile]] = field(default_factory=dict)
     warnings: list[FileWarning] = field(default_factory=list)
@@ -338,9 +441,11 @@ class Intake:
         records: Sequence[DocumentRecord] = (),
         *,
         file_metadata: FileMetadata | None = None,
+        former_facts: FormerFacts | None = None,
         limits: ReadLimits = ReadLimits(),  # noqa: B008
         replaces: bool = False,
         moved: bool = False,
+        sync: SyncOptions | None = None,
     ) -> Intake:
         """Sort the inputs into files, Documents and nodes, and hash and identify the files.
 
@@ -348,9 +453,11 @@ class Intake:
             inputs: Paths, Documents and nodes.
             records: Documents of the previous version; see `identify`.
             file_metadata: Returns the user's own metadata of a file, which is part of its content.
+            former_facts: User's metadata of the documents of the previous version, which they keep; or None.
             limits: Limits for reading a file.
             replaces: Documents that are not among the inputs are removed.
             moved: The files have a new location.
+            sync: Options of a sync, whose inputs are folders; None for other runs.
 
         Raises:
             InputError: An input has another type or cannot be ingested, two inputs have the same id, or a Document or
@@ -362,21 +469,36 @@ class Intake:
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
         if len(paths) + len(nodes) != len(inputs):
             raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
-        intake = cls()
-        if paths:
+        intake, documents = cls(sync=sync), Records.of(records)
+        if sync is not None:
+            intake._take_folders(
+                paths,
+                documents,
+                sync,
+                file_metadata=file_metadata,
+                former_facts=former_facts,
+                limits=limits,
+                moved=moved,
+            )
+        elif paths:
             discovery = discover(paths, limits=limits)
             intake.skipped += discovery.skipped
-            digests, copies = intake._hash(discovery.files, {record.origin for record in records}, file_metadata)
+            digests, copies = intake._hash(discovery.files, documents, file_metadata)
             former = FormerFiles(paths)
-            identities = identify(digests, records, former, replaces=replaces, moved=moved)
+            if former_facts is not None:
+                is_former = former.is_deleted if not (replaces or moved) else lambda record: True
+                intake._add_facts_by_content(digests, documents, former_facts, is_former)
+            identities = identify(digests, documents, former, replaces=replaces, moved=moved)
+            if former_facts is not None:
+                intake._add_facts(digests, identities, documents, former_facts)
             intake._take_files(identities, digests, copies)
             known = {*intake.files, *identities.renamed}
-            intake.missing = former.missing([record for record in records if record.doc_id not in known])
-        of_files = set() if replaces or moved else {record.doc_id for record in records if record.origin is not None}
+            intake.missing = former.missing(documents, known)
         for job in _ready_jobs(nodes, intake.skipped):
             if job.doc_id in intake.hashes:
                 raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
-            if job.doc_id in of_files:
+            same = None if replaces or moved else documents.get(job.doc_id)
+            if same is not None and same.origin is not None:
                 raise InputError(
                     f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
                     f" new one, or pass moved=True to replace that document.",
@@ -386,10 +508,58 @@ class Intake:
         intake._require_paths(replaces=replaces)
         return intake
 
+    def _take_folders(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        documents: Records,
+        sync: SyncOptions,
+        *,
+        file_metadata: FileMetadata | None,
+        former_facts: FormerFacts | None,
+        limits: ReadLimits,
+        moved: bool,
+    ) -> None:
+        """Take the files of folders, and find the documents whose file is gone."""
+        folders = SyncedFolders(paths)
+        discovery = discover(paths, limits=limits)
+        self.skipped += discovery.skipped
+        unready = unsettled(discovery.files, sync.settle)
+        self.skipped += [SkippedFile(ref.shown, UNSETTLED) for ref in unready]
+        refs = [ref for ref in discovery.files if ref not in unready]
+        digests, copies = self._hash(refs, documents, file_metadata)
+        former = FormerFiles(paths)
+        present = {origin(ref.path) for ref in discovery.files}
+        gone = former.gone([record for record in documents if record.origin not in present])
+        folders.require_same()
+        duplicates = (documents.with_origin(origin(copy.path)) for same in copies.values() for copy in same)
+        unwanted = (*gone, *(record.doc_id for record in duplicates if record is not None))
+        removed = {doc_id for doc_id in unwanted if sync.may_remove(doc_id)}
+        if former_facts is not None:
+            self._add_facts_by_content(
+                digests,
+                documents,
+                former_facts,
+                lambda record: moved or record.doc_id in gone or former.is_deleted(record),
+            )
+        identities = identify(digests, documents, former, moved=moved, removed=removed, takes_new_case=True)
+        if former_facts is not None:
+            self._add_facts(digests, identities, documents, former_facts)
+        self._take_files(identities, digests, copies)
+        kept = (set(identities.ids.values()) - identities.new) | identities.renamed.keys()
+        self.removed = frozenset(removed - kept)
+        self.missing = [doc_id for doc_id in gone if doc_id not in kept]
+        if not sync.allow_empty:
+            lost = {doc_id: path for doc_id, path in gone.items() if doc_id in self.removed}
+            folders.require_not_empty(lost, discovery.files)
+
     def _require_paths(self, *, replaces: bool) -> None:
         absent = [file for file in self.skipped if file.absent]
         if absent and not self.hashes and not self.identities.copies:
-            raise PathNotFoundError(nothing_to_ingest(self.skipped), value=[file.path for file in absent])
+            raise PathNotFoundError(
+                nothing_to_ingest(self.skipped),
+                value=[file.path for file in absent],
+                remedy=remedy_for(self.skipped),
+            )
         if absent and replaces:
             raise PathNotFoundError(
                 f"{absent[0].path}: {absent[0].reason}. Because all other documents are to be replaced, those from this"
@@ -398,16 +568,24 @@ class Intake:
             )
 
     def _hash(
-        self, refs: Sequence[FileRef], known: Collection[str | None], file_metadata: FileMetadata | None
-    ) -> tuple[dict[FileRef, str], dict[FileRef, list[SkippedFile]]]:
-        """Return the content hash of each file to ingest, and the copies of each file, which are skipped."""
+        self, refs: Sequence[FileRef], documents: Records, file_metadata: FileMetadata | None
+    ) -> tuple[dict[FileRef, str], dict[FileRef, list[FileRef]]]:
+        """Return the content hash of each file to ingest, and the copies of each file, which are skipped.
+
+        Args:
+            refs: The files.
+            documents: Documents of the previous version.
+            file_metadata: Returns the user's own metadata of a file.
+        """
+        hash_of = content_hash if self.sync is None else self.sync.digests.hash
         digests: dict[FileRef, str] = {}
         first: dict[tuple[str, str], FileRef] = {}
-        copies: dict[FileRef, list[SkippedFile]] = defaultdict(list)
-        # Files of existing documents come first and are never skipped as copies: the documents would become outdated.
-        for ref in sorted(refs, key=lambda ref: origin(ref.path) not in known):
+        copies: dict[FileRef, list[FileRef]] = defaultdict(list)
+        # Files of existing documents come first. They are never skipped as copies, because the documents would become
+        # outdated, unless a sync removes these.
+        for ref in sorted(refs, key=lambda ref: documents.with_origin(origin(ref.path)) is None):
             try:
-                digest = content_hash(ref.path)
+                digest = hash_of(ref.path)
             except ReadError as error:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
@@ -415,29 +593,92 @@ class Intake:
             suffix = ref.path.suffix.lower()
             kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
             same = first.setdefault((kind, digest), ref)
-            if same is not ref and origin(ref.path) not in known:
+            if same is not ref and self._is_droppable(documents.with_origin(origin(ref.path))):
                 _require_equal(same, ref)
-                copies[same].append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
+                copies[same].append(ref)
                 continue
-            digests[ref] = _with_facts(digest, user_facts(file_metadata, ref.path))
+            digests[ref] = content_hash_with(digest, user_facts(file_metadata, ref.path))
         return {ref: digests[ref] for ref in refs if ref in digests}, copies
+
+    def _is_droppable(self, record: DocumentRecord | None) -> bool:
+        """Return whether a copy of another file is skipped, given its document if it has one."""
+        return record is None or (self.sync is not None and self.sync.may_remove(record.doc_id))
+
+    def _add_facts_by_content(
+        self,
+        digests: dict[FileRef, str],
+        documents: Records,
+        former_facts: FormerFacts,
+        is_former: Callable[[DocumentRecord], bool],
+    ) -> None:
+        """Add the user's metadata of a document whose file is gone to the new file with the same content.
+
+        Without it, the file would not be recognized: the metadata is part of the content hash.
+        """
+        origins = {ref: origin(ref.path) for ref in digests}
+        new = [ref for ref in digests if documents.with_origin(origins[ref]) is None]
+        if not new:
+            return
+        present = set(origins.values())
+
+        def is_other(record: DocumentRecord) -> bool:
+            return record.origin is not None and record.origin not in present and is_former(record)
+
+        unknown = [ref for ref in new if not any(map(is_other, documents.with_content(digests[ref])))]
+        others = list(filter(is_other, documents.with_facts())) if unknown else []
+        hashes = {record.content_hash for record in others}
+        variants = {json.dumps(facts, sort_keys=True): facts for record in others for facts in former_facts(record)}
+        for ref, facts in itertools.product(unknown, variants.values()):
+            if facts and (digest := content_hash_with(digests[ref], facts)) in hashes:
+                digests[ref], self.facts[str(ref.path)] = digest, facts
+
+    def _add_facts(
+        self,
+        digests: dict[FileRef, str],
+        identities: Identities,
+        documents: Records,
+        former_facts: FormerFacts,
+    ) -> None:
+        """Add to each file the user's metadata of its document."""
+        former_ids = {doc_id: former for former, doc_id in identities.renamed.items()}
+        for ref, doc_id in identities.ids.items():
+            record = documents.get(former_ids.get(doc_id, doc_id))
+            is_new = doc_id in identities.new and doc_id not in former_ids
+            if record is None or is_new or record.origin is None or digests[ref] == record.content_hash:
+                continue
+            variants = former_facts(record)
+            same = (facts for facts in variants if content_hash_with(digests[ref], facts) == record.content_hash)
+            if facts := next(same, variants[0]):
+                digests[ref], self.facts[str(ref.path)] = content_hash_with(digests[ref], facts), facts
 
     def _take_files(
         self,
         identities: Identities,
         digests: Mapping[FileRef, str],
-        copies: Mapping[FileRef, Sequence[SkippedFile]],
+        copies: Mapping[FileRef, Sequence[FileRef]],
     ) -> None:
         self.identities = identities
+        skipped = {
+            first: [SkippedFile(copy.shown, f"has the same content as {first.shown}") for copy in same]
+            for first, same in copies.items()
+        }
         for ref in digests:
             if (doc_id := identities.ids.get(ref)) is not None:
                 self.files[doc_id], self.hashes[doc_id] = replace(ref, doc_id=doc_id), digests[ref]
-        self.copies = {doc_id: copies[ref] for ref, doc_id in identities.ids.items() if ref in copies}
-        self.skipped += [copy for same in copies.values() for copy in same]
+        self.copies = {doc_id: skipped[ref] for ref, doc_id in identities.ids.items() if ref in skipped}
+        self.skipped += [copy for same in skipped.values() for copy in same]
         self.skipped += identities.copies
         self.warnings += identities.notes
 
-    def jobs(self, reader: DocumentReader, doc_ids: Collection[str], failed: list[str]) -> Iterator[Job]:
+    def take_originals(self, originals: Iterable[Original]) -> None:
+        """Take the files of documents that are to be read again."""
+        for original in originals:
+            doc_id = original.ref.doc_id
+            self.files[doc_id], self.hashes[doc_id] = original.ref, original.content_hash
+            if original.facts:
+                self.facts[str(original.ref.path)] = original.facts
+
+    def jobs(self, reader: FileReader, doc_ids: Collection[str], failed: list[str]) -> Iterator[Job]:
         """Yield the requested documents; unreadable files are added to `skipped`, and their ids to `failed`."""
         refs = (ref for doc_id, ref in self.files.items() if doc_id in doc_ids)
         for ref, content in reader.read_all(refs):
@@ -446,15 +687,26 @@ class Intake:
                 continue
             if not isinstance(content, ReadError) and (fault := storable_fault(content.document)):
                 content = ReadError(ref.shown, f"cannot be stored: {fault}")
+            if not isinstance(content, ReadError) and self._has_changed(
+                ref, content_hash_with(content.digest, content.facts)
+            ):
+                content = ReadError(ref.shown, CHANGED_MEANWHILE)
             if isinstance(content, ReadError):
                 self._skip(doc_id, content)
                 failed.append(doc_id)
                 continue
             self.warnings += content.warnings
             # The file may have changed since it was hashed: use the hash of the content that was read.
-            hash_as_read = _with_facts(content.digest, content.facts)
-            yield Job(content.document, None, doc_id, hash_as_read, ref.size, origin(ref.path))
+            hash_as_read = content_hash_with(content.digest, content.facts)
+            yield Job(content.document, content.chunks, doc_id, hash_as_read, ref.size, origin(ref.path))
         yield from (job for doc_id, job in self.ready.items() if doc_id in doc_ids)
+
+    def _has_changed(self, ref: FileRef, hash_as_read: str) -> bool:
+        """Return whether a file of a sync has changed since it was hashed, probably because it is being written."""
+        if self.sync is None or hash_as_read == self.hashes[ref.doc_id]:
+            return False
+        self.sync.digests.forget(ref.path)
+        return True
 
     def _skip(self, doc_id: str, error: ReadError) -> None:
         """Add an unreadable file to `skipped`, and skip its copies for the same reason."""
@@ -465,10 +717,6 @@ class Intake:
     def size(self, doc_id: str) -> int:
         """Return the size of a document, for the progress."""
         return self.files[doc_id].size if doc_id in self.files else self.ready[doc_id].size
-
-
-def _with_facts(digest: str, facts: Mapping[str, Any]) -> str:
-    return content_key(digest, json.dumps(facts, sort_keys=True)) if facts else digest
 
 
 def _require_equal(one: FileRef, other: FileRef) -> None:
@@ -485,7 +733,17 @@ def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
     """Return the message for a run without documents."""
     reasons = "; ".join(f"{file.path}: {file.reason}" for file in skipped[:5])
     more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
-    return f"There is nothing to ingest. {reasons}{more}".strip()
+    message = f"There is nothing to ingest. {reasons}{more}".strip()
+    return message if message.endswith(".") else f"{message}."
+
+
+def remedy_for(skipped: Sequence[SkippedFile]) -> Remedy | None:
+    """Return the advice on skipped files in a run without documents."""
+    advice = advice_on(file.reason for file in skipped)
+    if not advice:
+        return None
+    command_line = " ".join(remedy.command_line for remedy in advice if remedy.command_line)
+    return Remedy(" ".join(remedy.python for remedy in advice), command_line)
 
 
 def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[Job]:
@@ -564,6 +822,8 @@ class Plan:
     Attributes:
         keep: Documents copied unchanged from the previous version.
         rework: Documents of the previous version processed again, because settings changed or chunks failed.
+        restore: Documents of damaged parts whose chunks are sound.
+        reread: Ids of the other documents of damaged parts, which are read from their files again.
         add: Ids of documents that are not in the previous version.
         update: Ids of documents whose content has changed.
         rename: Documents of the previous version whose file has a new name or location, by new id.
@@ -574,6 +834,8 @@ class Plan:
 
     keep: list[DocumentRecord] = field(default_factory=list)
     rework: list[DocumentRecord] = field(default_factory=list)
+    restore: list[DocumentRecord] = field(default_factory=list)
+    reread: list[str] = field(default_factory=list)
     add: list[str] = field(default_factory=list)
     update: list[str] = field(default_factory=list)
     rename: dict[str, DocumentRecord] = field(default_factory=dict)
@@ -584,12 +846,18 @@ class Plan:
     @property
     def changes_nothing(self) -> bool:
         """Whether the new version would equal the previous one."""
-        return not (self.rework or self.to_read or self.drop or self.moved)
+        return not (self.rework or self.restore or self.to_read or self.drop or self.moved)
+
+    @property
+    def not_kept(self) -> set[str]:
+        """Ids of the documents of the previous version that are not kept as they are."""
+        reworked = (record.doc_id for record in (*self.rework, *self.restore, *self.rename.values()))
+        return {*reworked, *self.update, *self.drop, *self.moved}
 
     @property
     def to_read(self) -> list[str]:
         """Ids of the documents that are processed from the inputs of the call."""
-        return [*self.add, *self.update, *self.rename]
+        return [*self.add, *self.update, *self.rename, *self.reread]
 
 
 def make_plan(
@@ -604,6 +872,7 @@ def make_plan(
     new: Collection[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     moved: Mapping[str, str] = MappingProxyType({}),
+    damaged: Collection[str] = (),
 ) -> Plan:
     """Return the action for each document.
 
@@ -618,11 +887,17 @@ def make_plan(
         new: Ids of inputs that are not the document with this id in the previous version.
         renamed: Former id -> new id, of inputs that had another id.
         moved: Origin, by document id, of inputs whose file has a new location.
+        damaged: Ids of documents in damaged parts.
     """
     plan = Plan(rebuild=rebuild)
     same = set()
+    named = {*contents, *renamed, *moved, *remove, *damaged}
+    others_stay = not (replace or rebuild or retry_failed)
     for record in records:
         doc_id = record.doc_id
+        if others_stay and doc_id not in named:  # nearly all documents of a large project
+            plan.keep.append(record)
+            continue
         if doc_id in renamed:
             plan.rename[renamed[doc_id]] = record
             continue
@@ -638,6 +913,8 @@ def make_plan(
             plan.update.append(doc_id)
         elif rebuild or (retry_failed and record.fallback_chunks):
             plan.rework.append(record)
+        elif doc_id in damaged:
+            plan.restore.append(record)
         else:
             plan.keep.append(record)
     plan.add.extend(doc_id for doc_id in contents if doc_id not in same and doc_id not in plan.rename)
@@ -654,11 +931,13 @@ class RunOptions:
         remove: Ids of documents to remove.
         retry_failed: Process documents again that have chunks whose context failed.
         reread: Read files again whose content has not changed.
-        file_metadata: Returns additional metadata of a file.
+        file_metadata: Returns additional metadata of a file; None keeps that of earlier calls.
         limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
         max_cost: Limit in dollars, or None.
         batch: Request contexts through the provider's Batch API.
+        sync: The inputs are folders, and documents whose file in them is gone are removed; None for other runs.
+        allow_loss: Leave out documents of damaged parts that cannot be restored.
         purpose: Purpose of the run, for its receipt.
     """
 
@@ -672,7 +951,9 @@ class RunOptions:
     passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
     max_cost: float | None = None
     batch: bool = False
-    purpose: Literal["ingest", "rebuild", "retry", "compare"] = "ingest"
+    sync: SyncOptions | None = None
+    allow_loss: bool = False
+    purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
 
 
 def plan_run(
@@ -685,30 +966,37 @@ def plan_run(
         InputError: An input cannot be ingested, or two inputs have the same id.
         PathNotFoundError: A path does not exist.
     """
-    records = [] if before is None else before.manifest.documents
+    records = [] if before is None else before.records
     changed = [] if before is None else config.rebuild_fields(ProjectConfig.recorded(before.manifest.config))
     if changed and options.retry_failed:
         _require_nothing_failed(records, changed)
+    is_stale = options.purpose == "rebuild" and before is not None and has_drifted(before)
     intake = Intake.of(
         inputs,
         records,
         file_metadata=options.file_metadata,
+        former_facts=None if before is None or options.file_metadata is not None else partial(former_facts, before),
         limits=options.limits,
         replaces=options.replace,
         moved=options.moved,
+        sync=options.sync,
     )
     plan = make_plan(
         records,
         intake.hashes,
         replace=options.replace,
-        remove=options.remove,
-        rebuild=bool(changed) and not options.retry_failed,
+        remove=options.remove | intake.removed,
+        rebuild=(bool(changed) or is_stale) and not options.retry_failed,
         retry_failed=options.retry_failed,
         reread=intake.files if options.reread else (),
         new=intake.identities.new,
         renamed=intake.identities.renamed,
         moved={doc_id: origin(intake.files[doc_id].path) for doc_id in intake.identities.moved},
+        damaged=before.damaged if isinstance(before, DamagedVersion) else (),
     )
+    if isinstance(before, DamagedVersion):
+        intake.take_originals(before.originals)
+        plan.reread.extend(intake.files)
     return intake, plan
 
 
@@ -725,8 +1013,10 @@ def _require_nothing_failed(records: Sequence[DocumentRecord], changed: Sequence
 def make_reader(
     options: RunOptions,
     config: ProjectConfig,
+    intake: Intake,
     *,
     page_store: PageStore | None = None,
+    on_file: Callable[[str], None] | None = None,
     on_scanned_page: Callable[[int, int], None] | None = None,
 ) -> DocumentReader:
     """Return the reader for the files of a run.
@@ -734,17 +1024,20 @@ def make_reader(
     Args:
         options: Options of the run.
         config: Settings of the project.
+        intake: Documents of the call.
         page_store: Store of scanned pages.
+        on_file: Called with the name of each file before it is read.
         on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
     """
     return DocumentReader(
         limits=options.limits,
         passwords=options.passwords,
         pdf_engine=config.pdf_engine,
-        file_metadata=options.file_metadata,
+        file_metadata=options.file_metadata or intake.facts.get,
         ocr=config.ocr,
         ocr_language=config.ocr_language,
         page_store=page_store,
+        on_file=on_file,
         on_scanned_page=on_scanned_page,
     )
 
@@ -752,7 +1045,7 @@ def make_reader(
 def jobs_of(
     plan: Plan,
     intake: Intake,
-    reader: DocumentReader,
+    reader: FileReader,
     before: OpenVersion | None,
     doc_ids: Collection[str],
     failed: list[str],
@@ -775,9 +1068,9 @@ def jobs_of(
         return
     for record in plan.rework:
         yield _job_of_record(before, record)
-    records = {record.content_hash: record for record in before.manifest.documents}
     for job in intake.jobs(reader, doc_ids, failed):
-        same = None if plan.rebuild else records.get(job.content_hash)
+        equal = [] if plan.rebuild else before.records.with_content(job.content_hash)
+        same = equal[-1] if equal else None
         yield job if same is None else replace(job, contexts=_written_contexts(before, same, job.document))
 
 

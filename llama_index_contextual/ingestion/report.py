@@ -15,7 +15,11 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.contextualizer.spending import Bill, Spending
+from llama_index_contextual.errors import Remedy
 from llama_index_contextual.readers import FileWarning, SkippedFile
+from llama_index_contextual.readers.base import SPLIT
+from llama_index_contextual.readers.discovery import CONVERT
+from llama_index_contextual.readers.pdf.engine import NO_PASSWORD
 
 T = TypeVar("T")
 
@@ -41,9 +45,13 @@ class IngestProgress:
         documents_read: Documents read so far, including unreadable ones.
         documents_done: Finished documents.
         documents_total: Documents that need work.
+        document: Name of the file that is being read, or an empty text.
         scanned_done: Scanned pages of the current document that have been read.
         scanned_total: Scanned pages of the current document; 0 if it has none or is finished.
+        writes_contexts: Whether an LLM writes the contexts.
+        chunks_total: Chunks of the documents that were read so far.
         chunks_done: Chunks that have their context.
+        chunks_embedded: Chunks that have their vector, if there is a semantic index.
         bytes_done: Bytes of finished documents, and of the others in proportion to their finished chunks.
         bytes_total: Bytes of the documents that need work.
         batch_done: Answered requests in batches of the provider.
@@ -55,9 +63,13 @@ class IngestProgress:
     documents_read: int = 0
     documents_done: int = 0
     documents_total: int = 0
+    document: str = ""
     scanned_done: int = 0
     scanned_total: int = 0
+    writes_contexts: bool = False
+    chunks_total: int = 0
     chunks_done: int = 0
+    chunks_embedded: int = 0
     bytes_done: int = 0
     bytes_total: int = 0
     batch_done: int = 0
@@ -79,8 +91,10 @@ class IngestReport:
         renamed: Former id -> new id, of documents whose file has a new name or location.
         unchanged: Ids of documents of this call that were copied from the previous version; documents that the call
             does not name are not included.
-        rebuilt: Ids of documents processed again because settings changed or chunks had failed.
+        rebuilt: Ids of documents processed again because settings changed, chunks had failed, or files were damaged.
         removed: Ids of documents that are no longer in the version.
+        lost: Ids of documents in damaged files that `rebuild` could not restore: ingest them again.
+        lost_unnamed: Number of such documents whose ids could not be read.
         missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace`.
         skipped: Files and empty Documents that were not read, each with its reason.
         warnings: Warnings about files that were read.
@@ -103,6 +117,8 @@ class IngestReport:
     unchanged: Sequence[str] = ()
     rebuilt: Sequence[str] = ()
     removed: Sequence[str] = ()
+    lost: Sequence[str] = ()
+    lost_unnamed: int = 0
     missing: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
     warnings: Sequence[FileWarning] = ()
@@ -138,7 +154,14 @@ class IngestReport:
         for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
                 counts.append(f"{number} {name}")
+        if lost := len(self.lost) + self.lost_unnamed:
+            counts.append(f"{lost} lost")
         return f"{', '.join(counts)}; {pluralize(self.chunks, 'chunk')}"
+
+    def lost_lines(self) -> list[str]:
+        """Return one line for each document that could not be restored, and one for those without a name."""
+        more = f"{pluralize(self.lost_unnamed, 'document')} whose ids could not be read"
+        return [f"{name}: ingest it again" for name in self.lost] + ([more] if self.lost_unnamed else [])
 
     def receipt(self) -> str:
         """Return the actual and the expected cost of the run in one line; empty if nothing was charged."""
@@ -160,6 +183,10 @@ class IngestReport:
         price = f"{money(paid.dollars)}{estimated} by {self.prices}"
         return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unsettled}" if unsettled else price])
 
+    def advice(self) -> list[Remedy]:
+        """Return the advice on skipped files and warnings that differs between Python and the command line."""
+        return advice_on([*(file.reason for file in self.skipped), *(one.message for one in self.warnings)])
+
     def failure_lines(self) -> list[str]:
         """Return one line for each kind of failure: number of chunks, an example, the error."""
         lines = []
@@ -178,9 +205,11 @@ class IngestReport:
         lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
         lines += [f"  renamed {former} to {doc_id}" for former, doc_id in self.renamed.items()]
         lines += [f"  {notice}" for notice in self.notices]
+        lines += [f"  lost {line}" for line in self.lost_lines()]
         lines += [f"  missing {doc_id}" for doc_id in self.missing]
         lines += [f"  skipped {line}" for line in skipped_lines(self.skipped)]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]
+        lines += [f"  {remedy.python}" for remedy in self.advice()]
         if short := len(self.short_contexts):
             what = "context has" if short == 1 else "contexts have"
             lines.append(f"  {short:,} {what} fewer than 15 words, although the LLM was asked twice")
@@ -207,6 +236,35 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
         count = f"{len(group):,} {suffix} files, such as ".replace("  ", " ") if len(group) > 1 else ""
         lines.append(f"{count}{group[0].path}: {group[0].reason}")
     return lines
+
+
+IF_MOVED = "; unless that file was moved here"
+"""End of the warning that another file has the id of a document."""
+
+_ADVICE = (
+    (
+        IF_MOVED,
+        Remedy(
+            "If files were moved: project.ingest(..., moved=True)",
+            "If files were moved, run the command again with --moved.",
+        ),
+    ),
+    (
+        NO_PASSWORD,
+        Remedy(
+            "To open encrypted PDFs: project.ingest(..., passwords={'FILE': 'PASSWORD'})",
+            "To open encrypted PDFs, add --password [FILE=]PASSWORD, or --password - to type it.",
+        ),
+    ),
+    (CONVERT, Remedy("Files of other types can be loaded with LlamaIndex's readers and passed as Documents.", "")),
+    (SPLIT, Remedy("To raise a limit: project.ingest(..., limits=ReadLimits(...))", "")),
+)
+
+
+def advice_on(messages: Iterable[str]) -> list[Remedy]:
+    """Return the advice on skipped files and warnings that differs between Python and the command line."""
+    text = "\n".join(messages)
+    return [remedy for words, remedy in _ADVICE if words in text]
 
 
 def condense(error: str) -> str:
@@ -239,23 +297,54 @@ class ProgressCounter:
         report: Callback, or None.
         documents_total: Documents that need work.
         bytes_total: Bytes of these documents.
+        writes_contexts: Whether an LLM writes the contexts.
 
     Attributes:
         spent: Returns the cost of the run so far in dollars.
     """
 
-    def __init__(self, report: ReportProgress | None, *, documents_total: int, bytes_total: int) -> None:
+    def __init__(
+        self,
+        report: ReportProgress | None,
+        *,
+        documents_total: int,
+        bytes_total: int,
+        writes_contexts: bool = False,
+    ) -> None:
         self._report = report
-        self._state = IngestProgress(stage="ingest", documents_total=documents_total, bytes_total=bytes_total)
+        self._state = IngestProgress(
+            stage="ingest",
+            documents_total=documents_total,
+            bytes_total=bytes_total,
+            writes_contexts=writes_contexts,
+        )
         self._lock = threading.Lock()
         self.spent: Callable[[], float | None] = float
         self._notify()
+
+    def reading(self, document: str) -> None:
+        """Set the name of the file that is being read."""
+        with self._lock:
+            self._state = replace(self._state, document=document)
+            self._notify()
 
     def read(self, documents: int) -> None:
         """Count documents just read, including unreadable ones."""
         with self._lock:
             read = self._state.documents_read + documents
-            self._state = replace(self._state, documents_read=read, scanned_done=0, scanned_total=0)
+            self._state = replace(self._state, documents_read=read, document="", scanned_done=0, scanned_total=0)
+            self._notify()
+
+    def parsed(self, chunks: int) -> None:
+        """Count chunks of documents just read."""
+        with self._lock:
+            self._state = replace(self._state, chunks_total=self._state.chunks_total + chunks)
+            self._notify()
+
+    def embedded(self, chunks: int) -> None:
+        """Count chunks just embedded."""
+        with self._lock:
+            self._state = replace(self._state, chunks_embedded=self._state.chunks_embedded + chunks)
             self._notify()
 
     def scanned(self, done: int, total: int) -> None:
@@ -296,59 +385,116 @@ class ProgressCounter:
 
 @contextmanager
 def progress_bar() -> Iterator[ReportProgress]:
-    """Show a Rich progress bar on standard error, from the first report on: documents, chunks, rate, time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    """Show the phase and a progress bar on standard error, from the first report on, if it is a terminal or a notebook.
 
-    bar = Progress(
+    After an error or an interruption nothing of it stays on the screen.
+    """
+    from rich.console import Console, RenderableType
+    from rich.constrain import Constrain
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    console = Console(stderr=True, emoji=False)
+
+    class Bar(Progress):
+        phase = ""
+
+        def get_renderables(self) -> Iterable[RenderableType]:
+            # The terminal shows Ctrl-C as "^C" at the end of the last line: in a full line it would begin a new one.
+            width = max(20, console.width - 3)
+            if self.phase:
+                yield Constrain(Text(self.phase, no_wrap=True, overflow="ellipsis"), width)
+            yield from (Constrain(renderable, width) for renderable in super().get_renderables())
+
+    bar = Bar(
         BarColumn(bar_width=None),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
-        console=Console(stderr=True),
+        console=console,
         expand=True,
+        disable=not (console.is_terminal or console.is_jupyter),
     )
     task = bar.add_task("", total=None, left="")
+    has_ended = False
 
     def report(state: IngestProgress) -> None:
-        if not state.documents_total:
+        if not state.documents_total or has_ended:
             return
-        bar.start()
         seconds = bar.tasks[0].elapsed or 0.0
+        bar.phase = _phase(state)
         bar.update(
             task,
             description=_describe(state, seconds),
             left=_time_left(state, seconds),
-            # The last 2 % stand for publishing: Rich stops the clock of a full bar.
-            completed=state.bytes_done if state.stage != "done" else state.bytes_total * 1.02,
-            total=state.bytes_total * 1.02,
+            completed=_share_done(state),
+            total=1.0,
         )
+        bar.start()
 
     try:
         yield report
+    except BaseException:
+        bar.live.transient = True
+        raise
     finally:
-        if bar.live.is_started:
+        # Threads that are still reading must not start the bar again.
+        has_ended = True
+        if bar.live.is_started:  # rich before 14 prints an empty line otherwise
             bar.stop()
+
+
+def _phase(state: IngestProgress) -> str:
+    """Return the current activity in words; empty at the end."""
+    if state.stage == "done":
+        return ""
+    if state.stage == "publish":
+        return "Publishing the version"
+    if state.stage == "batch":
+        return "Waiting for batches of the provider (Ctrl-C leaves them running)"
+    of_all = f"{min(state.documents_read + 1, state.documents_total):,} of {state.documents_total:,}"
+    if state.document:
+        return f"Reading {of_all}: {state.document}"
+    if state.chunks_done < state.chunks_total:
+        return "Requesting contexts" if state.writes_contexts else "Adding contexts"
+    if state.chunks_embedded < state.chunks_total or state.documents_read == state.documents_total:
+        return f"Embedding {state.chunks_embedded:,} of {pluralize(state.chunks_total, 'chunk')}"
+    return f"Reading {of_all}"
 
 
 def _describe(state: IngestProgress, seconds: float) -> str:
     if state.stage == "batch":
-        requests = pluralize(state.batch_total, "request")
-        return f"batch: {state.batch_done:,}/{requests} answered (Ctrl-C leaves it running)"
-    documents = pluralize(state.documents_total, "document")
-    parts = [f"{state.documents_read:,}/{documents}", pluralize(state.chunks_done, "chunk")]
+        return f"{state.batch_done:,}/{pluralize(state.batch_total, 'request')} answered"
+    parts = [f"{state.documents_read:,}/{pluralize(state.documents_total, 'document')}"]
+    if state.writes_contexts and state.stage == "ingest":
+        parts.append(f"{state.chunks_done:,}/{pluralize(state.chunks_total, 'context')}")
+    else:
+        parts.append(pluralize(max(state.chunks_total, state.chunks_done), "chunk"))
     if state.scanned_total:
         parts.append(f"OCR {state.scanned_done:,}/{pluralize(state.scanned_total, 'page')}")
-    if state.chunks_done and seconds >= 1:
+    if state.chunks_done and seconds >= 1 and state.stage == "ingest":
         parts.append(f"{state.chunks_done / seconds:,.0f}/s")
     if state.dollars:
         parts.append(money(state.dollars))
-    return " · ".join([*parts, "publishing"] if state.stage == "publish" else parts)
+    return " · ".join(parts)
+
+
+def _share_done(state: IngestProgress) -> float:
+    """Return the finished share of the work: reading, contexts and embedding, and publishing, which is the last 2 %.
+
+    Reading takes about half of the time without an LLM, and little of it with one.
+    """
+    if state.stage == "done":
+        return 1.0
+    reading = 0.05 if state.writes_contexts else 0.5
+    read = state.documents_read / state.documents_total if state.documents_total else 1.0
+    finished = state.bytes_done / state.bytes_total if state.bytes_total else 1.0
+    return 0.98 * (reading * max(read, finished) + (1 - reading) * finished)
 
 
 def _time_left(state: IngestProgress, seconds: float) -> str:
     """Return the time left at the mean rate so far; documents finish in bursts, which distort a moving average."""
-    if not state.bytes_done or state.stage == "done":
+    share = _share_done(state)
+    if not share or seconds < 1 or state.stage in ("done", "batch"):
         return ""
-    left = seconds * (state.bytes_total - state.bytes_done) / state.bytes_done
-    return f"· {timedelta(seconds=round(left))} left"
+    return f"{timedelta(seconds=round(seconds / share - seconds))} left"

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from llama_index_contextual._utils.calls import run_to_completion
+from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.cost import PriceTable
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.ingestion.executors import Executor, LocalExecutor
 from llama_index_contextual.ingestion.pipeline import (
     Stages,
     abuild,
     acollect_replies,
+    arestore,
     model_notices,
     paid_stages,
     spending_of,
@@ -30,12 +33,14 @@ from llama_index_contextual.ingestion.plan import (
     Plan,
     RunOptions,
     jobs_of,
-    make_reader,
     nothing_to_ingest,
     plan_run,
+    remedy_for,
 )
 from llama_index_contextual.ingestion.report import IngestReport, ProgressCounter, ReportProgress
-from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.manifest import Manifest
+from llama_index_contextual.storage.salvage import DamagedVersion
+from llama_index_contextual.storage.sources import remember_sources
 from llama_index_contextual.storage.version import OpenVersion
 
 
@@ -45,43 +50,70 @@ async def arun(
     *,
     project_dir: Path,
     config: ProjectConfig,
-    stages: Stages,
+    make_stages: Callable[[], Stages],
     before: OpenVersion | None,
     progress: ReportProgress | None,
+    executor: Executor | None = None,
 ) -> IngestReport:
     """Build and publish a version; without changes, nothing is published.
+
+    If the previous version is damaged, its documents are restored.
 
     Args:
         inputs: Paths, Documents and nodes.
         options: Options of the run.
         project_dir: Folder of the project.
         config: Settings of the project.
-        stages: Components that process a document.
+        make_stages: Returns the components that process a document; not called if there is nothing to do, so that no
+            model is loaded then.
         before: The previous version, or None.
         progress: Called with the progress of the run.
+        executor: Reads, cuts and embeds the documents; None does it in this process.
 
     Raises:
         InputError: There is nothing to ingest.
         BudgetExceededError: The next call could exceed `max_cost`.
+        CorruptVersionError: A document of a damaged part cannot be restored, and `allow_loss` is not set.
     """
     started = time.monotonic()
-    records = [] if before is None else before.manifest.documents
+    executor = executor or LocalExecutor()
+    records = [] if before is None else before.records
+    damaged = before if isinstance(before, DamagedVersion) else None
+    _require_restored(damaged, options, {})
     intake, plan = await asyncio.to_thread(plan_run, inputs, options, config, before)
     named: Collection[str] = intake.hashes
     if not inputs and not options.retry_failed:
         named = {record.doc_id for record in records}
-    if before is not None and plan.changes_nothing:
-        return _report(plan, intake, named, before.name, records, started)
-    builder = VersionBuilder(project_dir, config)
+    live = None if before is None else before.name
+    chunks = 0 if before is None else before.manifest.chunks
+    paths = [ref.path for ref in intake.files.values()]
+    if plan.changes_nothing and damaged is None and (before is not None or options.sync is not None):
+        if before is not None:
+            await run_to_completion(partial(remember_sources, project_dir, paths))
+        return _report(plan, intake, named, live, chunks, started)
+    stages = await asyncio.to_thread(make_stages)
+    builder = VersionBuilder(project_dir, config, before, plan.not_kept)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
-        counter = _counter(progress, plan, intake)
+        counter = _counter(progress, plan, intake, writes_contexts=config.context == "llm")
         reader = stack.enter_context(
-            make_reader(options, config, page_store=stages.ledger, on_scanned_page=counter.scanned)
+            executor.make_reader(
+                options,
+                config,
+                intake,
+                page_store=stages.ledger,
+                on_file=counter.reading,
+                on_scanned_page=counter.scanned,
+            )
         )
         if before is not None:
+            moved = set(plan.moved)
+            await run_to_completion(
+                partial(builder.keep, (record for record in plan.keep if record.doc_id not in moved))
+            )
             for record in plan.keep:
-                await run_to_completion(partial(builder.take_over, before, record))
+                if record.doc_id in moved:
+                    await run_to_completion(partial(builder.take_over, before, record))
         failed: list[str] = []
         unread = set(plan.to_read)
         # After an interruption the reading thread may still be running; without documents to read it ends.
@@ -99,23 +131,47 @@ async def arun(
             on_progress=lambda state: counter.batches(state.done, state.requests),
         )
         counter.enter("ingest")
-        stages = paid_stages(stages, spending, replies)
+        stages = executor.place(paid_stages(stages, spending, replies))
+        if damaged is not None:
+            await arestore(plan.restore, damaged, stages, builder, counter=counter)
         jobs = _count_jobs(jobs_of(plan, intake, reader, before, unread, failed), counter, failed)
-        outcome = await abuild(jobs, stages, builder, report=counter.add)
+        outcome = await abuild(jobs, stages, builder, counter=counter, batches_ahead=executor.batches_ahead)
+        unrestored = _unrestored(plan, intake, failed)
+        _require_restored(damaged, options, unrestored)
         emptied = _keep_former_content(builder, before, plan, failed)
-        if not builder.records and not options.remove:
-            raise InputError(nothing_to_ingest(intake.skipped), value=inputs)
+        if not builder.documents and not options.remove and not intake.removed and damaged is None:
+            if options.sync is not None:  # the folders may be filled later
+                return _report(plan, intake, named, live, chunks, started, without=failed)
+            raise InputError(nothing_to_ingest(intake.skipped), value=inputs, remedy=remedy_for(intake.skipped))
         plan.drop.extend(emptied)
-        if before is not None and not _has_changed(plan, failed):
-            return _report(plan, intake, named, before.name, records, started, without=failed)
+        if before is not None and damaged is None and not _has_changed(plan, failed):
+            await run_to_completion(partial(remember_sources, project_dir, paths))
+            return _report(plan, intake, named, before.name, chunks, started, without=failed)
         counter.enter("publish")
         manifest = await run_to_completion(partial(builder.publish, embed_model=stages.embed_model_name))
+        await run_to_completion(partial(remember_sources, project_dir, paths))
         counter.enter("done")
     if replies is not None:
         replies.forget_used()
-    report = _report(plan, intake, named, manifest.version, manifest.documents, started, without=failed)
+    report = _report(plan, intake, named, manifest.version, manifest.chunks, started, without=failed)
     report = replace(report.completed(outcome), notices=model_notices(stages, project=project_dir.name))
+    if damaged is not None:
+        report = replace(report, lost=(*damaged.lost, *unrestored), lost_unnamed=damaged.unnamed)
     return report.with_receipt(spending, writes=config.context == "llm")
+
+
+def preview(
+    inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
+) -> IngestReport:
+    """Return the report that a run would probably have; nothing is read, sent or written.
+
+    Files that turn out to be unreadable are listed as added or updated.
+    """
+    started = time.monotonic()
+    intake, plan = plan_run(inputs, options, config, before)
+    if before is None:
+        return _report(plan, intake, intake.hashes, None, 0, started)
+    return _report(plan, intake, intake.hashes, before.name, before.manifest.chunks, started)
 
 
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:
@@ -123,10 +179,27 @@ def _has_changed(plan: Plan, failed: Collection[str]) -> bool:
     return bool(plan.rework or plan.drop or plan.moved or any(doc_id not in failed for doc_id in plan.to_read))
 
 
-def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake) -> ProgressCounter:
+def _require_restored(damaged: DamagedVersion | None, options: RunOptions, unread: Mapping[str, str]) -> None:
+    if damaged is not None and not options.allow_loss and (error := damaged.loss(unread)) is not None:
+        raise error
+
+
+def _unrestored(plan: Plan, intake: Intake, failed: Collection[str]) -> dict[str, str]:
+    """Return why files of documents of damaged parts could not be read, by document id."""
+    reasons = {file.path: file.reason for file in intake.skipped}
+    return {doc_id: f"its file {reasons[intake.files[doc_id].shown]}" for doc_id in plan.reread if doc_id in failed}
+
+
+def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake, *, writes_contexts: bool) -> ProgressCounter:
     todo = plan.to_read
-    size = sum(intake.size(doc_id) for doc_id in todo) + sum(record.characters for record in plan.rework)
-    return ProgressCounter(progress, documents_total=len(todo) + len(plan.rework), bytes_total=size)
+    stored = [*plan.rework, *plan.restore]
+    size = sum(intake.size(doc_id) for doc_id in todo) + sum(record.characters for record in stored)
+    return ProgressCounter(
+        progress,
+        documents_total=len(todo) + len(stored),
+        bytes_total=size,
+        writes_contexts=writes_contexts,
+    )
 
 
 def _count_jobs(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str]) -> Iterator[Job]:
@@ -147,9 +220,10 @@ def _keep_former_content(
     if before is None:
         return emptied
     for doc_id in failed:
-        record = before.manifest.document(doc_id) if doc_id in updated else plan.rename.get(doc_id)
+        record = before.record(doc_id) if doc_id in updated else plan.rename.get(doc_id)
         if record is not None and record.chunks:
-            builder.take_over(before, record)
+            builder.dropped.discard(record.doc_id)
+            builder.keep([record])
         elif record is not None:
             emptied.append(record.doc_id)
     return emptied
@@ -159,8 +233,8 @@ def _report(
     plan: Plan,
     intake: Intake,
     named: Collection[str],
-    version: str,
-    records: Sequence[DocumentRecord],
+    version: str | None,
+    chunks: int,
     started: float,
     *,
     without: Collection[str] = (),
@@ -174,12 +248,15 @@ def _report(
         updated=tuple(doc_id for doc_id in plan.update if doc_id not in without),
         renamed={record.doc_id: doc_id for doc_id, record in plan.rename.items() if doc_id not in without},
         unchanged=tuple(unchanged),
-        rebuilt=tuple(record.doc_id for record in plan.rework),
+        rebuilt=(
+            *(record.doc_id for record in (*plan.rework, *plan.restore)),
+            *(doc_id for doc_id in plan.reread if doc_id not in without),
+        ),
         removed=tuple(plan.drop),
         missing=tuple(doc_id for doc_id in intake.missing if doc_id not in plan.drop),
         skipped=tuple(intake.skipped),
         warnings=tuple(intake.warnings),
-        chunks=sum(record.chunks for record in records),
+        chunks=chunks,
         seconds=time.monotonic() - started,
     )
 
@@ -201,14 +278,21 @@ def remove_documents(
         InputError: The live version does not contain one of the documents.
     """
     started = time.monotonic()
-    records = () if before is None else before.manifest.documents
+    records = () if before is None else before.records
     known = {record.doc_id for record in records}
     if unknown := [doc_id for doc_id in doc_ids if doc_id not in known]:
-        raise InputError(f"Project {project_dir.name!r} has no document {unknown[0]!r}.", value=unknown[0])
+        raise InputError(
+            f"Project {project_dir.name!r} has no document {unknown[0]!r}{nearest(unknown[0], known)}",
+            value=unknown[0],
+            remedy=Remedy(
+                "`project.documents()` returns all of them",
+                "`llama-index-contextual documents {project}` lists all of them",
+            ),
+        )
     remaining = [record for record in records if record.doc_id not in doc_ids]
     version = None if before is None else before.name
     if before is not None and doc_ids:
-        version = _publish(remaining, project_dir, config, before)
+        version = _publish(project_dir, config, before, dropped=doc_ids).version
     return IngestReport(
         version=version,
         removed=tuple(record.doc_id for record in records if record.doc_id in doc_ids),
@@ -217,12 +301,31 @@ def remove_documents(
     )
 
 
-def _publish(records: Sequence[DocumentRecord], project_dir: Path, config: ProjectConfig, before: OpenVersion) -> str:
+def rewrite(project_dir: Path, config: ProjectConfig, before: OpenVersion) -> str:
+    """Publish the documents of a version without traces of those that are gone, and return the name of the new version.
+
+    Args:
+        project_dir: Folder of the project; the caller must hold its lock.
+        config: Settings of the project.
+        before: The live version.
+    """
+    return _publish(project_dir, config, before, rewrite=True).version
+
+
+def _publish(
+    project_dir: Path,
+    config: ProjectConfig,
+    before: OpenVersion,
+    *,
+    dropped: Collection[str] = (),
+    rewrite: bool = False,
+) -> Manifest:
+    """Publish the documents of a version without some of them, with the settings that it was built with."""
     built_with = ProjectConfig.recorded(before.manifest.config)
     pending = config.rebuild_fields(built_with)
-    builder = VersionBuilder(project_dir, config.changed(**{name: getattr(built_with, name) for name in pending}))
+    unchanged = config.changed(**{name: getattr(built_with, name) for name in pending})
+    builder = VersionBuilder(project_dir, unchanged, before, set(dropped))
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
-        for record in records:
-            builder.take_over(before, record)
-        return builder.publish(embed_model=before.manifest.embed_model).version
+        builder.keep(record for record in before.records if record.doc_id not in dropped)
+        return builder.publish(embed_model=before.manifest.embed_model, rewrite=rewrite)

@@ -11,8 +11,8 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory, version_names
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
-from llama_index_contextual.storage.manifest import Manifest
 from llama_index_contextual.storage.receipts import ProjectCost
+from llama_index_contextual.storage.version import OpenVersion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,7 @@ class VersionInfo:
         chunks: Number of chunks; None if its manifest cannot be read.
         live: Whether it answers queries.
         damage: Why its manifest cannot be read, and how to repair it; None if it can be read.
+        package: Release of this package that wrote it; None if its manifest cannot be read.
     """
 
     name: str
@@ -64,26 +65,27 @@ class VersionInfo:
     chunks: int | None
     live: bool
     damage: str | None = None
+    package: str | None = None
 
 
-def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | None) -> ProjectInfo:
+def describe_project(project_dir: Path, config: ProjectConfig, live: OpenVersion | None) -> ProjectInfo:
     """Return the settings, size and cost of a project; nothing is written.
 
     Args:
         project_dir: Directory of the project.
         config: Its settings.
-        live: The manifest of its live version, or None before the first one.
+        live: Its live version, or None before the first one.
     """
     ledger, cost = _ledger_info(project_dir / LEDGER_FILE)
     return ProjectInfo(
         name=project_dir.name,
         config=config,
-        version=live.version if live else None,
-        documents=len(live.documents) if live else 0,
-        chunks=live.chunks if live else 0,
-        fallback_chunks=sum(len(record.fallback_chunks) for record in live.documents) if live else 0,
-        tokens=sum(record.tokens for record in live.documents) if live else 0,
-        bytes=sum(int(file["bytes"]) for file in live.files.values()) if live else 0,
+        version=live.name if live else None,
+        documents=len(live.records) if live else 0,
+        chunks=live.manifest.chunks if live else 0,
+        fallback_chunks=sum(len(record.fallback_chunks) for record in live.records) if live else 0,
+        tokens=sum(record.tokens for record in live.records) if live else 0,
+        bytes=live.manifest.size if live else 0,
         ledger=ledger,
         cost=cost,
     )
@@ -111,9 +113,10 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
     return VersionInfo(
         name=name,
         created=manifest.created,
-        documents=len(manifest.documents),
+        documents=manifest.documents,
         chunks=manifest.chunks,
         live=name == live,
+        package=manifest.package,
     )
 
 

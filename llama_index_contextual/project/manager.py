@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import unicodedata
@@ -12,23 +13,34 @@ import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
+from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import InputError, ProjectExistsError, ProjectNotFoundError
+from llama_index_contextual.errors import (
+    InputError,
+    ProjectError,
+    ProjectExistsError,
+    ProjectNotFoundError,
+    Remedy,
+)
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.project import Project, require_llm
 from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import CURRENT, VERSIONS, write_current
+from llama_index_contextual.storage.engine import COLLECTION_FILE, check_backend, delete_collection
 from llama_index_contextual.storage.ledger import LEDGER_FILE
 from llama_index_contextual.storage.lock import LOCK_FILE
+from llama_index_contextual.storage.manifest import PARTS
 from llama_index_contextual.storage.project_file import (
     PROJECT_FILE,
     is_project,
     read_config,
+    record_ledger,
     write_config,
     write_lock,
 )
 from llama_index_contextual.storage.scratch import remove_scratch
+from llama_index_contextual.storage.sources import SOURCES_FILE
 from llama_index_contextual.storage.verify import damaged_ledgers
 
 logger = logging.getLogger(__name__)
@@ -39,7 +51,8 @@ MAX_NAME_BYTES = 255
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
 """The ledger and the journal from which SQLite restores it after an interruption; neither is kept without the other."""
-_DELETED = (VERSIONS, *_LEDGER, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
+_SOURCES = (SOURCES_FILE, f"{SOURCES_FILE}.new")
+_DELETED = (*_SOURCES, VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
 """Everything in a project but its settings, in the order of deletion. CURRENT is set to `none` first, so that readers
 see an empty project; project.json goes last, so that an interrupted deletion can be repeated."""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
@@ -101,6 +114,7 @@ class ProjectManager:
             raise _exists(existing.name)
         self._require_free(directory)
         config = config or ProjectConfig()
+        check_backend(config)
         notes = missing_for_models(config, llm=llm, embed_model=embed_model)
         files.make_directory(directory)
         # Even if the directory existed before: an interrupted run may not have written it to disk.
@@ -166,6 +180,10 @@ class ProjectManager:
         with write_lock(directory):
             remove_scratch(directory)
             write_current(directory, None)
+            delete_collection(directory)
+            if not keep_ledger:  # an interrupted deletion must not look like a lost ledger
+                with contextlib.suppress(ProjectError):
+                    record_ledger(directory, None)
             _remove_own(directory, keep=_LEDGER if keep_ledger else ())
             for path in damaged_ledgers(directory):
                 files.remove(path)
@@ -181,9 +199,13 @@ class ProjectManager:
     def _existing(self, name: str) -> Path:
         directory = _no_link(self.root / check_name(name))
         if not is_project(directory):
-            known = ", ".join(self.list()) or "none yet"
+            names = self.list()
+            known = f"projects there: {', '.join(names) or 'none yet'}"
+            create = "create one with `llama-index-contextual create {project} --local`"
             raise ProjectNotFoundError(
-                f"There is no project {name!r} in {self.root}; projects there: {known}.", name=name
+                f"There is no project {name!r} in {self.root}{nearest(name, names)}",
+                name=name,
+                remedy=Remedy(known, known if names else create),
             )
         return directory
 
@@ -277,7 +299,12 @@ def _no_link(directory: Path) -> Path:
 
 def _exists(name: str) -> ProjectExistsError:
     return ProjectExistsError(
-        f"Project {name!r} exists already: load it, delete it, or choose another name.", name=name
+        f"Project {name!r} exists already",
+        name=name,
+        remedy=Remedy(
+            "load it, delete it, or choose another name",
+            "choose another name, or delete it first with `llama-index-contextual delete {project}`",
+        ),
     )
 
 

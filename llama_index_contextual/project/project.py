@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -61,13 +62,17 @@ from llama_index_contextual.errors import (
     CorruptVersionError,
     FormatError,
     InputError,
+    ModelError,
     NoVersionError,
+    Remedy,
 )
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
+from llama_index_contextual.ingestion.executors import Executor
 from llama_index_contextual.ingestion.pipeline import Stages, make_stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, progress_bar
-from llama_index_contextual.ingestion.run import arun, remove_documents
+from llama_index_contextual.ingestion.run import arun, preview, remove_documents, rewrite
+from llama_index_contextual.ingestion.sync import FileDigests, SyncOptions
 from llama_index_contextual.models import (
     ModelSetting,
     contextual_model,
@@ -83,18 +88,20 @@ from llama_index_contextual.project.info import ProjectInfo, VersionInfo, descri
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.retrievers.conversational import BlendWeights
-from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
+from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever, SearchableVersion
 from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.retrievers.response import RetrievalResponse
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory
+from llama_index_contextual.storage.engine import check_backend
 from llama_index_contextual.storage.forget import ForgetReport, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
-from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.manifest import DOCSTORE, DocumentRecord
 from llama_index_contextual.storage.project_file import project_ledger, read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import rollback
 from llama_index_contextual.storage.receipts import ProjectCost
+from llama_index_contextual.storage.salvage import open_or_salvage
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.storage.version import OpenVersion
 from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
@@ -143,6 +150,7 @@ class Project:
         self._model_id = model_id
         self._passed_embed_model = embed_model
         self._live = LiveIndexes(directory, self.name, self._embed_model_of, self._answering_llm)
+        self._digests = FileDigests()
 
     def __repr__(self) -> str:
         try:
@@ -188,16 +196,29 @@ class Project:
             name,
             temperature=self.config.answer_temperature,
             timeout=self.config.call_timeout,
-            advice="use another LLM: the setting `answer_llm`, such as ollama:llama3.1, one assigned to LlamaIndex's"
-            " `Settings.llm`, or an object passed as `llm=`",
+            advice=Remedy(
+                "use another LLM: the setting `answer_llm`, such as ollama:llama3.1, one assigned to LlamaIndex's"
+                " `Settings.llm`, or an object passed as `llm=`",
+                "name another LLM with --llm, such as ollama:llama3.1",
+            ),
         )
+
+    @property
+    def has_llm(self) -> bool:
+        """Whether there is an LLM for answers; its key is not tried."""
+        if self._llm is not None or settings_llm() is not None:
+            return True
+        try:
+            return missing_for(self.config.answer_llm or self.config.llm, setting="llm") is None
+        except ModelError:  # the provider is unknown
+            return False
 
     # ---- documents ---------------------------------------------------------------------------------------------------
 
     def documents(self) -> Sequence[DocumentRecord]:
         """Return the documents of the live version; none before the first `ingest`."""
         try:
-            return self._live.current().manifest.documents
+            return list(self._live.current().records)
         except NoVersionError:
             return ()
 
@@ -212,7 +233,7 @@ class Project:
             InputError: There is no such document.
         """
         version = self._live.current()
-        record = version.manifest.document(doc_id)
+        record = version.record(doc_id)
         if record is None:
             raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
         return version.read_text(record, start, end)
@@ -230,6 +251,8 @@ class Project:
         passwords: Mapping[str, str] | str | None = None,
         max_cost: float | None = None,
         batch: bool = False,
+        executor: Literal["local", "ray"] = "local",
+        address: str | None = None,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
@@ -253,7 +276,8 @@ class Project:
             reread: Read unchanged files again, because this release or an extra that was installed since reads them
                 better. Where the text stays the same, contexts and embeddings come from the ledger; `estimate` with
                 the same option prices the others.
-            file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
+            file_metadata: Function that returns additional metadata for a file path; JSON scalars only. Without it,
+                documents keep the metadata of earlier calls; `lambda path: {}` removes it.
             limits: Limits for reading one file.
             passwords: Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; that of
                 "*" is for all other files. They are not stored.
@@ -266,12 +290,20 @@ class Project:
             batch: Send requests for contexts as batches, which the provider answers within 24 hours at half the price
                 per token; its prompt cache may be less effective for them. The process may end before that: the
                 same call, or any later one, fetches the replies.
+            executor: Where files are read and cut into chunks, and texts embedded by a model that is not behind an API:
+                in this process, or on all nodes of a Ray cluster (extra `ray`). Chunks, contexts and vectors are the
+                same. The project must be on this machine, which is a node of the cluster; all nodes must reach the
+                files by the same paths, and need the same version of this package.
+            address: Address of the Ray cluster: "auto" for the one that this machine belongs to, HOST:PORT, or "local"
+                to start Ray on this machine for this call. None takes the environment variable RAY_ADDRESS, then
+                "auto", then "local".
             show_progress: Show a progress bar.
             progress: Called with the progress of the run.
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`; `spent` is the total cost so far.
-            ConfigurationError: `max_cost` is given and a price is unknown, or the provider has no batches.
+            ConfigurationError: `max_cost` is given and a price is unknown, the provider has no batches, or Ray cannot
+                be used: it is not installed or cannot be reached, or a model cannot be sent to another process.
             InputError: There is nothing to ingest, two inputs have the same document id, or a Document has the id of a
                 file.
             PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would remove
@@ -289,9 +321,113 @@ class Project:
             max_cost=max_cost,
             batch=batch,
         )
-        return await self._arun(_items(inputs), options, show_progress=show_progress, progress=progress)
+        on_ray = None if executor == "local" and address is None else _on_ray(executor, batch=batch)
+        if on_ray is None:
+            return await self._arun(_items(inputs), options, show_progress=show_progress, progress=progress)
+        models: dict[str, Any] = {"llm": self._llm, "embed_model": self._passed_embed_model}
+        project = partial(Project, self.directory, self.config, **models, model_id=self._model_id)
+        with contextlib.ExitStack() as stack:
+            if progress is None and show_progress:
+                progress = stack.enter_context(progress_bar())
+            return await on_ray(
+                partial(_arun_elsewhere, project, _items(inputs), options),
+                address=address,
+                models={argument: model for argument, model in models.items() if model is not None},
+                project=self.name,
+                progress=progress,
+            )
 
     ingest = blocking(aingest)
+
+    @suggests_keywords
+    async def async_(
+        self,
+        folders: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
+        *,
+        remove: Collection[str] | bool = True,
+        allow_empty: bool = False,
+        dry_run: bool = False,
+        settle: float = 0.0,
+        moved: bool = False,
+        file_metadata: FileMetadata | None = None,
+        limits: ReadLimits | None = None,
+        passwords: Mapping[str, str] | str | None = None,
+        max_cost: float | None = None,
+        batch: bool = False,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
+        """Bring the documents in step with folders: add, update, rename and remove, and publish one new version.
+
+        `sync` blocks until the version is published; `async_` does not block the event loop (`async` is a keyword of
+        Python).
+
+        Afterwards, the project contains the documents that a first `ingest` of the folders would have, and all others
+        that it had: documents from elsewhere, and those that were passed as Documents or nodes, are never changed. A
+        file that was renamed or moved within the folders is the same document with a new id, and its contexts and
+        embeddings are not paid for again. If nothing has changed, nothing is published.
+
+        A document is removed if the folder it came from can be read, and its file is not there any more. If a file
+        cannot be read, its document is kept, and the report lists the file among the skipped ones. Of several files
+        with the same content, one is a document.
+
+        Args:
+            folders: Folders, searched as by `ingest`.
+            remove: Whether to remove documents whose file is gone, or the ids of those that may be removed. The others
+                are kept, and listed in the report as missing.
+            allow_empty: Whether all documents of a folder may be removed. Otherwise this is an error, because a drive
+                that is not mounted looks like an empty folder.
+            dry_run: Return the report without reading, sending or writing anything. To remove only documents that a
+                person has seen, pass `removed` of this report as `remove` to the next call.
+            settle: Number of seconds to watch the files first; one that changes in that time is probably still being
+                written, and is left for a later call.
+            moved: The folders were moved: a path that ends with the id of a document is that document.
+            file_metadata: As in `ingest`.
+            limits: As in `ingest`.
+            passwords: As in `ingest`.
+            max_cost: As in `ingest`.
+            batch: As in `ingest`.
+            show_progress: Show a progress bar.
+            progress: Called with the progress of the run.
+
+        Raises:
+            InputError: A path is not a folder or cannot be opened, or all documents of a folder would be removed.
+            PathNotFoundError: A folder does not exist.
+            BudgetExceededError: The next call could exceed `max_cost`; nothing is published.
+            ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
+            ProjectLockedError: Another process is writing to the project.
+
+        Example:
+            >>> report = project.sync(["contracts"], dry_run=True)  # doctest: +SKIP
+            >>> project.sync(["contracts"], remove=report.removed)  # doctest: +SKIP
+            Version v000002: 1 added, 1 renamed, 40 unchanged, 2 removed; 311 chunks.
+        """
+        paths = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
+        if not paths:
+            raise InputError("There is no folder to sync: pass at least one.", value=paths)
+        removable = None if remove is True else frozenset([remove] if isinstance(remove, str) else remove or ())
+        options = RunOptions(
+            moved=moved,
+            file_metadata=file_metadata,
+            limits=limits or ReadLimits(),
+            passwords=passwords,
+            max_cost=max_cost,
+            batch=batch,
+            sync=SyncOptions(removable=removable, allow_empty=allow_empty, settle=settle, digests=self._digests),
+            purpose="sync",
+        )
+        if dry_run:
+            return await asyncio.to_thread(self._preview, paths, options)
+        return await self._arun(paths, options, show_progress=show_progress, progress=progress)
+
+    sync = blocking(async_)
+
+    def _preview(self, inputs: Sequence[IngestInput], options: RunOptions) -> IngestReport:
+        with contextlib.ExitStack() as stack:
+            before = self._open_live()
+            if before is not None:
+                stack.callback(before.close)
+            return preview(inputs, options, self.config, before)
 
     @suggests_keywords
     def estimate(
@@ -324,13 +460,14 @@ class Project:
         with contextlib.ExitStack() as stack:
             ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)))
             embed_model = self._embed_model_name()
-            before = self._version_to_build_on(embed_model, replace=replace)
+            given = _items(inputs)
+            before = self._version_to_build_on(embed_model, replace=replace, restores=not given)
             if before is not None:
                 stack.callback(before.close)
             passed = self._passed_embed_model
             contextual = contextual_model(embed_model or "") if passed is None else passed
             return estimate(
-                _items(inputs),
+                given,
                 options,
                 config=self.config,
                 stages=self._stages(ledger, None),
@@ -378,23 +515,32 @@ class Project:
         self,
         *,
         max_cost: float | None = None,
+        allow_loss: bool = False,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
-        """Publish a version with the current settings from the stored documents; files are not read again.
+        """Publish a version with the current settings from the stored documents; their files are not read again.
 
         Contexts and embeddings whose request has not changed are read from the ledger; `estimate()` counts and prices
         the others. `rebuild` blocks until the version is published; `arebuild` does not block the event loop.
 
+        If files of the live version are damaged, the documents in them are restored: from the chunks, if these are
+        sound, or else from the original files, if these have not changed. The other documents are not processed, unless
+        settings have changed. Until the new version is published, the damaged one stays live.
+
         Args:
             max_cost: Limit of the run in dollars, as in `ingest`.
+            allow_loss: Leave out documents that cannot be restored; `lost` in the report names them, so that they can
+                be ingested again.
             show_progress: Show a progress bar.
             progress: Called as the work proceeds.
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`.
+            CorruptVersionError: The manifest of the live version is damaged, or documents cannot be restored and
+                `allow_loss` is not set; `documents` of the exception names them, and nothing is changed.
         """
-        options = RunOptions(purpose="rebuild", max_cost=max_cost)
+        options = RunOptions(purpose="rebuild", max_cost=max_cost, allow_loss=allow_loss)
         return await self._arun([], options, show_progress=show_progress, progress=progress)
 
     rebuild = blocking(arebuild)
@@ -422,15 +568,15 @@ class Project:
         *,
         show_progress: bool,
         progress: ReportProgress | None,
+        executor: Executor | None = None,
     ) -> IngestReport:
         with contextlib.ExitStack() as stack:
             stack.enter_context(write_lock(self.directory))
             # Another program may hold the ledger for a while.
             ledger = await run_to_completion(partial(stack.enter_context, project_ledger(self.directory)))
-            embed_model = await asyncio.to_thread(lambda: self.embed_model if self.config.faiss else None)
-            stages = await asyncio.to_thread(self._stages, ledger, embed_model)
+            name = await asyncio.to_thread(self._embed_model_name)
             before = await asyncio.to_thread(
-                self._version_to_build_on, stages.embed_model_name, replace=options.replace
+                self._version_to_build_on, name, replace=options.replace, restores=options.purpose == "rebuild"
             )
             if before is not None:
                 stack.callback(before.close)
@@ -441,9 +587,10 @@ class Project:
                 options,
                 project_dir=self.directory,
                 config=self.config,
-                stages=stages,
+                make_stages=lambda: self._stages(ledger, self.embed_model if self.config.faiss else None),
                 before=before,
                 progress=progress,
+                executor=executor,
             )
 
     def _stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
@@ -456,9 +603,11 @@ class Project:
         passed = self._passed_embed_model
         return require_independent_vectors(self.config.embed_model) if passed is None else embedding_identity(passed)
 
-    def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
+    def _version_to_build_on(
+        self, embed_model_name: str | None, *, replace: bool, restores: bool = False
+    ) -> OpenVersion | None:
         try:
-            version = self._open_live()
+            version = self._open_live(open_or_salvage if restores else None)
         except CorruptVersionError:
             if replace:
                 return None
@@ -476,10 +625,14 @@ class Project:
             )
         return version
 
-    def _open_live(self) -> OpenVersion | None:
-        """Open the live version for a change of the project; None before the first one. The lock must be held."""
+    def _open_live(self, open_version: Callable[[Path], OpenVersion] | None = None) -> OpenVersion | None:
+        """Open the live version for a change of the project; None before the first one. The lock must be held.
+
+        Of its parts, the document stores are compared with their checksums; see `storage/part.py`.
+        """
         name = current_name(self.directory)
-        return None if name is None else OpenVersion(version_directory(self.directory, name))
+        opened = open_version or partial(OpenVersion, reads=(DOCSTORE,))
+        return None if name is None else opened(version_directory(self.directory, name))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -921,9 +1074,22 @@ class Project:
         """The live version as a read-only LlamaIndex VectorStoreIndex."""
         return self._live.current().index
 
+    @property
+    def live_version(self) -> SearchableVersion:
+        """The live version, opened read-only; a later `ingest` does not change it.
+
+        Raises:
+            NoVersionError: Nothing has been ingested yet.
+        """
+        return self._live.current()
+
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the live version's chunks, which filters can name."""
         return self._live.current().docstore.metadata_keys()
+
+    def metadata_values(self) -> Mapping[str, Sequence[str | int | float]]:
+        """Return the distinct values of the user's own metadata keys in the live version, by key."""
+        return self._live.current().metadata_values
 
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
@@ -946,6 +1112,8 @@ class Project:
             for setting in get_args(ModelSetting):
                 if changes.get(setting) is not None:
                     missing_for(changes[setting], setting=setting)
+            if changes.keys() & {"backend", "backend_url"}:
+                check_backend(config)
             write_config(self.directory, config)
             pending = config.rebuild_fields(self._built_with() or self.config)
             self.config = config
@@ -1011,11 +1179,19 @@ class Project:
             live = self._open_live()
             if live is None:
                 raise NoVersionError(
-                    f"Project {self.name!r} has no version yet: delete the project to remove its ledger.",
+                    f"Project {self.name!r} has no version yet",
                     name=self.name,
+                    remedy=Remedy(
+                        "delete the project to remove its ledger",
+                        "`llama-index-contextual delete {project}` removes its ledger too",
+                    ),
                 )
             with contextlib.closing(live):
-                return forget(self.directory, live, dry_run=dry_run)
+                if dry_run or not any(part.gone for part in live.parts):
+                    return forget(self.directory, live, dry_run=dry_run)
+                rewritten = rewrite(self.directory, self.config, live)
+            with contextlib.closing(OpenVersion(version_directory(self.directory, rewritten))) as live:
+                return forget(self.directory, live)
 
     def export(self, directory: str | Path) -> None:
         """Write the live version for LlamaIndex's own stores; `storage/export.py` shows how to load it.
@@ -1046,7 +1222,7 @@ class Project:
 
     def info(self) -> ProjectInfo:
         """Return the settings, size and cost of the project."""
-        live = None if current_name(self.directory) is None else self._live.current().manifest
+        live = None if current_name(self.directory) is None else self._live.current()
         return describe_project(self.directory, self.config, live)
 
     # ---- evaluation --------------------------------------------------------------------------------------------------
@@ -1298,3 +1474,40 @@ def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
     if isinstance(inputs, str | os.PathLike | BaseNode) or not isinstance(inputs, Iterable):
         return [inputs]
     return list(inputs)
+
+
+def _on_ray(executor: str, *, batch: bool) -> Callable[..., Coroutine[Any, Any, IngestReport]]:
+    """Return the function that executes a run on a Ray cluster.
+
+    Raises:
+        ConfigurationError: Another executor is requested, Ray is not installed, or it cannot be used for this run.
+    """
+    if executor == "local":
+        raise ConfigurationError("`address` is the address of a Ray cluster: pass executor='ray', or omit it.")
+    if executor != "ray":
+        raise ConfigurationError(f"There is no executor {executor!r}: choose 'local' or 'ray'.", setting="executor")
+    if batch:
+        raise ConfigurationError(
+            "Batches of the provider and Ray exclude each other: a batch is answered within 24 hours, in which the"
+            " cluster would wait, and to send it every document is read before the first one is processed",
+            setting="batch",
+            remedy=Remedy("omit batch or executor='ray'", "omit --batch or --ray"),
+        )
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigurationError(
+            'Ingestion on a cluster needs Ray: pip install "llama-index-contextual[ray]"', setting="executor"
+        )
+    from llama_index_contextual.ingestion.executors.ray import arun_on_ray
+
+    return arun_on_ray
+
+
+async def _arun_elsewhere(
+    open_project: Callable[[], Project],
+    inputs: Sequence[IngestInput],
+    options: RunOptions,
+    executor: Executor,
+    progress: ReportProgress,
+) -> IngestReport:
+    """Execute a run in another process."""
+    return await open_project()._arun(inputs, options, show_progress=False, progress=progress, executor=executor)

@@ -12,6 +12,9 @@ from typing import Any
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import OWN_KEYS, RESERVED_KEYS, TITLE, DocumentMap
 
+SPLIT = "split it into smaller files"
+"""Advice on files above a limit."""
+
 _MAX_INTEGER = 2**63
 
 
@@ -36,7 +39,7 @@ def user_facts(file_metadata: Callable[[str], Mapping[str, Any] | None] | None, 
     for key, value in facts.items():
         _check_key(key)
         if reason := scalar_fault(value):
-            raise InputError(f"file_metadata: the value of {key!r} {reason}.", value=value)
+            raise InputError(f"The value of the metadata {key!r} of a file {reason}.", value=value)
     return dict(facts)
 
 
@@ -50,19 +53,21 @@ def scalar_fault(value: object) -> str | None:
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
-        return None if _is_encodable(value) else "contains lone surrogates: clean it with encode('utf-8', 'replace')"
+        return None if _is_encodable(value) else "contains lone surrogates: remove them"
     if isinstance(value, int):
-        return None if -_MAX_INTEGER <= value < _MAX_INTEGER else "does not fit into 64 bits: pass it as text"
+        return None if -_MAX_INTEGER <= value < _MAX_INTEGER else "does not fit into 64 bits: write it as text"
     if isinstance(value, float):
         return None if math.isfinite(value) else "is not a finite number: leave it out"
-    return f"is of type {type(value).__name__}: pass text, a number, True, False or None"
+    return f"is of type {type(value).__name__}: use text, a number or a truth value"
 
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str) or not key.strip() or not _is_encodable(key):
-        raise InputError(f"file_metadata: a key must be a non-empty string, got {key!r}.", value=key)
+        raise InputError(f"A key of the metadata of a file must be a non-empty string, not {key!r}.", value=key)
     if is_own_key(key):
-        raise InputError(f"file_metadata: the key {key!r} is set by this package: choose another name.", value=key)
+        raise InputError(
+            f"The key {key!r} of the metadata of a file is set by this package: choose another name.", value=key
+        )
 
 
 def _is_encodable(text: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits
 from llama_index_contextual.readers.discovery import one_line
 from llama_index_contextual.readers.headings import plain_outline
 
@@ -170,7 +170,7 @@ class DocumentBuilder:
         self._feeds = len(text) - body + (0 if body else self._feeds)
         if self._size > self._limits.max_characters:
             limit = f"{self._limits.max_characters:,} characters"
-            raise ReadError(str(self._path), f"has more than {limit}: raise ReadLimits.max_characters to read it")
+            raise ReadError(str(self._path), f"has more than {limit}: {SPLIT}")
 
 
 def cleaned(text: str) -> str:

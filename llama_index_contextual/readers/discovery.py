@@ -23,7 +23,7 @@ from typing import BinaryIO
 import xxhash
 
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.readers.base import FileWarning, ReadLimits, SkippedFile
+from llama_index_contextual.readers.base import SPLIT, FileWarning, ReadLimits, SkippedFile
 
 TEXT_SUFFIXES = (".txt", ".text")
 MARKDOWN_SUFFIXES = (".md", ".markdown")
@@ -39,6 +39,7 @@ OFFICE_SUFFIXES = tuple(_PACKAGES)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES, *OFFICE_SUFFIXES, *IMAGE_SUFFIXES)
 _INSTALL = 'pip install "llama-index-contextual[office]"'
+CONVERT = "convert it to PDF, HTML or text"
 _REMEDIES = {
     **dict.fromkeys((".doc", ".dot", ".odt", ".rtf"), "open it in Word or LibreOffice and save it as .docx"),
     **dict.fromkeys((".ppt", ".pps", ".ppsx", ".odp"), "open it in PowerPoint or LibreOffice and save it as .pptx"),
@@ -163,7 +164,7 @@ def _look_up(item: object, collector: _Collector) -> None:
 
 def _look_up_missing(name: str, path: Path, error: OSError, collector: _Collector) -> None:
     if "://" in name:
-        reason = "is a web address: load it with any LlamaIndex reader and pass the Documents"
+        reason = "is a web address: save the page as HTML or PDF, and name that file"
         collector.skip(name, reason, absent=True)
     elif any(map(has_magic, path.parts)):
         root, pattern = split_glob(path)
@@ -242,7 +243,7 @@ def suffix_reason(suffix: str) -> str:
     if remedy := _REMEDIES.get(suffix):
         return f"has the type {suffix} and is not read: {remedy}"
     kind = f"has the type {printable(suffix)}" if suffix else "has no file extension"
-    return f"{kind} and is not read: load it with any LlamaIndex reader and pass the Documents"
+    return f"{kind} and is not read: {CONVERT}"
 
 
 def missing_extra(suffix: str) -> str | None:
@@ -260,7 +261,7 @@ def size_reason(size: int, limits: ReadLimits) -> str | None:
     """Return the reason why a file of this size is not read, or None if it is within the limit."""
     if size <= limits.max_bytes:
         return None
-    return f"has {size:,} bytes, more than the limit of {limits.max_bytes:,}: raise ReadLimits.max_bytes to read it"
+    return f"has {size:,} bytes, more than the limit of {limits.max_bytes:,}: {SPLIT}"
 
 
 def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning]:
@@ -505,6 +506,7 @@ def open_file(path: Path) -> BinaryIO:
 # Joiners are part of Indic and Persian words and of emoji sequences. Other format characters are invisible or bidi.
 _JOINERS = "\u200c\u200d"
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_ESCAPED = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 
 def _is_unsafe(char: str) -> bool:
@@ -523,6 +525,20 @@ def printable(name: str) -> str:
     if name.isascii() and name.isprintable() and "\\" not in name:
         return name
     return "".join(_escape(char) for char in name)
+
+
+def unescaped(name: str) -> str:
+    r"""Return the name that `printable` has escaped.
+
+    Example:
+        >>> unescaped(printable("a\x1b\\b.txt")) == "a\x1b\\b.txt"
+        True
+    """
+    return (
+        name
+        if "\\" not in name
+        else _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if match[1] != "\\" else "\\", name)
+    )
 
 
 def _escape(char: str) -> str:

@@ -14,9 +14,10 @@ from pathlib import PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from llama_index.core.schema import Document
+from llama_index.core.schema import BaseNode, Document
 from llama_index.core.utils import get_tqdm_iterable
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import (
     FILE_NAME,
@@ -38,6 +39,7 @@ from llama_index_contextual.readers.discovery import (
     discover,
     missing_extra,
     notes_on_ids,
+    printable,
     size_reason,
     special_reason,
 )
@@ -78,6 +80,10 @@ class ReadResult:
     skipped: list[SkippedFile] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        parts = (len(self.documents), "document"), (len(self.skipped), "skipped file"), (len(self.warnings), "warning")
+        return f"<{type(self).__name__}: {', '.join(pluralize(number, noun) for number, noun in parts)}>"
+
     def __iter__(self) -> Iterator[Document]:
         return iter(self.documents)
 
@@ -93,12 +99,14 @@ class FileContent(NamedTuple):
         warnings: Problems in the file.
         digest: xxh3-128 of the bytes that the Document was made from, in hexadecimal.
         facts: Metadata from the user's `file_metadata`; part of the Document's metadata.
+        chunks: Chunks of the Document if the process that read the file made them, or None.
     """
 
     document: Document
     warnings: tuple[FileWarning, ...]
     digest: str
     facts: Mapping[str, Any]
+    chunks: Sequence[BaseNode] | None = None
 
 
 class DocumentReader:
@@ -117,6 +125,7 @@ class DocumentReader:
             "auto" for the first of them that is there; None for no OCR.
         ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra"; needs tesseract.
         page_store: Store of scanned pages, so that none is read twice; or None.
+        on_file: Called with the name of each file before it is read.
         on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
     """
 
@@ -130,6 +139,7 @@ class DocumentReader:
         ocr: OcrSetting | None = "auto",
         ocr_language: str | None = None,
         page_store: PageStore | None = None,
+        on_file: Callable[[str], None] | None = None,
         on_scanned_page: Callable[[int, int], None] | None = None,
     ) -> None:
         self._limits = limits
@@ -141,6 +151,7 @@ class DocumentReader:
         self._idle: queue.SimpleQueue[PdfWorker] = queue.SimpleQueue()
         self._ocr_settings = ocr, ocr_language
         self._page_store = page_store
+        self._on_file = on_file
         self._on_scanned_page = on_scanned_page
         self._ocr: OcrReader | None = None
         self._ocr_lock = threading.Lock()
@@ -194,6 +205,8 @@ class DocumentReader:
         self, waiting: deque[tuple[FileRef, Future[ParsedFile] | None]]
     ) -> tuple[FileRef, FileContent | ReadError]:
         ref, future = waiting[0]
+        if self._on_file is not None:
+            self._on_file(printable(ref.path.name))
         try:
             parsed = self._parse(ref) if future is None else future.result()
             content: FileContent | ReadError = self._content(ref, parsed)
@@ -300,10 +313,15 @@ class DocumentReader:
             self._idle.put(worker)
 
     def _password(self, ref: FileRef) -> str | None:
-        if self._passwords is None or isinstance(self._passwords, str):
-            return self._passwords
-        names = (ref.doc_id, str(ref.path), ref.path.name, "*")
-        return next((self._passwords[name] for name in names if name in self._passwords), None)
+        return password_of(ref, self._passwords)
+
+
+def password_of(ref: FileRef, passwords: Mapping[str, str] | str | None) -> str | None:
+    """Return the password of a file, or None; see `DocumentReader`."""
+    if passwords is None or isinstance(passwords, str):
+        return passwords
+    names = (ref.doc_id, str(ref.path), ref.path.name, "*")
+    return next((passwords[name] for name in names if name in passwords), None)
 
 
 def read_documents(

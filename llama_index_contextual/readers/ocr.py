@@ -524,7 +524,7 @@ class _Child:
         process, self._process, self._file = self._process, None, None
         if process is not None:
             process.kill()
-            with process:  # closes the pipes and waits
+            with suppress(BrokenPipeError), process:  # closes the pipes and waits; a request may be half written
                 pass
 
     def opened(self, file: _File) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from xml.parsers.expat import ExpatError
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits
 from llama_index_contextual.readers.builder import DocumentBuilder, cleaned, split_blocks
 from llama_index_contextual.readers.discovery import (
     MARKDOWN_SUFFIXES,
@@ -159,7 +159,7 @@ def _check_sizes(path: Path, parts: Sequence[zipfile.ZipInfo], size: int, limits
         raise ReadError(str(path), "is encrypted: save a copy without password")
     unpacked = sum(part.file_size for part in parts)
     if unpacked > limits.max_unpacked_bytes:
-        limit = f"the limit of {limits.max_unpacked_bytes:,}: raise ReadLimits.max_unpacked_bytes to read it"
+        limit = f"the limit of {limits.max_unpacked_bytes:,}: {SPLIT}"
         raise ReadError(str(path), f"has {unpacked:,} bytes when it is unpacked, more than {limit}")
     if unpacked > max(_SMALL, MAX_RATIO * size):
         raise ReadError(str(path), f"has {size:,} bytes that unpack to {unpacked:,}: it is made to exhaust memory")

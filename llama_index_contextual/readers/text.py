@@ -18,7 +18,7 @@ from pathlib import Path
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits
 from llama_index_contextual.readers.discovery import read_once
 from llama_index_contextual.readers.headings import plain_outline
 
@@ -122,7 +122,7 @@ class _Source:
         self._data = data
         self._limits = limits
         if len(data) > limits.max_bytes:
-            raise self.fail(f"has more than {limits.max_bytes:,} bytes: raise ReadLimits.max_bytes to read it")
+            raise self.fail(f"has more than {limits.max_bytes:,} bytes: {SPLIT}")
 
     def fail(self, reason: str) -> ReadError:
         return ReadError(str(self.path), reason)
@@ -144,7 +144,7 @@ class _Source:
         text = self._data.decode(encoding, errors)
         if len(text) > self._limits.max_characters:
             limit = f"{self._limits.max_characters:,} characters"
-            raise self.fail(f"has more than {limit}: raise ReadLimits.max_characters to read it")
+            raise self.fail(f"has more than {limit}: {SPLIT}")
         return text
 
 

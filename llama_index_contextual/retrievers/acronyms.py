@@ -30,15 +30,25 @@ def find_acronyms(texts: Iterable[str]) -> dict[str, str]:
         >>> find_acronyms(["Property, plant and equipment (PP&E) fell.", "WHO (World Health Organization)"])
         {'PP&E': 'Property, plant and equipment', 'WHO': 'World Health Organization'}
     """
+    return most_frequent(pair for text in texts for pair in explained(text))
+
+
+def explained(text: str) -> list[tuple[str, str]]:
+    """Return the acronyms that a text explains in brackets, each with its long form."""
+    if "(" not in text:
+        return []
+    matches = _BRACKETS.finditer(text)
+    pairs = (_pair(text[max(0, m.start() - _WINDOW) : m.start()], m[1].strip(" \"'“”‘’")) for m in matches)
+    return [pair for pair in pairs if pair is not None]
+
+
+def most_frequent(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return each acronym with its most frequent long form."""
     long_forms: dict[str, Counter[str]] = {}
     spellings: dict[str, str] = {}
-    for text in texts:
-        for match in _BRACKETS.finditer(text) if "(" in text else ():
-            pair = _pair(text[max(0, match.start() - _WINDOW) : match.start()], match[1].strip(" \"'“”‘’"))
-            if pair is not None:
-                short, long = pair
-                spellings.setdefault(long.casefold(), long)
-                long_forms.setdefault(short, Counter())[long.casefold()] += 1
+    for short, long in pairs:
+        spellings.setdefault(long.casefold(), long)
+        long_forms.setdefault(short, Counter())[long.casefold()] += 1
     return {short: spellings[longs.most_common(1)[0][0]] for short, longs in long_forms.items()}
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from string import ascii_lowercase
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
 from llama_index_contextual._utils.forks import cached_property
-from llama_index_contextual.retrievers.periods import date_token, period_token, periods
+from llama_index_contextual.retrievers.periods import date_token, find_periods, period_token, periods
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (
@@ -33,6 +33,9 @@ _SIMPLE = re.compile(
     r"\u2190-\u23ff\u2500-\u2767]*+"
 )
 _SIMPLE_TOKEN = re.compile(r"\w++(?:[-.'/@:+&]\w++)*+")
+# A run of ASCII characters, or an ASCII character with the others that follow it, and its user-perceived characters.
+_RUN = re.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+")
+_CLUSTER = regex.compile(r"\X")
 _IS_PAIRED = re.compile(rf"[{_PAIRED}]")
 _PLAIN = re.compile(r"[a-z]+|[A-Z][a-z]*|[A-Z]+|[0-9]+")
 _JOINT = re.compile(r"[-.'/@:+&_]+")
@@ -115,6 +118,14 @@ class Memory(dict[str, T]):
         return result
 
 
+class TermSpan(NamedTuple):
+    """A place of a text, by character offsets, and its terms."""
+
+    terms: tuple[str, ...]
+    start: int
+    end: int
+
+
 class Analyzer:
     """Split text into terms; the same settings yield the same terms for the index and for queries.
 
@@ -140,6 +151,24 @@ class Analyzer:
         """Return the terms of a text, in order, with repetitions."""
         words = tokens(text)
         return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *self.period_terms(words)]
+
+    def spans(self, text: str) -> Iterator[TermSpan]:
+        """Yield the places of a text that have terms: words, pairs of characters, and then periods of several words.
+
+        Example:
+            >>> [(span.terms, span.start, span.end) for span in Analyzer("english").spans("The pumps (TS-999)")]
+            [(('pump',), 4, 9), (('ts-999', 'ts', '999'), 11, 17)]
+        """
+        places = token_spans(text)
+        for token, ends in places:
+            terms = self._terms_of[token]
+            if _IS_PAIRED.match(token) and len(token) > 1:
+                for at, pair in enumerate(terms):
+                    yield TermSpan((pair,), ends[at].start, ends[at + 1].stop)
+            elif terms:
+                yield TermSpan(terms, ends[0].start, ends[-1].stop)
+        for period in find_periods([token for token, _ in places]) if self.has_periods else ():
+            yield TermSpan((period.term,), places[period.first][1][0].start, places[period.last][1][-1].stop)
 
     def query_terms(self, text: str) -> list[str]:
         """Return the terms of a question, in order, with repetitions, without question words.
@@ -254,6 +283,73 @@ def tokens(text: str) -> list[str]:
     for line in unified.splitlines():
         result += (_SIMPLE_TOKEN if _SIMPLE.fullmatch(line) else _TOKEN).findall(line)
     return result
+
+
+def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
+    """Return the tokens of a text, as `tokens`, each with the place in the text of each of its characters.
+
+    Example:
+        >>> [(token, places[0].start, places[-1].stop) for token, places in token_spans("two ﬁles")]
+        [('two', 0, 3), ('files', 4, 8)]
+    """
+    pieces, places = [], []
+    for start, end in _pieces(text):
+        piece = normalise(text[start:end])
+        pieces.append(piece)
+        is_same = len(piece) == end - start and piece == text[start:end]
+        places += [range(at, at + 1) for at in range(start, end)] if is_same else [range(start, end)] * len(piece)
+    unified = "".join(pieces)
+    result: list[tuple[str, Sequence[range]]] = []
+    begin = 0
+    for line in unified.splitlines(keepends=True):
+        for match in (_SIMPLE_TOKEN if _SIMPLE.fullmatch(line) else _TOKEN).finditer(line):
+            result.append((match[0], places[begin + match.start() : begin + match.end()]))
+        begin += len(line)
+    return result
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the shortest pieces of a text that can be normalised separately, or somewhat longer ones.
+
+    A piece that begins with an ASCII character never merges with the one before it.
+    """
+    for run in _RUN.finditer(text):
+        start, end = run.span()
+        clusters = [] if run[0].isascii() else [cluster.span() for cluster in _CLUSTER.finditer(run[0])]
+        if clusters and "".join(normalise(run[0][at:to]) for at, to in clusters) == normalise(run[0]):
+            yield from ((start + at, start + to) for at, to in clusters)
+        else:
+            yield start, end
+
+
+def match_spans(text: str, terms: Collection[str], analyzer: Analyzer) -> list[tuple[int, int]]:
+    """Return the places of the words of a text that have at least one of the given terms, in order, without overlap.
+
+    A compound counts as one word. A period that several words name together is one place. Of scripts without spaces
+    between words, the pairs of characters are matched.
+
+    Args:
+        text: The text, such as that of a passage.
+        terms: Terms of the lexical index, such as the `matched_terms` of a hit or the `query_terms` of a question.
+        analyzer: The analyzer of the index.
+
+    Example:
+        >>> match_spans("Pumps of type TS-999 pump water.", ["pump", "999"], Analyzer("english"))
+        [(0, 5), (14, 20), (21, 25)]
+    """
+    wanted = set(terms)
+    spans = ((span.start, span.end) for span in analyzer.spans(text) if not wanted.isdisjoint(span.terms))
+    return _merged(spans) if wanted else []
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def normalise(text: str) -> str:

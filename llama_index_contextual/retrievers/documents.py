@@ -18,13 +18,10 @@ Ad Hoc Information Retrieval", SIGIR 2001.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Self
 
 import numpy as np
 from llama_index.core.schema import BaseNode
@@ -39,13 +36,12 @@ from llama_index_contextual.retrievers.bm25 import (
     LexicalIndexBuilder,
     LexicalQuery,
     QueryTerms,
+    TermCounts,
 )
 from llama_index_contextual.retrievers.periods import is_period
-from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 OPENING_CHARACTERS = 400
-ROWS_FILE = "rows.npy"
 
 _ORDINARY_CHUNKS = 10  # mean number of chunks of a document for which the weight is as set
 # Number of chunks of a document from which its own frequencies outweigh those of all documents. With 30 contracts gain
@@ -110,33 +106,16 @@ class DocumentIndex:
         stops = self.rows.searchsorted(documents, side="right").astype(np.int32)
         others = (stops - starts - 1)[where]
         rows, shared = chunks.astype(np.int32), np.zeros(len(chunks))
-        for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
-            places = holders.searchsorted(rows)
-            has_term = np.flatnonzero((holders.take(places, mode="clip") == rows) & (others > 0))
-            other_holders = (holders.searchsorted(stops) - holders.searchsorted(starts))[where[has_term]] - 1
-            probability = (len(holders) + 0.5) / (terms.size + 1)  # idf is -log of it
+        for number, term in enumerate(terms.known):
+            contains, values = terms.contributions(number, rows)
+            has_others = others[contains] > 0
+            has_term, values = np.flatnonzero(contains)[has_others], values[has_others]
+            other_holders = terms.frequencies_within(number, documents, starts, stops)[where[has_term]] - 1
+            probability = (terms.frequency(number) + 0.5) / (terms.size + 1)  # idf is -log of it
             within = (other_holders + _PRIOR_CHUNKS * probability) / (others[has_term] + _PRIOR_CHUNKS)
             ratio = np.log(within) / math.log(probability)
-            shared[has_term] += terms.counts[term] * values[places[has_term]] * (1 - ratio)
+            shared[has_term] += terms.counts[term] * values * (1 - ratio)
         return shared
-
-    def save(self, directory: Path) -> None:
-        """Write the index with its settings."""
-        self.lexical_index.save(directory)
-        buffer = io.BytesIO()
-        np.lib.format.write_array(buffer, self.rows, version=(1, 0))
-        files.write(directory / ROWS_FILE, buffer.getvalue())
-
-    @classmethod
-    def load(cls, directory: Path) -> Self:
-        """Open an index, memory-mapped.
-
-        Raises:
-            InputError: The directory has no index.
-        """
-        index = LexicalIndex.load(directory)
-        rows = np.load(directory / ROWS_FILE, mmap_mode="r")
-        return cls(index, np.asarray(rows))  # the same memory; indexing a `memmap` takes longer
 
 
 @dataclass
@@ -159,6 +138,18 @@ class DocumentIndexBuilder:
         self._entries.add([document_entry(nodes)])
         self._rows += [self._size] * len(nodes)
         self._size += 1
+
+    def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None, sizes: NDArray[np.int64]) -> None:
+        """Add documents that are indexed already.
+
+        Args:
+            counts: The terms of their entries.
+            live: Which of them to add; None for all.
+            sizes: Numbers of chunks of those that are added.
+        """
+        self._entries.add_counts(counts, live)
+        self._rows += np.repeat(np.arange(self._size, self._size + len(sizes)), sizes).tolist()
+        self._size += len(sizes)
 
     def build(self) -> DocumentIndex:
         """Return the index."""

@@ -82,6 +82,7 @@ def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
         source=hit.source,
         score=hit.get_score(),
         arithmetic=_arithmetic(ranking, hit.rank - 1),
+        shares={share.name: float(share.value) for share in _shares(ranking, hit.rank - 1) if share.formula},
         semantic=hit.semantic,
         lexical=hit.lexical,
         document=hit.document,

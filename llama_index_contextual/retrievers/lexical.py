@@ -121,7 +121,9 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         hits = Hits(rows, best.astype(np.float64))
         # The zero of the scale is 0: chunks without a term of the query count as 0 in the fusion.
         scale = functools.cache(lambda: Scale(0.0, float(all_scores.std())))  # used by fusion and by confidence
-        return Ranking(hits, self.docstore.ids, name="lexical", terms=terms, scale=scale, warnings=_warnings(terms))
+        return Ranking(
+            hits, self.docstore.ids, name="lexical", terms=terms, scale=scale, warnings=omission_warnings(terms)
+        )
 
     def specificity(self, text: str) -> float:
         """Return how specific a text is among the chunks; see `specificity_of`."""
@@ -171,7 +173,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         return retriever
 
 
-def _warnings(terms: QueryTerms) -> tuple[str, ...]:
+def omission_warnings(terms: QueryTerms) -> tuple[str, ...]:
+    """Return a warning if terms of a query are not searched."""
     if not terms.omitted:
         return ()
     limit, number = MAX_TERMS, MAX_TERMS + terms.omitted

@@ -8,6 +8,7 @@ reranks and responds.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import re
 import sqlite3
@@ -16,15 +17,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_args
+from typing import Any, NoReturn, TypeVar, get_args
 
+import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.indices.loading import load_index_from_storage
+from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
+from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import cached_property, new_lock, new_rlock, renewed
@@ -37,9 +40,11 @@ from llama_index_contextual.errors import (
     CorruptVersionError,
     InputError,
     NoVersionError,
+    Remedy,
 )
 from llama_index_contextual.models import is_same_model, model_name
-from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
+from llama_index_contextual.retrievers.acronyms import Acronyms, explained, most_frequent
+from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.base import (
     CheckedRetriever,
     RankingRetriever,
@@ -47,7 +52,7 @@ from llama_index_contextual.retrievers.base import (
     reported,
     with_terms,
 )
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
+from llama_index_contextual.retrievers.bm25 import LexicalIndex, TermCounts
 from llama_index_contextual.retrievers.confidence import JUDGED, RANKED, Judgement, judge
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.retrievers.explain import NEAR_MISSES, explain, explain_reranked
@@ -61,10 +66,13 @@ from llama_index_contextual.retrievers.queries import (
 )
 from llama_index_contextual.retrievers.rerank import LLM_RERANK, LLMReranker, Reranked, Reranker, Rerankers
 from llama_index_contextual.retrievers.response import Explanation, QueryBlend, RetrievalResponse, RetrievedChunk
-from llama_index_contextual.retrievers.semantic import SemanticRetriever
+from llama_index_contextual.retrievers.semantic import QueryEmbedder, SemanticRetriever
 from llama_index_contextual.storage.current import Stamp, parse_current, read_stamp, version_directory
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.export import INDEX_ID
 from llama_index_contextual.storage.filters import require_filters
+from llama_index_contextual.storage.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY
+from llama_index_contextual.storage.part import Part
 from llama_index_contextual.storage.version import OpenVersion
 
 T = TypeVar("T")
@@ -228,6 +236,15 @@ class ProjectRetriever(CheckedRetriever):
         """Return how specific a text is among the chunks of the live version; see `specificity_of`."""
         return self._indexes.run(lambda current: current.lexical.specificity(text) if current.has_lexical else None)
 
+    @property
+    def analyzer(self) -> Analyzer:
+        """The analyzer of the live version's lexical index; without this index, one for the project's language."""
+        return self._indexes.run(
+            lambda current: (
+                current.lexical.lexical_index.analyzer if current.has_lexical else Analyzer(self._config.language)
+            )
+        )
+
     def _prepare(self, current: SearchableVersion) -> tuple[RankingRetriever, Mode, list[str]]:
         """Return the retriever, the mode that it answers in, and warnings if that is not the requested one."""
         mode, warnings = current.usable_mode(self.mode)
@@ -334,6 +351,7 @@ class LiveIndexes:
         self._lock = new_lock()
         self._opened: SearchableVersion | None = None
         self._stamp: Stamp | None = None
+        self._embedder: QueryEmbedder | None = None
         renewed(self)
 
     def renew_after_fork(self) -> None:
@@ -360,12 +378,16 @@ class LiveIndexes:
                 stamp = read_stamp(self._project_dir)
                 if self._opened is not None and stamp == self._stamp:
                     return self._opened
-                self._opened = self._stamp = None
+                former, self._opened, self._stamp = self._opened, None, None  # its parts stay open for the next version
                 name = parse_current(self._project_dir, stamp).live
                 if name is None:
                     raise NoVersionError(
-                        f"Project {self._name!r} has no version yet; run `project.ingest([...])` first.",
+                        f"Project {self._name!r} has no version yet",
                         name=self._name,
+                        remedy=Remedy(
+                            "run `project.ingest([...])` first",
+                            "add documents with `llama-index-contextual ingest {project} FILES…`",
+                        ),
                     )
                 try:
                     opened = SearchableVersion(version_directory(self._project_dir, name), self._load_embed_model)
@@ -373,8 +395,16 @@ class LiveIndexes:
                     if read_stamp(self._project_dir) == stamp:
                         raise
                     continue  # a writer has published another version and removed this one
+                opened.embedder_of = self._embedder_of
                 self._opened, self._stamp = opened, stamp
+                del former
                 return opened
+
+    def _embedder_of(self, model: BaseEmbedding) -> QueryEmbedder:
+        """Return an embedder whose cache all versions share that are searched with the same model."""
+        if self._embedder is None or self._embedder.model is not model:
+            self._embedder = QueryEmbedder(model)
+        return self._embedder
 
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
         """Run a query on the live version, and again on the next one if a writer removes its files during the query."""
@@ -449,6 +479,7 @@ class SearchableVersion(OpenVersion):
         self._load_embed_model = load_embed_model
         self._lock = new_rlock()
         self._hybrid: tuple[tuple[Any, ...], HybridRetriever] | None = None
+        self.embedder_of: Callable[[BaseEmbedding], QueryEmbedder] = QueryEmbedder
 
     @cached_property
     def index(self) -> VectorStoreIndex:
@@ -459,13 +490,22 @@ class SearchableVersion(OpenVersion):
         """
         if not self.has_semantic:
             raise ConfigurationError(
-                "This version has no semantic index: create the project with faiss=True.", setting="faiss"
+                "This version has no semantic index",
+                setting="faiss",
+                remedy=Remedy(
+                    "create the project with faiss=True",
+                    "run `llama-index-contextual configure {project} faiss=true`, then `rebuild`",
+                ),
             )
         model = self.embed_model
         # Without transformations LlamaIndex creates a SentenceSplitter and loads its tokenizer: half a second for
         # something that an index which never changes does not use.
-        index = load_index_from_storage(self.storage_context, embed_model=model, transformations=[model])
-        return cast(VectorStoreIndex, index)
+        return VectorStoreIndex(
+            index_struct=IndexDict(index_id=INDEX_ID),
+            storage_context=self.storage_context,
+            embed_model=model,
+            transformations=[model],
+        )
 
     @cached_property
     def embed_model(self) -> BaseEmbedding:
@@ -487,25 +527,59 @@ class SearchableVersion(OpenVersion):
     @cached_property
     def semantic(self) -> SemanticRetriever:
         """The semantic retriever."""
-        return SemanticRetriever(self.index)
+        return SemanticRetriever(self.index, embedder=self.embedder_of(self.embed_model))
 
     @cached_property
     def lexical(self) -> LexicalRetriever:
         """The lexical retriever."""
-        return LexicalRetriever(LexicalIndex.load(self.bm25_directory), self.docstore)
+        if self.is_remote:
+            # Imported here, because a version in files needs none of it.
+            from llama_index_contextual.retrievers.remote import RemoteLexicalIndex, RemoteLexicalRetriever
+
+            analyzer = Analyzer(self.manifest.config["language"], has_periods=True)
+            chunks: Any = self.docstore
+            return RemoteLexicalRetriever(RemoteLexicalIndex(analyzer, self.parts), chunks)
+        return LexicalRetriever(self._terms(BM25_DIRECTORY), self.docstore)
 
     @cached_property
     def documents(self) -> DocumentLeg | None:
         """The index of documents; None if the version has none."""
         if not self.has_documents:
             return None
-        return DocumentLeg(DocumentIndex.load(self.documents_directory), self.docstore)
+        return DocumentLeg(DocumentIndex(self._terms(DOCUMENTS_DIRECTORY), self._documents_of_rows()), self.docstore)
+
+    def _terms(self, name: str) -> LexicalIndex:
+        """Return the index with the given name over all parts."""
+        if self.is_of_earlier_format:
+            return LexicalIndex.load(self.directory / name)
+        parts = []
+        for one in self.parts:
+            part, of_chunks = one.part, name == BM25_DIRECTORY
+            texts = len(part.document_of) if of_chunks else int(np.count_nonzero(part.chunks_of))
+            counts = part.shared(name, functools.partial(TermCounts.load, part.directory / name, texts))
+            parts.append((counts, one.live if of_chunks else one.live_entries))
+        return LexicalIndex(Analyzer(self.manifest.config["language"], has_periods=True), parts)
+
+    def _documents_of_rows(self) -> NDArray[np.int32]:
+        """Return for each row the number of its document among the documents with chunks."""
+        of_parts = (
+            part.part.chunks_of if part.live_documents is None else part.part.chunks_of[part.live_documents]
+            for part in self.parts
+        )
+        sizes = np.concatenate([np.zeros(0, dtype=np.int64), *of_parts])
+        sizes = sizes[sizes > 0]
+        return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
     @cached_property
     def acronyms(self) -> Acronyms:
         """The acronyms that the version's texts explain."""
-        texts = (node.get_content(MetadataMode.NONE) for node in self.docstore.iterate())
-        return Acronyms(find_acronyms(texts))
+        pairs = (
+            pair
+            for part in self.parts
+            for row, pair in part.part.shared("acronyms", functools.partial(_acronyms_of, part.part))
+            if part.is_live(row)
+        )
+        return Acronyms(most_frequent(pairs))
 
     @cached_property
     def metadata_values(self) -> Mapping[str, Sequence[str | int | float]]:
@@ -547,6 +621,12 @@ class SearchableVersion(OpenVersion):
         used: Mode = "semantic" if has["semantic"] else "lexical"
         missing = " and ".join(name for name, exists in has.items() if not exists)
         return used, [f"Mode {requested!r} was requested, but there is no {missing} index: answered with {used!r}."]
+
+
+def _acronyms_of(part: Part) -> list[tuple[int, tuple[str, str]]]:
+    """Return the acronyms that the texts of a part explain, with the row of the text."""
+    nodes = part.docstore.iterate_positions()
+    return [(position - 1, pair) for position, node in nodes for pair in explained(node.get_content(MetadataMode.NONE))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -628,7 +708,7 @@ class Candidates:
         if self.hits and not reranked.hits:
             warnings.append(
                 f"The reranker dropped all {len(self.hits)} hits: none has a probability of at least"
-                f" rerank_threshold={self.request.threshold:g}."
+                f" {self.request.threshold:g}, the setting `rerank_threshold`."
             )
             judgement = judgement and Judgement((), 0.0, "none")
         explanations, near_misses = self.explanations, self.near_misses

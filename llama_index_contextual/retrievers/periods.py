@@ -13,9 +13,10 @@ the month, unless it would be above 12.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import compress
+from typing import NamedTuple
 
 _MONTH_NAMES = (
     *("January", "February", "March", "April", "May", "June"),
@@ -57,6 +58,14 @@ _PERIOD_TERM = re.compile(r"fy\d{4}|\d{4}q[1-4]")
 _NUMERIC_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2((?:19|20)\d\d)")
 
 
+class Period(NamedTuple):
+    """A year, quarter or date that is named in a text: its term, and the positions of its first and last token."""
+
+    term: str
+    first: int
+    last: int
+
+
 def periods(words: Sequence[str]) -> list[str]:
     """Return the terms of the periods that several tokens of a text name together, in order, with repetitions.
 
@@ -67,18 +76,26 @@ def periods(words: Sequence[str]) -> list[str]:
         >>> periods("fiscal years 2018 and 2017 ; second quarter of 2018 ; year ended May 31 2018".split())
         ['fy2018', 'fy2017', '2018q2', '2018-05-31', 'fy2018']
     """
-    terms: list[str] = []
+    return [period.term for period in find_periods(words)]
+
+
+def find_periods(words: Sequence[str]) -> Iterator[Period]:
+    """Yield the periods that several tokens of a text name together, in order.
+
+    Example:
+        >>> list(find_periods("the second quarter of 2018".split()))
+        [Period(term='2018q2', first=1, last=4)]
+    """
     for at in compress(range(len(words)), map(_IS_ANCHOR, words)):
         if words[at] in _MONTH_WORDS:
-            terms += _date_terms(words, at)
+            yield from _dates(words, at)
         elif (word := words[at].lower()) in ("fiscal", "fy"):
-            terms += _fiscal_years(words, at)
+            yield from _fiscal_years(words, at)
         elif word in _QUARTERS:
-            terms += _quarter(words, at, at, _QUARTERS[word])
+            yield from _quarter(words, at, at, _QUARTERS[word])
         else:
             first = at - 2 if _word(words, at - 1) == "fiscal" else at - 1
-            terms += _quarter(words, first, at, _ORDINALS.get(_word(words, first), 0))
-    return terms
+            yield from _quarter(words, first, at, _ORDINALS.get(_word(words, first), 0))
 
 
 def period_token(token: str) -> tuple[str, ...]:
@@ -138,46 +155,49 @@ def _day(year: int, month: int, day: int) -> date | None:
         return None
 
 
-def _date_terms(words: Sequence[str], at: int) -> list[str]:
-    """Return the terms of "May 31, 2018" or "31 May 2018", and of a year or quarter that it ends."""
+def _dates(words: Sequence[str], at: int) -> Iterator[Period]:
+    """Yield "May 31, 2018" or "31 May 2018", and a year or quarter that it ends."""
     after, before = _word(words, at + 1), _word(words, at - 1)
     if (number := _DAY.fullmatch(after)) and _YEAR.fullmatch(_word(words, at + 2)):
-        start, year = at, words[at + 2]
+        start, last = at, at + 2
     elif (number := _DAY.fullmatch(before)) and _YEAR.fullmatch(after):
-        start, year = at - 1, words[at + 1]
+        start, last = at - 1, at + 1
     else:
-        return []
-    day = _day(int(year), _MONTHS[words[at][:3].lower()], int(number[1]))
+        return
+    day = _day(int(words[last]), _MONTHS[words[at][:3].lower()], int(number[1]))
     if day is None:
-        return []
-    terms = [day.isoformat()]
+        return
+    yield Period(day.isoformat(), start, last)
     while _word(words, start - 1) in _WEEKDAYS or _word(words, start - 1) == "on":
         start -= 1
     if _word(words, start - 1) not in ("ended", "ending"):
-        return terms
-    kind = _word(words, start - 2)
-    kind = _ENDS.get((_word(words, start - 3), kind), kind)
+        return
+    first, kind = start - 2, _word(words, start - 2)
+    if of_two_words := _ENDS.get((_word(words, start - 3), kind)):
+        first, kind = start - 3, of_two_words
     if kind == "year":
-        terms += [f"fy{day.year}", f"fy{day.year - 1}"] if day.month == 1 else [f"fy{day.year}"]
+        yield Period(f"fy{day.year}", first, last)
+        if day.month == 1:
+            yield Period(f"fy{day.year - 1}", first, last)
     if kind == "quarter":
-        terms.append(f"{day.year}q{(day.month + 2) // 3}")
-    return terms
+        yield Period(f"{day.year}q{(day.month + 2) // 3}", first, last)
 
 
-def _fiscal_years(words: Sequence[str], at: int) -> list[str]:
-    """Return the terms of "fiscal 2018", "fiscal years 2018, 2017 and 2016" or "2018 fiscal year"."""
+def _fiscal_years(words: Sequence[str], at: int) -> Iterator[Period]:
+    """Yield the years of "fiscal 2018", "fiscal years 2018, 2017 and 2016" or "2018 fiscal year"."""
     has_year = _word(words, at + 1) in ("year", "years")
     if has_year and _YEAR.fullmatch(_word(words, at - 1)):
-        return [f"fy{words[at - 1]}"]
-    terms, at = [], at + 1 + has_year
+        yield Period(f"fy{words[at - 1]}", at - 1, at + 1)
+        return
+    first, at = at, at + 1 + has_year
     while _YEAR.fullmatch(year := _word(words, at)):
-        terms.append(f"fy{year}")
+        yield Period(f"fy{year}", first, at)
         at += 2 if _word(words, at + 1) in _BETWEEN_YEARS else 1
-    return terms
+        first = at
 
 
-def _quarter(words: Sequence[str], first: int, last: int, number: int) -> list[str]:
-    """Return the term of a quarter whose year follows or precedes its name.
+def _quarter(words: Sequence[str], first: int, last: int, number: int) -> Iterator[Period]:
+    """Yield a quarter whose year follows or precedes its name.
 
     Args:
         words: The tokens of the text.
@@ -186,13 +206,13 @@ def _quarter(words: Sequence[str], first: int, last: int, number: int) -> list[s
         number: The number of the quarter; 0 if it has none.
     """
     if not number:
-        return []
+        return
     at = last + 1
     while _word(words, at) in _BEFORE_YEAR:
         at += 1
-    for word in (_word(words, at), _word(words, first - 1)):
-        if _YEAR.fullmatch(word):
-            return [f"{word}q{number}"]
-        if match := _FISCAL_YEAR.fullmatch(word):
-            return [f"{_full_year(match[1])}q{number}"]
-    return []
+    for place in (at, first - 1):
+        word = _word(words, place)
+        if match := _YEAR.fullmatch(word) or _FISCAL_YEAR.fullmatch(word):
+            year = int(word) if match.re is _YEAR else _full_year(match[1])
+            yield Period(f"{year}q{number}", min(place, first), max(place, last))
+            return

@@ -113,7 +113,7 @@ def require_positive(k: object, name: str = "top_k", what: str = "result") -> in
     except TypeError:
         number = None
     if number is None:
-        raise InputError(f"{name} is {k!r}: pass a whole number of at least 1.", value=k)
+        raise InputError(f"{name} is {k!r}: it must be a whole number of at least 1.", value=k)
     if number < 1:
         raise InputError(f"{name} is {number}: request at least one {what}.", value=k)
     return number

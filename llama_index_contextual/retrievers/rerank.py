@@ -31,7 +31,7 @@ from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError
+from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
 from llama_index_contextual.models import model_name
 from llama_index_contextual.node_parser.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.retrievers.response import Reranking, RetrievedChunk
@@ -119,7 +119,9 @@ class Rerankers:
         if name != LLM_RERANK:
             return CrossEncoderReranker(name)
         if self._load_llm is None:
-            raise ConfigurationError("rerank='llm' needs an LLM: search through a project.", setting="rerank")
+            raise ConfigurationError(
+                "The setting `rerank` is 'llm', which needs an LLM: search through a project.", setting="rerank"
+            )
         return LLMReranker(self._load_llm, timeout=timeout)
 
 
@@ -277,7 +279,8 @@ class CrossEncoderReranker(Reranker):
 
     def _unusable(self, why: str) -> ModelError:
         return ModelError(
-            f"The reranker {self.name!r} {why}: choose another cross-encoder, or set rerank={LLM_RERANK!r}.",
+            f"The reranker {self.name!r} {why}: choose another cross-encoder, or {LLM_RERANK!r} for the setting"
+            f" `rerank`.",
             setting="rerank",
         )
 
@@ -299,7 +302,7 @@ def _load(name: str, device: str | None) -> tuple[Any, Any]:
         reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise ModelError(
             f"The reranker {name!r} cannot be loaded ({reason}): name a cross-encoder of the Hugging Face hub or the"
-            f" folder of one, or set rerank={LLM_RERANK!r}.",
+            f" folder of one in the setting `rerank`, or {LLM_RERANK!r}.",
             setting="rerank",
         ) from error
 
@@ -484,8 +487,9 @@ class LLMReranker(Reranker, PromptMixin):
         except TimeoutError as error:
             raise ModelError(
                 f"{model_name(llm)!r} did not sort the passages within {self.timeout:g} seconds: increase call_timeout,"
-                f" reduce rerank_candidates, or set rerank=None.",
+                f" reduce rerank_candidates",
                 setting="rerank",
+                remedy=Remedy("or set rerank=None", "or run `llama-index-contextual configure {project} rerank=null`"),
             ) from error
         except ContextualError:
             raise  # has a readable message already

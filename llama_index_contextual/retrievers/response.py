@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
 
@@ -237,6 +237,7 @@ class Explanation:
         source: Location in its document.
         score: Score of the ranking, or of the reranker.
         arithmetic: Calculation of the score before reranking, as text.
+        shares: Summands of the score before reranking, by name, as in the text; none if one index was searched.
         semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
         lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
         document: Score and rank of its document, or None.
@@ -262,6 +263,7 @@ class Explanation:
     missing: tuple[str, ...] = ()
     why_not: str | None = None
     reranking: Reranking | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         legs = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
@@ -390,15 +392,18 @@ class RetrievalResponse:
     def _repr_html_(self) -> str:
         texts = [_shorten(chunk.excerpt(self.query, 300), 300) for chunk in self.results]
         contexts = [_shorten(chunk.written_context or chunk.context or "", 200) for chunk in self.results]
+        cell = '<td style="text-align: left; vertical-align: top">'  # Jupyter aligns cells to the right
         rows = "".join(
-            f"<tr><td>{chunk.rank}</td><td>{escape(str(chunk.source))}</td><td>{chunk.score:.4f}</td>"
-            f"<td><i>{escape(context)}</i><br>{escape(text)}</td></tr>"
+            f"<tr>{cell}{chunk.rank}</td>{cell}{escape(str(chunk.source))}</td>{cell}{chunk.score:.4f}</td>"
+            f"{cell}<i>{escape(context)}</i><br>{escape(text)}</td></tr>"
             for chunk, context, text in zip(self.results, contexts, texts, strict=True)
         )
+        columns = ("#", "source", "score", "context, text")
+        heads = "".join(f'<th style="text-align: left">{column}</th>' for column in columns)
         warnings = "".join(f"<p>{escape(visible(warning))}</p>" for warning in self.warnings)
         return (
             f"<p><b>{escape(_shorten(self.query[: 2 * _WIDTH], _WIDTH))}</b> ({escape(self.mode_used)})</p>{warnings}"
-            f"<table><tr><th>#</th><th>source</th><th>score</th><th>context, text</th></tr>{rows}</table>"
+            f"<table><tr>{heads}</tr>{rows}</table>"
         )
 
 
@@ -432,5 +437,9 @@ def _visible_line(line: str) -> str:
 
 
 def _shorten(text: str, width: int = 90) -> str:
+    """Return the text on one line, cut between words unless a word is longer than a third of the width."""
     line = visible(text)
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    if len(line) <= width:
+        return line
+    space = line.rfind(" ", 2 * width // 3, width)
+    return f"{line[: space if space > 0 else width - 1]}…"

@@ -49,6 +49,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         similarity_top_k: Number of results of `retrieve`.
         filters: Only nodes that pass are ranked.
         embed_model: Embeds the query; None for the model of the index.
+        embedder: The same with a cache, which other retrievers may share; None for a cache of its own.
 
     Raises:
         InputError: The index has another kind of vector store.
@@ -61,6 +62,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         similarity_top_k: int = 20,
         filters: MetadataFilters | None = None,
         embed_model: BaseEmbedding | None = None,
+        embedder: QueryEmbedder | None = None,
         callback_manager: CallbackManager | None = None,
         object_map: dict[str, Any] | None = None,
         verbose: bool = False,
@@ -79,7 +81,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             verbose=verbose,
         )
         self._store: UnitFaissVectorStore = index.vector_store
-        self._embedder = QueryEmbedder(self._embed_model)
+        self._embedder = embedder or QueryEmbedder(self._embed_model)
         self._sample: tuple[int, NDArray[np.float32] | None] | None = None
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
@@ -165,6 +167,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         """Return mean and standard deviation of the similarities to all chunks, or to a sample of them."""
         if len(ranked.rows) == 0:
             return Scale(0.0, 0.0)
+        if ranked.moments is not None:
+            return Scale(*ranked.moments)
         if ranked.everything is not None:
             similarities = ranked.everything
         elif (sample := self._sample_vectors()) is not None:
@@ -209,7 +213,7 @@ class QueryEmbedder:
     """
 
     def __init__(self, model: BaseEmbedding) -> None:
-        self._original = model
+        self.model = model
         self._cache: LRUCache[bytes, list[float]] = LRUCache(_CACHE_SIZE)
         # Without `self`: a reference cycle would keep the embedder alive until the next garbage collection.
         self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
@@ -273,7 +277,7 @@ class QueryEmbedder:
             numbers = np.zeros(0)
         if numbers.ndim == 1 and len(numbers) and np.isfinite(numbers).all():
             return embedding if isinstance(embedding, list) else numbers.tolist()
-        name, size = model_name(self._original), f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
+        name, size = model_name(self.model), f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
         raise ModelError(
             f"The embedding model {name!r} did not return finite numbers ({size}): run the same query again,"
             f" or choose another model.",
@@ -283,7 +287,7 @@ class QueryEmbedder:
     def _model_error(self, error: Exception) -> ModelError:
         if isinstance(error, ModelError):
             return ModelError(str(error), setting=error.setting)
-        message = describe(error, setting="embed_model", model=model_name(self._original))
+        message = describe(error, setting="embed_model", model=model_name(self.model))
         return ModelError(message, setting="embed_model")
 
 

@@ -1,4 +1,4 @@
-"""Comparison of a version with its manifest, before any library parses one of its files."""
+"""Comparison of versions and parts with their manifests, before any library parses one of their files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Literal
 
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.headers import check_faiss, check_npy
-from llama_index_contextual.storage.manifest import MANIFEST, Manifest, damage_error
+from llama_index_contextual.storage.manifest import (
+    MANIFEST,
+    PART_MANIFEST,
+    PARTS,
+    Files,
+    Manifest,
+    PartEntry,
+    PartManifest,
+    damage_error,
+)
 
 Check = Literal["size", "xxh3", "sha256"]
 """How to compare a file: by its size only, by a fast checksum, or by a cryptographic one."""
@@ -21,24 +30,70 @@ def read_manifest(directory: Path) -> Manifest:
         FormatError: The manifest was written by a newer release.
     """
     shown = _shown(directory, MANIFEST)
-    try:
-        manifest = Manifest.from_json(files.read(directory / MANIFEST), file=shown)
-    except FileNotFoundError as error:
-        raise damage_error(shown, "is missing") from error
-    except OSError as error:
-        raise damage_error(shown, f"cannot be read ({error.strerror})") from error
+    manifest = Manifest.from_json(_content(directory / MANIFEST, shown), file=shown)
     if manifest.version != directory.name:
         raise damage_error(shown, f"belongs to version {manifest.version}")
     return manifest
 
 
-def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
-    """Compare every file of a version with its manifest.
+def part_directory(version_directory: Path, name: str) -> Path:
+    """Return the directory of a part of a version."""
+    return version_directory.parent.parent / PARTS / name
+
+
+def read_part(directory: Path, entry: PartEntry) -> PartManifest:
+    """Read the manifest of a part.
+
+    Args:
+        directory: Directory of the part.
+        entry: Its entry in the manifest of a version.
+
+    Raises:
+        CorruptVersionError: The manifest is missing or damaged, or is not the one that the version names.
+        FormatError: The manifest was written by a newer release.
+    """
+    shown = _shown(directory, PART_MANIFEST)
+    content = _content(directory / PART_MANIFEST, shown)
+    manifest = PartManifest.from_json(content, file=shown)
+    if manifest.part != directory.name:
+        raise damage_error(shown, f"belongs to part {manifest.part}")
+    if files.xxh3_of(content) != entry.xxh3:
+        raise damage_error(shown, "is not the one that the version was published with")
+    return manifest
+
+
+def check_version(directory: Path, check: Check) -> Manifest:
+    """Compare a version and its parts with their manifests, and return that of the version.
+
+    Raises:
+        CorruptVersionError: A file is missing or has changed.
+        FormatError: A manifest was written by a newer release.
+    """
+    manifest = read_manifest(directory)
+    check_contents(directory, manifest.files, check)
+    for entry in manifest.parts:
+        place = part_directory(directory, entry.name)
+        check_contents(place, read_part(place, entry).files, check)
+    return manifest
+
+
+def check_contents(directory: Path, described: Files, check: Check) -> None:
+    """Compare files with their description, and their headers with their sizes.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
     """
-    for name, expected in manifest.files.items():
+    check_files(directory, described, check)
+    check_headers(directory, described)
+
+
+def check_files(directory: Path, described: Files, check: Check) -> None:
+    """Compare files with their description.
+
+    Raises:
+        CorruptVersionError: A file is missing or has changed.
+    """
+    for name, expected in described.items():
         path, shown = directory / name, _shown(directory, name)
         if not path.is_file():
             raise damage_error(shown, "is missing")
@@ -48,17 +103,26 @@ def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
             raise damage_error(shown, "has changed since it was published")
 
 
-def check_headers(directory: Path, manifest: Manifest) -> None:
+def check_headers(directory: Path, described: Files) -> None:
     """Compare the headers of the indexes with the sizes of their files.
 
     Raises:
         CorruptVersionError: A header does not match the size of its file.
     """
-    for name in manifest.files:
+    for name in described:
         if name.endswith(".faiss"):
             check_faiss(directory / name, shown=_shown(directory, name))
         elif name.endswith(".npy"):
             check_npy(directory / name, shown=_shown(directory, name))
+
+
+def _content(path: Path, shown: str) -> bytes:
+    try:
+        return files.read(path)
+    except FileNotFoundError as error:
+        raise damage_error(shown, "is missing") from error
+    except OSError as error:
+        raise damage_error(shown, f"cannot be read ({error.strerror})") from error
 
 
 def _shown(directory: Path, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The file CURRENT, which names the live version, and the directories in versions/.
+"""The file CURRENT, which names the live version, and the directories in versions/ and parts/.
 
 v000003                 the live version, or `none`
 newest v000005          the newest version that was ever live; newer directories were never finished
@@ -14,8 +14,10 @@ from pathlib import Path
 
 import xxhash
 
-from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.check import read_manifest
+from llama_index_contextual.storage.manifest import PART_MANIFEST, PARTS, PartEntry, PartManifest
 
 CURRENT = "CURRENT"
 VERSIONS = "versions"
@@ -23,6 +25,7 @@ BUILDING = ".building"
 REMOVED = ".removed"
 
 _NAME = re.compile(r"v\d{6,}")
+_PART = re.compile(r"p(\d{6,})(-\d+)?")  # with the number of the version that it was written for
 _NONE = "none"
 _CONTENT = re.compile(
     rb"(?P<live>v\d{6,}|none)\n?|"
@@ -150,16 +153,63 @@ def leftovers(project_dir: Path) -> list[Path]:
             *(version_directory(project_dir, name) for name in directories(project_dir) if name not in published),
             *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
             *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
+            *unused_parts(project_dir),
             *project_dir.glob(f"*{files.NEW}"),
             *project_dir.glob(f"*{files.NEW}-journal"),  # of a ledger that was being written
         ]
     )
 
 
-def remove_leftovers(project_dir: Path) -> None:
-    """Remove leftovers of interrupted writers; the caller must hold the project's write lock."""
+def unused_parts(project_dir: Path) -> list[Path]:
+    """Return the directories in parts/ that no published version names; none if a manifest cannot be read."""
+    directory = project_dir / PARTS
+    if not directory.is_dir():
+        return []
+    used: set[str] = set()
+    for name in version_names(project_dir):
+        try:
+            used.update(entry.name for entry in read_manifest(version_directory(project_dir, name)).parts)
+        except (CorruptVersionError, FormatError):
+            if version_directory(project_dir, name).is_dir():
+                return []
+    return sorted(path for path in directory.iterdir() if path.name not in used)
+
+
+def remove_unused_parts(project_dir: Path) -> None:
+    """Remove the parts that no published version names."""
+    for path in unused_parts(project_dir):
+        files.remove_tree(path)
+
+
+def remove_leftovers(project_dir: Path) -> dict[str, PartEntry]:
+    """Remove leftovers of interrupted writers; the caller must hold the project's write lock.
+
+    Merged parts that were finished for a version that was never published are kept, so that the next writer can use
+    them; those that it does not use are removed when its version is published.
+
+    Returns:
+        These parts, by the checksum of what they were merged from.
+    """
+    merged: dict[str, PartEntry] = {}
+    newest = max((number(name) for name in (*version_names(project_dir), _newest(project_dir)) if name), default=0)
     for path in leftovers(project_dir):
-        (files.remove_tree if path.is_dir() else files.remove)(path)
+        if (match := _PART.fullmatch(path.name)) and int(match[1]) > newest and (part := _merged_part(path)):
+            merged[part[0]] = part[1]
+        else:
+            (files.remove_tree if path.is_dir() else files.remove)(path)
+    return merged
+
+
+def _merged_part(path: Path) -> tuple[str, PartEntry] | None:
+    """Return the checksum of what a part was merged from, and its entry; None if it is damaged or was not merged."""
+    try:
+        content = files.read(path / PART_MANIFEST)
+        manifest = PartManifest.from_json(content, file=f"{PARTS}/{path.name}/{PART_MANIFEST}")
+    except (OSError, CorruptVersionError, FormatError):
+        return None  # like any other leftover
+    if manifest.merged_from is None or manifest.part != path.name:
+        return None
+    return manifest.merged_from, PartEntry(name=path.name, xxh3=files.xxh3_of(content))
 
 
 def remove_version(project_dir: Path, name: str) -> None:

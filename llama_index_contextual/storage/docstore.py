@@ -1,4 +1,4 @@
-"""Document store in SQLite, which fetches the nodes of a result with one query and evaluates filters in SQL.
+"""Document store in SQLite, which fetches the nodes of a result with one query and evaluates filters on columns.
 
 The order of the nodes' positions is the order of the rows in the FAISS and BM25 indexes. Segments, the parents of
 chunks, are not stored: they are assembled from their chunks on demand, with links to them, for `AutoMergingRetriever`.
@@ -6,11 +6,13 @@ chunks, are not stored: they are assembled from their chunks on demand, with lin
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from fsspec import AbstractFileSystem
@@ -21,10 +23,11 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.forks import cached_property, new_lock
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.filters import to_sql
+from llama_index_contextual.storage.filters import Column, FieldTest, evaluate, valid_filters
 from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write
 from llama_index_contextual.storage.node_rows import COLUMNS, StoredText, node_of, packer, row_of, unpacker
 from llama_index_contextual.storage.storable import require_storable
@@ -44,7 +47,7 @@ _INSERT = (
     " body = excluded.body"
 )
 _COLUMNS = ", ".join(COLUMNS)
-_PARENT = f"json_extract(body, '$.relationships.\"{NodeRelationship.PARENT.value}\".node_id')"
+PARENT_SQL = f"json_extract(body, '$.relationships.\"{NodeRelationship.PARENT.value}\".node_id')"
 _OF_ONE_CHUNK = frozenset(
     {keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_GIVEN, keys.CONTEXT_WRITTEN_AT, keys.CHUNK_INDEX}
     | {keys.TOKEN_COUNT, keys.TABLE_HEAD, keys.SOURCE_LINE, keys.PAGE_END}
@@ -52,6 +55,13 @@ _OF_ONE_CHUNK = frozenset(
 FRAMES = "contextual/documents"
 """Collection of the data that no chunk contains; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
+_ALWAYS_INDEXED = 1_000  # number of different values of a key that are indexed regardless of the number of nodes
+_SHARE_INDEXED = 4  # and from there one for so many nodes
+_ALWAYS_CHARACTERS = 100_000  # number of characters of all different values of a key that are indexed regardless
+_CHARACTERS_PER_NODE = 32
+_KEPT_COLUMNS = 8
+_KEPT_MASKS = 32
+_LONGEST_NAME = 20_000  # characters of filters whose mask is kept
 
 
 class SQLiteDocumentStore(KVDocumentStore):
@@ -201,6 +211,47 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Return a JSON object that was stored with `put_extra`, or None."""
         return self._kv.get(key, collection)
 
+    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
+        """Store the records of the documents, in the order of their nodes."""
+        with self._lock, self._kv.transaction() as connection:
+            connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, record TEXT NOT NULL)")
+            rows = ((json.dumps(record, ensure_ascii=False),) for record in records)
+            connection.executemany("INSERT INTO documents (record) VALUES (?)", rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records that `write_records` has stored."""
+        return [json.loads(row[0]) for row in self._kv.query("SELECT record FROM documents ORDER BY number")]
+
+    def copy_from(self, source: SQLiteDocumentStore, live: NDArray[np.bool_] | None, doc_ids: set[str]) -> None:
+        """Append nodes of another store, and the data of their documents, without parsing them.
+
+        Args:
+            source: A store whose positions are 1, 2, 3, …
+            live: Which of its nodes to copy; None for all.
+            doc_ids: Ids of the documents whose data to copy.
+        """
+        with self._lock, self._kv.transaction() as connection:
+            self._ids = self._rows = self._parents = None
+            shapes = {
+                number: _shape_number(connection, body)
+                for number, body in source._kv.query("SELECT shape, body FROM shapes")
+            }
+            last = 0
+            while rows := source._kv.query(
+                "SELECT id, doc_id, start_char, end_char, text, metadata, body, shape, position FROM nodes"
+                " WHERE position > ? ORDER BY position LIMIT 512",
+                (last,),
+            ):
+                last = rows[-1][-1]
+                connection.executemany(
+                    "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, shape)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    ((*row[:7], shapes[row[7]]) for row in rows if live is None or live[row[8] - 1]),
+                )
+            frames = source._kv.query("SELECT key, value FROM kv WHERE collection = ?", (FRAMES,))
+            kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)
+            connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", kept_frames)
+
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
         self._kv.close()
@@ -227,8 +278,7 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
         """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them."""
-        unpack = unpacker()
-        nodes = {row[0]: self._node(row, unpack) for row in self._fetch(_COLUMNS, node_ids)}
+        nodes = {node.node_id: node for _, node in self.nodes_at(node_ids)}
         for node_id in dict.fromkeys(node_ids):
             if node_id in nodes:
                 continue
@@ -298,13 +348,126 @@ class SQLiteDocumentStore(KVDocumentStore):
         return [self._rows[node_id] for node_id in node_ids]
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the nodes that pass the filters, sorted by position, or None without filters."""
-        condition = to_sql(filters)
-        if condition is None:
+        """Return a mask of the nodes that pass the filters, sorted by position, or None without filters.
+
+        A store that is read-only keeps the columns and the masks that were used last.
+        """
+        filters = valid_filters(filters)
+        if filters is None:
             return None
-        sql, parameters = condition
-        rows = self._kv.query(f"SELECT {sql} FROM nodes ORDER BY position", parameters)
-        return np.fromiter((row[0] for row in rows), dtype=np.bool_, count=len(rows))
+        if not self.read_only:
+            return evaluate(filters, self._count_nodes(), self._scan)
+        name = repr(filters)  # with every value in full
+        if (packed := self._masks.get(name)) is not None:
+            return np.unpackbits(packed, count=self._number_of_rows).view(np.bool_)
+        mask = evaluate(filters, self._number_of_rows, self._rows_that_pass)
+        if len(name) <= _LONGEST_NAME:
+            self._masks.put(name, np.packbits(mask))
+        return mask
+
+    def _rows_that_pass(self, test: FieldTest) -> NDArray[np.bool_]:
+        """Return which rows of a read-only store pass a test."""
+        column = self._columns.get(test.key)
+        if column is None:
+            column = self._read_column(test.key)
+            self._columns.put(test.key, column)
+        return self._scan(test) if column == "large" else test.mask(column)
+
+    def _scan(self, test: FieldTest) -> NDArray[np.bool_]:
+        """Return which rows pass a test, without keeping the values of its key."""
+        masks = [np.zeros(0, dtype=np.bool_)]
+        for _, block in self._metadata_blocks():
+            present = [test.key in metadata for metadata in block]
+            values = [metadata[test.key] for metadata in block if test.key in metadata]
+            codes = np.full(len(block), len(values))
+            codes[present] = np.arange(len(values))
+            masks.append(test.mask(Column(values, codes)))
+        return np.concatenate(masks)
+
+    def _metadata_blocks(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield the metadata of nodes sorted by position, and the row of the first of them."""
+        row, last = 0, -1
+        while nodes := self._kv.query(
+            "SELECT metadata, position FROM nodes WHERE position > ? ORDER BY position LIMIT 1024", (last,)
+        ):
+            yield row, [json.loads(metadata) for metadata, _ in nodes]
+            row, last = row + len(nodes), nodes[-1][-1]
+
+    def _read_column(self, key: str) -> Column | Literal["large"]:
+        """Return the values of a key, from the index or else from the nodes, unless they are too large to be kept."""
+        if self._indexed_keys is not None:
+            if not self._indexed_keys.get(key, True):
+                return "large"
+            fields = self._kv.query("SELECT type, value, rows FROM fields WHERE key = ?", (key,))
+            values = [_decoded(kind, value) for kind, value, _ in fields]
+            rows = [np.frombuffer(of_value, dtype=np.int32) for _, _, of_value in fields]
+        else:
+            of_key = _KeyValues(self._number_of_rows)
+            for row, block in self._metadata_blocks():
+                for at, metadata in enumerate(block, row):
+                    if key in metadata and not of_key.add(metadata[key], at):
+                        return "large"
+            values = [_decoded(kind, value) for kind, value in of_key.rows]
+            rows = [np.frombuffer(of_value, dtype=np.intc) for of_value in of_key.rows.values()]
+        codes = np.full(self._number_of_rows, len(values), dtype=np.min_scalar_type(len(values)))
+        for code, of_value in enumerate(rows):
+            codes[of_value] = code
+        return Column(values, codes)
+
+    @cached_property
+    def _columns(self) -> LRUCache[str, Column | Literal["large"]]:
+        return LRUCache(_KEPT_COLUMNS)
+
+    @cached_property
+    def _masks(self) -> LRUCache[str, NDArray[np.uint8]]:
+        return LRUCache(_KEPT_MASKS)
+
+    @cached_property
+    def _indexed_keys(self) -> dict[str, bool] | None:
+        """The metadata keys of a published store, and whether their values are indexed; None without an index."""
+        if not self._kv.query("SELECT 1 FROM sqlite_master WHERE name = 'fields'"):
+            return None
+        return dict(self._kv.query("SELECT key, max(type IS NOT NULL) FROM fields GROUP BY key"))
+
+    @cached_property
+    def _number_of_rows(self) -> int:
+        return self._count_nodes()
+
+    def _count_nodes(self) -> int:
+        ((number,),) = self._kv.query("SELECT count(*) FROM nodes")
+        return int(number)
+
+    def index_metadata(self) -> None:
+        """Index the values of the metadata keys, so that filters need not read every node.
+
+        Keys with long values, or with different ones for most nodes, are not indexed: such an index would be as large
+        as the nodes.
+        """
+        size = self._count_nodes()
+        indexed: dict[str, _KeyValues] = {}
+        skipped: set[str] = set()
+        for row, block in self._metadata_blocks():
+            for at, metadata in enumerate(block, row):
+                for key, value in metadata.items():
+                    if key in skipped:
+                        continue
+                    if key not in indexed:
+                        indexed[key] = _KeyValues(size)
+                    if not indexed[key].add(value, at):
+                        skipped.add(key)
+                        del indexed[key]
+        with self._lock, self._kv.transaction() as connection:
+            connection.execute("CREATE TABLE fields (key TEXT NOT NULL, type TEXT, value, atom, rows BLOB)")
+            connection.execute("CREATE INDEX fields_of_key ON fields (key)")
+            connection.executemany("INSERT INTO fields (key) VALUES (?)", ((key,) for key in sorted(skipped)))
+            connection.executemany(
+                "INSERT INTO fields (key, type, value, rows) VALUES (?, ?, ?, ?)",
+                (
+                    (key, *field, rows.tobytes())
+                    for key, of_key in indexed.items()
+                    for field, rows in of_key.rows.items()
+                ),
+            )
 
     def iterate(
         self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
@@ -316,6 +479,13 @@ class SQLiteDocumentStore(KVDocumentStore):
             span: Only yield nodes with text between two character offsets, and nodes without offsets.
             batch: Number of nodes to fetch at once.
         """
+        for _, node in self.iterate_positions(doc_id=doc_id, span=span, batch=batch):
+            yield node
+
+    def iterate_positions(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[tuple[int, BaseNode]]:
+        """Yield nodes with their positions; see `iterate`."""
         condition = ""
         parameters: list[str | int] = []
         if doc_id is not None:
@@ -328,27 +498,40 @@ class SQLiteDocumentStore(KVDocumentStore):
             f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT {batch}",
             [last, *parameters],
         ):
-            yield from (self._node(row, unpack) for row in rows)
+            yield from ((row[-1], self._node(row, unpack)) for row in rows)
             last = rows[-1][-1]
+
+    def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
+        """Return the positions of the nodes among `node_ids` that exist."""
+        return dict(self._fetch("id, position", node_ids))
+
+    def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
+        """Yield the nodes among `node_ids` that exist, with their positions."""
+        unpack = unpacker()
+        for row in self._fetch(f"{_COLUMNS}, position", node_ids):
+            yield row[-1], self._node(row, unpack)
 
     def document_ids(self, filters: MetadataFilters | None) -> set[str]:
         """Return the ids of the documents of which at least one node passes the filters."""
-        sql, parameters = to_sql(filters) or ("1", [])
-        rows = self._kv.query(f"SELECT DISTINCT doc_id FROM nodes WHERE doc_id IS NOT NULL AND ({sql})", parameters)
-        return {row[0] for row in rows}
+        mask = self.mask(filters)
+        ids = [doc_id for (doc_id,) in self._kv.query("SELECT doc_id FROM nodes ORDER BY position")]
+        passing = ids if mask is None else itertools.compress(ids, mask.tolist())
+        return {doc_id for doc_id in passing if doc_id is not None}
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
         """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
-        rows = self._kv.query(
-            "SELECT DISTINCT field.key, field.atom FROM nodes, json_each(nodes.metadata) AS field"
-            f" WHERE field.type IN ('text', 'integer', 'real') AND field.key NOT IN ({', '.join('?' * len(skip))})"
-            " ORDER BY 1, 2",
-            list(skip),
-        )
         values: dict[str, list[str | int | float]] = {}
-        for key, value in rows:
-            values.setdefault(key, []).append(value)
+        for key, value in dict.fromkeys((key, value) for key, value, _ in self.distinct_metadata()):
+            if value is not None and key not in skip:
+                values.setdefault(key, []).append(value)
         return values
+
+    def distinct_metadata(self) -> list[tuple[str, str | int | float | None, str | None]]:
+        """Return the distinct (key, value, id of the document), sorted; None stands for other than text and numbers."""
+        return self._kv.query(
+            "SELECT DISTINCT field.key, CASE WHEN field.type IN ('text', 'integer', 'real') THEN field.atom END, doc_id"
+            " FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1, 2"
+        )
 
     def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
         """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
@@ -371,7 +554,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         with self._lock:
             if self._parents is None:
                 self._parents = dict(
-                    self._kv.query(f"SELECT DISTINCT {_PARENT}, doc_id FROM nodes WHERE {_PARENT} > ''")
+                    self._kv.query(f"SELECT DISTINCT {PARENT_SQL}, doc_id FROM nodes WHERE {PARENT_SQL} > ''")
                 )
             return self._parents
 
@@ -380,12 +563,8 @@ class SQLiteDocumentStore(KVDocumentStore):
         parents = self._documents_of_parents()
         if node_id not in parents:
             return None
-        unpack, doc_id = unpacker(), parents[node_id]
-        rows = self._kv.query(
-            f"SELECT {_COLUMNS} FROM nodes WHERE doc_id IS ? AND {_PARENT} = ? ORDER BY start_char, position",
-            (doc_id, node_id),
-        )
-        children = [node for row in rows if isinstance(node := self._node(row, unpack), TextNode)]
+        doc_id = parents[node_id]
+        children = [node for node in self._children(doc_id, node_id) if isinstance(node, TextNode)]
         if not children:
             return None
         first, last, span = children[0], children[-1], _span_of_all(children)
@@ -419,6 +598,15 @@ class SQLiteDocumentStore(KVDocumentStore):
             },
         )
 
+    def _children(self, doc_id: str | None, parent_id: str) -> list[BaseNode]:
+        """Return the nodes of a document that have a parent, in the order of the text."""
+        unpack = unpacker()
+        rows = self._kv.query(
+            f"SELECT {_COLUMNS} FROM nodes WHERE doc_id IS ? AND {PARENT_SQL} = ? ORDER BY start_char, position",
+            (doc_id, parent_id),
+        )
+        return [self._node(row, unpack) for row in rows]
+
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of all nodes, sorted; filters can refer to them."""
         rows = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")
@@ -439,6 +627,53 @@ class SQLiteDocumentStore(KVDocumentStore):
             ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
             self._shapes[shape] = json.loads(body)
         return node_of(self._shapes[shape], row, unpack)
+
+
+class _KeyValues:
+    """The distinct values of a metadata key, with the rows of each, unless they are too large for an index.
+
+    Args:
+        size: Number of rows of the store.
+
+    Attributes:
+        rows: The rows of each value, which is given as the type and the value that SQLite has for JSON.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.rows: dict[tuple[str, Any], array[int]] = {}
+        self._values_left = max(_ALWAYS_INDEXED, size // _SHARE_INDEXED)
+        self._characters_left = max(_ALWAYS_CHARACTERS, size * _CHARACTERS_PER_NODE)
+
+    def add(self, value: Any, row: int) -> bool:
+        """Add the value of a row; return False if there is no room for it."""
+        field = _encoded(value)
+        rows = self.rows.get(field)
+        if rows is None:
+            self._values_left -= 1
+            self._characters_left -= len(field[1]) if isinstance(field[1], str) else 8
+            if min(self._values_left, self._characters_left) < 0:
+                return False
+            rows = self.rows[field] = array("i")
+        rows.append(row)
+        return True
+
+
+def _encoded(value: Any) -> tuple[str, Any]:
+    """Return the type and the value that SQLite's json_each has for a JSON value."""
+    if isinstance(value, str):
+        return "text", value
+    if isinstance(value, bool):
+        return ("true" if value else "false"), int(value)
+    if value is None:
+        return "null", None
+    if isinstance(value, int | float):
+        return ("integer" if isinstance(value, int) else "real"), value
+    return ("array" if isinstance(value, list) else "object"), json.dumps(value, ensure_ascii=False)
+
+
+def _decoded(kind: str, value: Any) -> Any:
+    """Return the JSON value that `_encoded`, or json_each, has given."""
+    return json.loads(value) if kind in ("array", "object") else value
 
 
 def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:

@@ -1,12 +1,12 @@
-"""FAISS vector store with cosine similarity and filters, which returns whole nodes.
+"""FAISS vector stores with cosine similarity and filters, which return whole nodes.
 
 Vectors are normalised to unit length and compared by inner product, so a larger score is always better. Row i of the
-index is the i-th node of the document store.
+index is the i-th node of the document store. The store of a published version searches the index of each of its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -24,11 +24,16 @@ from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.storage import compact, files
+from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_file import read_index, write_index
 from llama_index_contextual.storage.kvstore import refuse_write
+from llama_index_contextual.storage.part import LivePart, open_parts
 from llama_index_contextual.storage.scan import inner_products, top
 from llama_index_contextual.storage.storable import require_storable
+from llama_index_contextual.storage.version_docstore import VersionDocumentStore, first_rows
+
+_BLOCK = 4_096  # number of vectors that are copied at once
 
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
@@ -41,11 +46,13 @@ class Rows(NamedTuple):
         rows: The rows; shape (n,).
         scores: Their cosine similarities, -1 to 1; shape (n,).
         everything: Similarities of all rows, in the order of the rows; None if not all of them were computed.
+        moments: Mean and standard deviation of the similarities of all rows, if the store estimates them.
     """
 
     rows: NDArray[np.int64]
     scores: NDArray[np.float64]
     everything: NDArray[np.float32] | None = None
+    moments: tuple[float, float] | None = None
 
 
 class UnitFaissVectorStore(FaissVectorStore):
@@ -149,6 +156,10 @@ class UnitFaissVectorStore(FaissVectorStore):
             require_storable(nodes)  # before anything is removed
             self._remove(known)
         self._docstore.add_documents([_without_embedding(node) for node in nodes])
+        self.add_to_index(vectors)
+
+    def add_to_index(self, vectors: NDArray[np.float32]) -> None:
+        """Append unit vectors of nodes that the document store contains already."""
         self._file = None
         if self._faiss_index is None:
             self._faiss_index = faiss.IndexFlatIP(vectors.shape[1])
@@ -218,21 +229,7 @@ class UnitFaissVectorStore(FaissVectorStore):
     def _search(
         self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
-        index = self._faiss_index
-        if isinstance(index, faiss.IndexFlat):
-            (everything,) = inner_products(index.get_xb(), (index.ntotal, index.d), query)
-            scores, rows = top(everything if mask is None else np.where(mask, everything, -np.inf), k)
-            return scores, rows, everything
-        if isinstance(index, faiss.IndexRefine):
-            return *compact.search(index, query, k, mask), None
-        parameters = None
-        if mask is not None:
-            inverted = isinstance(index, faiss.IndexIVF)
-            kind = faiss.SearchParametersIVF if inverted else faiss.SearchParameters
-            parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
-        scores, rows = index.search(query, k, params=parameters)
-        is_hit = rows[0] >= 0
-        return scores[0][is_hit], rows[0][is_hit], None
+        return search_index(self._faiss_index, query, k, mask)
 
     def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
@@ -273,7 +270,8 @@ class UnitFaissVectorStore(FaissVectorStore):
         """Replace an exact index by a compact one if `kind` allows it and it is accurate enough; see `compact.py`."""
         if isinstance(self._faiss_index, faiss.IndexFlat):
             self._file = None
-            self._faiss_index = compact.compress(self._faiss_index, kind)
+            ids = self._ids() if kind == "auto" else []
+            self._faiss_index = compact.compress(self._faiss_index, kind, ids)
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
@@ -303,6 +301,8 @@ class UnitFaissVectorStore(FaissVectorStore):
         Raises:
             InputError: The store was not empty, and it had not been persisted since its last change.
         """
+        if "version_directory" in data:
+            return VersionVectorStore.from_dict(data)  # type: ignore[return-value]
         values = {**data, **kwargs}
         if values.get("persist_path") is None:
             if values.get("vectors"):
@@ -342,6 +342,132 @@ class UnitFaissVectorStore(FaissVectorStore):
         store._owns_docstore = docstore is None
         store._file = path
         return store
+
+
+class VersionVectorStore(UnitFaissVectorStore):
+    """The vectors of a published version, which cannot be changed.
+
+    Args:
+        docstore: The chunks of the version.
+        directory: Directory of the version.
+        dimensions: Length of the vectors.
+    """
+
+    _directory: Path = PrivateAttr()
+    _dimensions: int = PrivateAttr()
+
+    def __init__(self, docstore: VersionDocumentStore, *, directory: Path, dimensions: int) -> None:
+        parts = docstore.parts
+        super().__init__(docstore=docstore)
+        self._directory, self._dimensions = directory, dimensions
+        if len(parts) == 1 and parts[0].rows is None and parts[0].part.has_semantic:
+            self._faiss_index = parts[0].part.index
+
+    @property
+    def dimensions(self) -> int:
+        """Length of the vectors."""
+        return self._dimensions
+
+    def __len__(self) -> int:
+        return len(self._docstore)
+
+    def _parts(self) -> Iterator[tuple[int, LivePart]]:
+        """Yield the parts with vectors, each with its first row."""
+        docstore: Any = self._docstore
+        parts = docstore.parts
+        return ((start, part) for start, part in zip(first_rows(parts).tolist(), parts, strict=False) if part.size)
+
+    def _search(
+        self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
+        scores, rows, everything = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)], []
+        for start, part in self._parts():
+            allowed = None if mask is None else mask[start : start + part.size]
+            if part.rows is not None:
+                passing, allowed = allowed, np.zeros(part.part.index.ntotal, dtype=np.bool_)
+                allowed[part.rows] = True if passing is None else passing
+            best, hits, of_part = search_index(part.part.index, query, k, allowed)
+            if part.rows is not None:
+                hits = np.searchsorted(part.rows, hits)
+                of_part = None if of_part is None else of_part[part.rows]
+            scores.append(best)
+            rows.append(hits + start)
+            everything.append(of_part)
+        merged_scores, merged_rows = np.concatenate(scores), np.concatenate(rows)
+        best, places = top(merged_scores, k)  # ties are in the order of the rows
+        known = [of_part for of_part in everything if of_part is not None]
+        return best, merged_rows[places], np.concatenate(known) if known and len(known) == len(everything) else None
+
+    def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """Return the stored vectors of some rows."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        vectors = np.zeros((len(wanted), self._dimensions), dtype=np.float32)
+        for start, part in self._parts():
+            places = np.flatnonzero((wanted >= start) & (wanted < start + part.size))
+            if len(places):
+                of_part = wanted[places] - start
+                of_part = of_part if part.rows is None else part.rows[of_part]
+                vectors[places] = part.part.index.reconstruct_batch(of_part)
+        return vectors
+
+    def to_stock(self) -> FaissVectorStore:
+        """Return the index as LlamaIndex's own vector store, which identifies nodes by row."""
+        if self._faiss_index is not None:
+            return super().to_stock()
+        index = faiss.IndexFlatIP(self._dimensions)
+        for start in range(0, len(self), _BLOCK):
+            index.add(self.vectors(range(start, min(start + _BLOCK, len(self)))))
+        return FaissVectorStore(faiss_index=index)
+
+    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
+        """Write the vectors to a file."""
+        write_index(self.to_stock().client, Path(persist_path))
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the directory of the version, with which `open_storage_context` opens it again."""
+        return {"class_name": self.class_name(), "version_directory": str(self._directory)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """Open the vectors of the version that `to_dict` names.
+
+        Raises:
+            CorruptVersionError: The version is damaged or was removed.
+        """
+        directory = Path(data["version_directory"])
+        manifest = read_manifest(directory)
+        docstore = VersionDocumentStore(open_parts(directory, manifest, "xxh3"))
+        return cls(docstore, directory=directory, dimensions=manifest.dimensions or 0)
+
+
+def search_index(
+    index: Any, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
+    """Return scores and rows of the k best hits, best first, and the scores of all rows if they were computed.
+
+    Args:
+        index: An inner-product index.
+        query: A unit vector; shape (1, dimensions).
+        k: Maximum number of hits.
+        mask: Rows that may be hits; None for all.
+    """
+    if isinstance(index, faiss.IndexFlat):
+        (everything,) = inner_products(index.get_xb(), (index.ntotal, index.d), query)
+        if mask is None:
+            return *top(everything, k), everything
+        allowed = np.flatnonzero(mask)
+        scores, places = top(everything[allowed], k)
+        return scores, allowed[places], everything
+    if isinstance(index, faiss.IndexRefine):
+        return *compact.search(index, query, k, mask), None
+    parameters = None
+    if mask is not None:
+        inverted = isinstance(index, faiss.IndexIVF)
+        kind = faiss.SearchParametersIVF if inverted else faiss.SearchParameters
+        parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
+    scores, rows = index.search(query, k, params=parameters)
+    is_hit = rows[0] >= 0
+    return scores[0][is_hit], rows[0][is_hit], None
 
 
 def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:

@@ -39,6 +39,11 @@ class System:
         with open(path, "xb") as file:
             fill(file)
 
+    def append(self, path: Path, data: bytes) -> None:
+        """Add data to the end of a file."""
+        with open(path, "ab") as file:
+            file.write(data)
+
     def let_write(self, path: Path, write: Callable[[], object]) -> None:
         """Let a library write `path`, which is a file or a directory."""
         write()
@@ -100,6 +105,12 @@ def write(path: Path, data: bytes) -> None:
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """Write a new file with `fill(file)` and sync it."""
     system.write(path, fill)
+    system.sync(path)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add data to the end of a file and sync it; after an interruption, the file may end with a part of the data."""
+    system.append(path, data)
     system.sync(path)
 
 
@@ -197,9 +208,19 @@ def xxh3(path: Path) -> str:
     return _digest(path, xxhash.xxh3_128())
 
 
+def xxh3_of(data: bytes) -> str:
+    """Return the xxh3 (128 bits) of data in hexadecimal."""
+    return str(xxhash.xxh3_128_hexdigest(data))
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal, to prove its content."""
     return _digest(path, hashlib.sha256())
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return the size and the checksums of a file, as manifests contain them."""
+    return {"bytes": path.stat().st_size, "xxh3": xxh3(path), "sha256": sha256(path)}
 
 
 def _digest(path: Path, digest: Any) -> str:

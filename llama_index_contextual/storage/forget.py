@@ -11,10 +11,13 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.current import VERSIONS, remove_version, version_names
+from llama_index_contextual.storage.current import VERSIONS, remove_unused_parts, remove_version, version_names
+from llama_index_contextual.storage.engine import forget_chunks
 from llama_index_contextual.storage.ledger import LEDGER_FILE
+from llama_index_contextual.storage.manifest import PARTS
 from llama_index_contextual.storage.project_file import project_ledger
 from llama_index_contextual.storage.scratch import remove_scratch
+from llama_index_contextual.storage.sources import forget_sources
 from llama_index_contextual.storage.verify import damaged_ledgers
 from llama_index_contextual.storage.version import OpenVersion
 
@@ -37,7 +40,9 @@ class ForgetReport:
 
 
 def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> ForgetReport:
-    """Remove all other versions, and all rows of the ledger that no chunk of the live version uses.
+    """Remove all other versions, all rows of the ledger that no chunk of the live version uses, and paths of files.
+
+    The parts of the live version must not contain documents that are gone.
 
     A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
     written with other settings are removed. Running batches are abandoned, because their replies would bring removed
@@ -57,10 +62,14 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
         remove_scratch(project_dir)
         for name in others:
             remove_version(project_dir, name)
+        remove_unused_parts(project_dir)
+        forget_chunks(project_dir, live.name, is_remote=live.is_remote)
         # Even if nothing was removed: an earlier run may have been interrupted before it synced.
-        files.sync_directory(project_dir / VERSIONS)
+        for directory in filter(Path.is_dir, (project_dir / VERSIONS, project_dir / PARTS)):
+            files.sync_directory(directory)
         for damaged in damaged_ledgers(project_dir):
             files.remove(damaged)
+        forget_sources(project_dir, {record.origin for record in live.records})
     if not path.exists():
         if not dry_run:
             files.sync_directory(project_dir)

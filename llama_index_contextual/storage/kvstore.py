@@ -54,6 +54,9 @@ class SQLiteKVStore(BaseKVStore):
         self._lock = new_guard()
         self._opened: sqlite3.Connection | None = self._open()
         renewed(self)
+        if path is None:
+            with self._lock:
+                self._connection.execute(KV_TABLE)
         if access not in ("read", "inspect"):
             self._prepare()
 
@@ -215,5 +218,4 @@ def _opened(path: Path | None, access: Access) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()  # a file that is not a database is only detected here
         raise
-    connection.create_function("unicode_lower", 1, str.lower, deterministic=True)
     return connection

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from llama_index_contextual.storage.ledger_file import TABLES, Row, is_sound
@@ -35,7 +35,11 @@ def import_contexts(ledger: Ledger, path: Path) -> int:
         InputError: The file does not exist, or a line was not written by `export_contexts`; nothing is added.
     """
     if not path.is_file():
-        raise InputError(f"{path} does not exist: name a file that `export_contexts` wrote.", value=path)
+        raise InputError(
+            f"{path} does not exist",
+            value=path,
+            remedy=Remedy("name a file that `export_contexts` wrote", "name a file that `ledger export` wrote"),
+        )
     entries = []
     # Split bytes, because str.splitlines also splits at line separators that JSON allows in a string.
     for number, line in enumerate(files.read(path).splitlines(), start=1):

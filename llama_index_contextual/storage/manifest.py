@@ -1,40 +1,54 @@
-"""Manifest of a version, and the names of its files.
+"""Manifests of versions and parts, and the names of their files.
 
-versions/v000001/
-  manifest.json                    content of the version, with size and checksums of every file
-  docstore.sqlite                  chunks, and data to reconstruct the documents
+parts/p000001/                     a part, which several versions may share
+  part.json                        content of the part, with size and checksums of every file
+  docstore.sqlite                  chunks, records of the documents, and data to reconstruct them
+  documents.json                   a copy of the records, and the user's metadata of files, for `rebuild`
   default__vector_store.faiss      vectors (absent without the semantic index)
-  index_store.json                 LlamaIndex's index struct, kept empty
-  graph_store.json                 LlamaIndex's graph store, empty
   bm25/                            lexical index (absent without it)
   bm25/documents/                  index of documents by name and opening
+versions/v000001/
+  manifest.json                    the parts of the version, and the documents of each that are gone
+
+The n-th document of a part has the rows after those of the documents before it, as many as it has chunks; row r is the
+r-th chunk of the document store and of each index. A version of an earlier format has its only part in its own
+directory, and its manifest.json also describes the files and the documents.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import xxhash
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
 from pydantic import TypeAdapter
 
-from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
 
-FORMAT_VERSION = 2
-"""1: texts are plain or deflated. 2: texts are plain or compressed with Zstandard."""
+FORMAT_VERSION = 3
+"""1: texts are plain or deflated. 2: texts are plain or compressed with Zstandard. 3: versions consist of parts."""
 MANIFEST = "manifest.json"
+PART_MANIFEST = "part.json"
+PARTS = "parts"
 DOCSTORE = "docstore.sqlite"
+RECORDS = "documents.json"
 VECTOR_STORE = "vector_store.faiss"
 FAISS_FILE = f"{DEFAULT_VECTOR_STORE}__{VECTOR_STORE}"
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
+REMOTE_FILE = "remote.json"
+"""Marks a part whose chunks and vectors an engine keeps."""
+SAMPLE_FILE = "sample.npy"
+CHUNKS_DIRECTORY = "bm25/chunks"
 
 _CHECKSUM = "xxh3"
+_PART_NAME = re.compile(r"p\d{6,}(-\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +78,68 @@ class DocumentRecord:
     characters: int = 0
     fallback_chunks: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fallback_chunks", tuple(self.fallback_chunks))  # a list when read from JSON
+
+
+Files = Mapping[str, Mapping[str, Any]]
+"""Size (`bytes`), `xxh3` and `sha256` of each file, by its path relative to the directory that contains them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartManifest:
+    """Manifest of a part.
+
+    Attributes:
+        part: Name of the part.
+        documents: Number of its documents.
+        chunks: Number of their chunks.
+        dimensions: Length of the vectors, or None without vectors.
+        merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
+        files: Its files.
+        format_version: Layout of the files.
+    """
+
+    part: str
+    documents: int
+    chunks: int
+    dimensions: int | None
+    merged_from: str | None = None
+    files: Files = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> bytes:
+        """Return the manifest as JSON, including a checksum of itself."""
+        content = asdict(self)
+        if self.merged_from is None:
+            del content["merged_from"]
+        return _sealed(content)
+
+    @classmethod
+    def from_json(cls, data: bytes, *, file: str) -> PartManifest:
+        """Read the manifest of a part.
+
+        Raises:
+            CorruptVersionError: The data is not the manifest of a part, or is damaged.
+            FormatError: The manifest was written by a newer release.
+        """
+        return _read(cls, data, file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartEntry:
+    """A part of a version.
+
+    Attributes:
+        name: Name of the part.
+        xxh3: Checksum of its part.json, which has those of its files.
+        gone: Numbers of its documents that the version does not contain, as ranges (first, last).
+    """
+
+    name: str
+    xxh3: str
+    gone: Sequence[tuple[int, int]] = ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -76,9 +152,13 @@ class Manifest:
         config: The project's settings at that time.
         embed_model: Name of the embedding model, or None without a semantic index.
         dimensions: Length of the vectors, or None.
-        documents: The documents, in the order of their first chunk.
-        files: Size (`bytes`), `xxh3` and `sha256` of each file, by path relative to the version.
-        format_version: Layout of the version's files.
+        documents: Number of documents.
+        chunks: Number of chunks.
+        size: Bytes of its files.
+        parts: The parts, in the order of their rows.
+        format_version: Layout of the version.
+        records: Records of the documents, in a version of format 1 or 2.
+        files: Files of the version, if its format is 1 or 2.
     """
 
     version: str
@@ -87,23 +167,19 @@ class Manifest:
     config: Mapping[str, Any]
     embed_model: str | None
     dimensions: int | None
-    documents: Sequence[DocumentRecord]
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    documents: int
+    chunks: int
+    size: int = 0
+    parts: Sequence[PartEntry] = ()
     format_version: int = FORMAT_VERSION
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks."""
-        return sum(document.chunks for document in self.documents)
-
-    def document(self, doc_id: str) -> DocumentRecord | None:
-        """Return the record of a document, or None."""
-        return next((record for record in self.documents if record.doc_id == doc_id), None)
+    records: Sequence[DocumentRecord] = ()
+    files: Files = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, including a checksum of itself."""
         content = asdict(self)
-        return json.dumps({**content, _CHECKSUM: checksum(content)}, ensure_ascii=False, indent=1).encode()
+        del content["records"], content["files"]
+        return _sealed(content)
 
     @classmethod
     def from_json(cls, data: bytes, *, file: str) -> Manifest:
@@ -113,28 +189,50 @@ class Manifest:
             CorruptVersionError: The data is not a manifest, or is damaged.
             FormatError: The manifest was written by a newer release.
         """
-        try:
-            raw = json.loads(data)
-            if raw["format_version"] > FORMAT_VERSION:
-                raise FormatError(
-                    f"{file} has format {raw['format_version']}, this release reads up to {FORMAT_VERSION}:"
-                    f" upgrade llama-index-contextual."
-                )
-            if raw.pop(_CHECKSUM) != checksum(raw):
-                raise damage_error(file, "has changed since it was published")
-            # The constructor rejects unknown keys, and pydantic rejects values of a wrong type.
-            cls(**{**raw, "documents": [DocumentRecord(**document) for document in raw["documents"]]})
-            manifest = _types().validate_python(raw)
-            for name, entry in manifest.files.items():
-                _check_entry(name, entry)
-            return manifest
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise damage_error(file, f"is not a manifest ({type(error).__name__})") from error
+        return _read(cls, data, file)
+
+
+T = TypeVar("T", Manifest, PartManifest)
+
+
+def _sealed(content: Mapping[str, Any]) -> bytes:
+    return json.dumps({**content, _CHECKSUM: checksum(content)}, ensure_ascii=False, indent=1).encode()
+
+
+def _read(kind: type[T], data: bytes, file: str) -> T:
+    try:
+        raw = json.loads(data)
+        if raw["format_version"] > FORMAT_VERSION:
+            raise FormatError(
+                f"{file} has format {raw['format_version']}, this release reads up to {FORMAT_VERSION}:"
+                f" upgrade llama-index-contextual."
+            )
+        if raw.pop(_CHECKSUM) != checksum(raw):
+            raise damage_error(file, "has changed since it was published")
+        if raw["format_version"] < FORMAT_VERSION:
+            _add_totals(raw)
+        kind(**raw)  # rejects unknown keys; pydantic rejects values of a wrong type
+        manifest: T = _types()[kind.__name__].validate_python(raw)
+        for name, entry in manifest.files.items():
+            _check_entry(name, entry)
+        for part in getattr(manifest, "parts", ()):
+            _check_part(part)
+        return manifest
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise damage_error(file, f"is not a manifest ({type(error).__name__})") from error
+
+
+def _add_totals(raw: dict[str, Any]) -> None:
+    """Add the numbers that a manifest of format 1 or 2 lacks."""
+    records = [DocumentRecord(**document) for document in raw["documents"]]  # rejects unknown keys
+    raw["records"] = raw["documents"]
+    raw["documents"], raw["chunks"] = len(records), sum(record.chunks for record in records)
+    raw["size"] = sum(entry["bytes"] for entry in raw["files"].values())
 
 
 @functools.cache
-def _types() -> TypeAdapter[Manifest]:
-    return TypeAdapter(Manifest)
+def _types() -> Mapping[str, TypeAdapter[Any]]:
+    return {kind.__name__: TypeAdapter(kind) for kind in (Manifest, PartManifest)}
 
 
 def _check_entry(name: str, entry: Mapping[str, Any]) -> None:
@@ -143,6 +241,14 @@ def _check_entry(name: str, entry: Mapping[str, Any]) -> None:
         raise ValueError(f"{name!r} is outside the version")
     if not (type(entry["bytes"]) is int and isinstance(entry["xxh3"], str) and isinstance(entry["sha256"], str)):
         raise TypeError(f"{name!r} has no size and checksums")
+
+
+def _check_part(part: PartEntry) -> None:
+    if not _PART_NAME.fullmatch(part.name):
+        raise ValueError(f"{part.name!r} is not the name of a part")
+    numbers = [-1, *(number for pair in part.gone for number in pair)]
+    if any(first > last for first, last in part.gone) or numbers != sorted(numbers):
+        raise ValueError(f"the documents of {part.name} that are gone are not in order")
 
 
 def checksum(content: Mapping[str, Any]) -> str:
@@ -154,7 +260,23 @@ def checksum(content: Mapping[str, Any]) -> str:
 def damage_error(file: str, fault: str) -> CorruptVersionError:
     """Return the error for a damaged file of a version, which says what to do."""
     return CorruptVersionError(
-        f"{file} {fault}. Return to the previous version with `rollback`, or ingest all documents again with"
-        f" `replace=True`: contexts that were paid for are read from the ledger.",
+        f"{file} {fault}.",
         file=file,
+        # Without its manifest, the parts of a version are unknown.
+        remedy=_WITHOUT_THE_VERSION if PurePosixPath(file).name == MANIFEST else _WITH_THE_OTHER_FILES,
     )
+
+
+_WITH_THE_OTHER_FILES = Remedy(
+    "Restore the live version with `rebuild`, which processes only the documents of damaged parts again, or return to"
+    " the previous version with `rollback`: contexts that were paid for are read from the ledger",
+    "Restore the live version with `llama-index-contextual rebuild {project}`, which processes only the documents of"
+    " damaged parts again, or return to the previous version with `rollback`: contexts that were paid for are read from"
+    " the ledger",
+)
+_WITHOUT_THE_VERSION = Remedy(
+    "Return to the previous version with `rollback`, or ingest all documents again with `replace=True`: contexts that"
+    " were paid for are read from the ledger",
+    "Return to the previous version with `llama-index-contextual rollback {project}`, or run `ingest` for all documents"
+    " again with --replace: contexts that were paid for are read from the ledger",
+)

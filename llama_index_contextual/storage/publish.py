@@ -1,85 +1,113 @@
 """Publish versions of a project.
 
-A version is built in a directory of its own, synced and verified. It becomes live when the file CURRENT is replaced.
+Parts are built in directories of their own, synced and verified; then the manifest of the version is written, which
+names them. The version becomes live when the file CURRENT is replaced.
 
+parts/p000003                     parts, which never change
+parts/p000003.building            part being built; if interrupted, it is removed by the next writer
 versions/v000001, v000002, …      published versions, which never change
-versions/v000003.building         version being built; if interrupted, it is removed by the next writer
+versions/v000003.building         version being written; likewise removed
 versions/v000001.removed          version being removed; likewise
 CURRENT                           name of the live version
+
+A part that no version names is removed. Only a merged part that was finished before an interruption is kept until the
+next version is published, because the next writer can use it instead of merging the same parts again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
+import itertools
 from pathlib import Path
-
-from llama_index.core.storage.storage_context import StorageContext
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.check import check_files, check_headers, read_manifest
+from llama_index_contextual.storage.check import check_files, check_headers, check_version
 from llama_index_contextual.storage.current import (
     BUILDING,
     current_name,
     live_if_sound,
-    next_name,
     number,
-    remove_leftovers,
+    remove_unused_parts,
     remove_version,
     version_directory,
     version_names,
     write_current,
 )
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_STORE, Manifest, damage_error
+from llama_index_contextual.storage.manifest import (
+    DOCSTORE,
+    MANIFEST,
+    PART_MANIFEST,
+    PARTS,
+    Manifest,
+    PartEntry,
+    PartManifest,
+    damage_error,
+)
 
 
-def start_building(project_dir: Path) -> Path:
-    """Remove leftovers of interrupted writers, and return an empty directory for the next version."""
-    remove_leftovers(project_dir)
-    directory = version_directory(project_dir, f"{next_name(project_dir)}{BUILDING}")
-    files.make_directory(directory)
-    return directory
+def next_part(project_dir: Path, version: str) -> Path:
+    """Return the directory in which the next part for a version is built, and create it.
+
+    The name of a part begins with the number of the version that it is written for, so that it is never reused.
+    """
+    parts = project_dir / PARTS
+    first = f"p{version.removeprefix('v')}"
+    names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    building = next(parts / f"{name}{BUILDING}" for name in names if not (parts / name).exists())
+    files.make_directory(building)
+    return building
 
 
-def persist(storage_context: StorageContext, directory: Path) -> None:
-    """Write a StorageContext into the directory of a version."""
-    files.let_write(
-        directory,
-        lambda: storage_context.persist(directory, docstore_fname=DOCSTORE, vector_store_fname=VECTOR_STORE),
-    )
-
-
-def publish(
-    project_dir: Path,
-    building: Path,
-    *,
-    make_manifest: Callable[[str, str], Manifest],
-    keep_versions: int,
-) -> Manifest:
-    """Make a version live: sync it, write its manifest, verify it, rename it, replace CURRENT, remove old versions.
+def finish_part(
+    building: Path, *, documents: int, chunks: int, dimensions: int | None, merged_from: str | None = None
+) -> PartEntry:
+    """Sync a part, write its manifest, verify and rename it; it is not used until a version names it.
 
     Args:
-        project_dir: The project.
-        building: Directory from `start_building` with the files of the version.
-        make_manifest: Function that returns the manifest without `files`, called with name and time.
-        keep_versions: Number of versions to keep on disk.
+        building: Directory from `next_part` with the files of the part.
+        documents: Number of its documents.
+        chunks: Number of their chunks.
+        dimensions: Length of the vectors, or None.
+        merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
     """
     name = building.name.removesuffix(BUILDING)
-    manifest = make_manifest(name, datetime.now(UTC).isoformat(timespec="seconds"))
-    manifest = replace(manifest, files=_describe_files(building))
-    files.write(building / MANIFEST, manifest.to_json())
+    described = _describe_files(building)
+    manifest = PartManifest(
+        part=name,
+        documents=documents,
+        chunks=chunks,
+        dimensions=dimensions,
+        merged_from=merged_from,
+        files=described,
+    )
+    content = manifest.to_json()
+    files.write(building / PART_MANIFEST, content)
     for directory in sorted({path.parent for path in files.walk(building)}):
         files.sync_directory(directory)
     _check_built(building, manifest)
+    files.rename(building, building.with_name(name))
+    return PartEntry(name=name, xxh3=files.xxh3_of(content))
+
+
+def publish(project_dir: Path, manifest: Manifest, *, keep_versions: int) -> None:
+    """Make a version live: write its manifest, rename its directory, replace CURRENT, remove old versions and parts.
+
+    Args:
+        project_dir: The project.
+        manifest: Manifest of the version; its parts are finished.
+        keep_versions: Number of versions to keep on disk.
+    """
+    directory = version_directory(project_dir, manifest.version)
+    building = directory.with_name(f"{directory.name}{BUILDING}")
+    files.make_directory(building)
+    files.write(building / MANIFEST, manifest.to_json())
+    files.sync_directory(building)
     before = live_if_sound(project_dir)
-    files.rename(building, version_directory(project_dir, name))  # complete, but not yet live
-    write_current(project_dir, name)
+    files.rename(building, directory)  # complete, but not yet live
+    write_current(project_dir, manifest.version)
     _prune(project_dir, keep_versions, before)
-    return manifest
 
 
 def rollback(project_dir: Path, to: str | None = None) -> str:
@@ -101,8 +129,7 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
     if target not in names:
         known = ", ".join(names) or "none"
         raise InputError(f"There is no version {target or 'before the live one'}; versions: {known}.", value=to)
-    directory = version_directory(project_dir, target)
-    check_files(directory, read_manifest(directory), "xxh3")
+    check_version(version_directory(project_dir, target), "xxh3")
     write_current(project_dir, target)
     return target
 
@@ -111,17 +138,13 @@ def _describe_files(directory: Path) -> dict[str, dict[str, object]]:
     descriptions: dict[str, dict[str, object]] = {}
     for path in files.walk(directory):
         files.sync_file(path)
-        descriptions[path.relative_to(directory).as_posix()] = {
-            "bytes": path.stat().st_size,
-            "xxh3": files.xxh3(path),
-            "sha256": files.sha256(path),
-        }
+        descriptions[path.relative_to(directory).as_posix()] = files.describe(path)
     return descriptions
 
 
-def _check_built(building: Path, manifest: Manifest) -> None:
-    check_files(building, manifest, "size")
-    check_headers(building, manifest)
+def _check_built(building: Path, manifest: PartManifest) -> None:
+    check_files(building, manifest.files, "size")
+    check_headers(building, manifest.files)
     docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
     try:
         if len(docstore) != manifest.chunks:
@@ -131,9 +154,10 @@ def _check_built(building: Path, manifest: Manifest) -> None:
 
 
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
-    """Remove all but the newest versions, the live version and the previously live one."""
+    """Remove all but the newest versions, the live version and the previously live one, and parts without use."""
     names = version_names(project_dir)
     retained = {current_name(project_dir), before, *names[-max(2, keep) :]}
     for name in names:
         if name not in retained:
             remove_version(project_dir, name)
+    remove_unused_parts(project_dir)

@@ -19,7 +19,7 @@ class RunCost:
 
     Attributes:
         run: Number of the run, from 1.
-        purpose: "ingest", "rebuild", "retry" or "compare".
+        purpose: "ingest", "sync", "rebuild", "retry" or "compare".
         started: Time of the first expense, in seconds since 1970.
         ended: Time of the end; None while it is running, or if it was killed.
         llm: Name of the LLM that writes contexts, or None.

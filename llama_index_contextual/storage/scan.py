@@ -78,11 +78,16 @@ def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArra
         k: Maximum number of hits.
         above: Only scores greater than this are hits.
     """
+    if above > -math.inf:
+        # Left out first: a partition takes many times as long if most scores are equal.
+        candidates = np.flatnonzero(scores > above)
+        best, places = top(scores[candidates], k)
+        return best, candidates[places]
     k = min(k, len(scores))
     if k <= 0:
         return scores[:0], np.zeros(0, dtype=np.int64)
     # A partition alone would choose arbitrarily among ties for the last place.
     least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    rows = np.flatnonzero(scores >= least if least > above else scores > above)
+    rows = np.flatnonzero(scores >= least if least > -math.inf else scores > -math.inf)
     rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
     return scores[rows], rows

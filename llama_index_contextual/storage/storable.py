@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from datetime import date
 
 from llama_index.core.schema import BaseNode
 
@@ -72,6 +73,8 @@ def _fault(value: object) -> str | None:
         return next((fault for item in value if (fault := _fault(item))), None)
     if isinstance(value, dict):
         return next((fault for item in (*value, *value.values()) if (fault := _fault(item))), None)
+    if isinstance(value, date):
+        return "is a date, which JSON lacks: pass its isoformat()"
     return f"is of type {type(value).__name__}: pass text, numbers, True, False, None, or a list or dict of them"
 
 

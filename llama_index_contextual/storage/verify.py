@@ -11,27 +11,36 @@ import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerError
+from llama_index_contextual.errors import BackendError, CorruptVersionError, FormatError, LedgerError, ProjectError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.check import read_manifest
+from llama_index_contextual.storage.check import (
+    check_contents,
+    part_directory,
+    read_manifest,
+    read_part,
+)
 from llama_index_contextual.storage.current import (
     CURRENT,
     VERSIONS,
     current_name,
     leftovers,
     live_if_sound,
+    remove_unused_parts,
     remove_version,
     version_directory,
     version_names,
 )
+from llama_index_contextual.storage.engine import COLLECTION_FILE
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import salvage
+from llama_index_contextual.storage.manifest import PART_MANIFEST, PARTS, PartEntry, PartManifest
 from llama_index_contextual.storage.project_file import ledger_identity, record_ledger, write_lock
-from llama_index_contextual.storage.version import OpenVersion
+from llama_index_contextual.storage.remote_check import damaged_chunks, drop_leftover_chunks, leftover_chunks
+from llama_index_contextual.storage.salvage import DamagedVersion, records_of_part
 
 DAMAGED = ".damaged"
 LEFTOVER = "was left by an interrupted run"
@@ -59,12 +68,14 @@ class Problem:
         message: Description of the problem.
         remedy: Command that solves it.
         harmless: Whether queries still work.
+        documents: Ids of the documents in a damaged part, if they can be read.
     """
 
     file: str
     message: str
     remedy: str
     harmless: bool = False
+    documents: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -93,11 +104,13 @@ def verify_project(project_dir: Path) -> VerifyReport:
     """
     names = version_names(project_dir)
     damage = _damaged_versions(project_dir, names)
+    collection = _collection(project_dir, names, damage)
     sound = [name for name in names if name not in damage]
     problems = [
         *_current(project_dir, sound),
         *_versions(project_dir, sound, damage),
         *_ledger(project_dir),
+        *collection,
         *_leftovers(project_dir),
     ]
     return VerifyReport(names, sorted(problems, key=lambda problem: problem.harmless))
@@ -106,7 +119,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
 def repair_project(project_dir: Path) -> VerifyReport:
     """Remove damaged versions that are not live, recover a damaged ledger, and check the project again.
 
-    The live version does not change; if it is damaged, use `rollback`, or `ingest` with `replace`.
+    The live version does not change; if it is damaged, use `rebuild`.
 
     Raises:
         ProjectLockedError: Another process is writing.
@@ -116,9 +129,13 @@ def repair_project(project_dir: Path) -> VerifyReport:
     with write_lock(project_dir):
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
-        for name, error in _damaged_versions(project_dir, names).items():
+        damage = _damaged_versions(project_dir, names)
+        damage |= damaged_chunks(project_dir, [name for name in names if name not in damage])
+        drop_leftover_chunks(project_dir, names)
+        for name, error in damage.items():
             if live not in (None, name) and not isinstance(error, FormatError):
                 remove_version(project_dir, name)
+        remove_unused_parts(project_dir)
         _repair_ledger(project_dir)
     return verify_project(project_dir)
 
@@ -205,11 +222,20 @@ def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
 
 
 def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exception]:
+    """Return the error of each damaged version; a part that several versions share is read once."""
     damage: dict[str, Exception] = {}
+    parts: dict[PartEntry, Exception | None] = {}
     for name in names:
         directory = version_directory(project_dir, name)
         try:
-            OpenVersion(directory, check="sha256").close()
+            manifest = read_manifest(directory)
+            check_contents(directory, manifest.files, "sha256")
+            for entry in manifest.parts:
+                part = replace(entry, gone=())
+                if part not in parts:
+                    parts[part] = _damage_of_part(part_directory(directory, entry.name), part)
+                if (error := parts[part]) is not None:
+                    raise error
         except (CorruptVersionError, FormatError, OSError) as error:
             # A writer may have removed an old version in the meantime.
             if directory.is_dir() or name == live_if_sound(project_dir):
@@ -217,19 +243,89 @@ def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exce
     return damage
 
 
+def _damage_of_part(directory: Path, entry: PartEntry) -> Exception | None:
+    try:
+        check_contents(directory, read_part(directory, entry).files, "sha256")
+    except (CorruptVersionError, FormatError, OSError) as error:
+        return error
+    return None
+
+
+def _collection(project_dir: Path, names: Sequence[str], damage: dict[str, Exception]) -> list[Problem]:
+    """Add the versions with damaged chunks in an engine to `damage`, and return the other problems of the engine."""
+    verify = _command(project_dir, "verify")
+    try:
+        damage |= damaged_chunks(project_dir, [name for name in names if name not in damage])
+        left = leftover_chunks(project_dir, names)
+    except BackendError as error:
+        return [Problem(COLLECTION_FILE, f"could not be checked: {_fault(error, COLLECTION_FILE)}", verify)]
+    except ProjectError as error:
+        return [Problem(COLLECTION_FILE, _fault(error, COLLECTION_FILE), verify)]
+    if not left:
+        return []
+    message = f"names a collection with {pluralize(left, 'chunk')} that {LEFTOVER.removeprefix('was ')}"
+    return [Problem(COLLECTION_FILE, message, _command(project_dir, "verify", "--repair"), harmless=True)]
+
+
 def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exception]) -> Iterator[Problem]:
     live = live_if_sound(project_dir)
+    problems: dict[str, Problem] = {}
     for name, error in damage.items():
         file = getattr(error, "file", None) or f"{VERSIONS}/{name}"
         fault = _fault(error, file)
+        is_old = live not in (None, name)
+        documents = _documents_of_part(project_dir, file)
+        fault += _list(documents)
         if isinstance(error, FormatError):
-            yield Problem(file, fault, _UPGRADE, harmless=live not in (None, name))
-        elif live not in (None, name):
-            yield Problem(file, fault, _command(project_dir, "verify", "--repair"), harmless=True)
-        elif sound:
-            yield Problem(file, fault, _command(project_dir, "rollback", f"--to {sound[-1]}"))
+            problem = Problem(file, fault, _UPGRADE, harmless=is_old)
+        elif is_old:
+            remedy = _command(project_dir, "verify", "--repair")
+            problem = Problem(file, fault, remedy, harmless=True, documents=documents)
         else:
-            yield Problem(file, fault, _command(project_dir, "ingest", "PATHS", "--replace"))
+            lost, remedy = _restoration(project_dir, name, sound, is_live=name == live)
+            problem = Problem(file, fault + lost, remedy, documents=documents)
+        # A part may belong to several versions: the live one decides.
+        if file not in problems or not problem.harmless:
+            problems[file] = problem
+    yield from problems.values()
+
+
+def _restoration(project_dir: Path, name: str, sound: Sequence[str], *, is_live: bool) -> tuple[str, str]:
+    """Return which documents of a damaged version are lost, and the command that restores most of them."""
+    previous = _command(project_dir, "rollback", f"--to {sound[-1]}") if sound else None
+    anew = _command(project_dir, "ingest", "PATHS", "--replace")
+    try:
+        version = DamagedVersion(version_directory(project_dir, name))
+    except (CorruptVersionError, FormatError, OSError):  # the manifest of the version is damaged
+        return "", previous or anew
+    with closing(version):
+        number = len(version.lost) + version.unnamed
+        lost = f"; {pluralize(number, 'document')} cannot be restored" if number else ""
+        if is_live and not number:
+            return lost, _command(project_dir, "rebuild")
+        if is_live and previous is None and (len(version.records) or version.originals):
+            return lost, _command(project_dir, "rebuild", "--allow-loss")
+        return lost, previous or anew
+
+
+def _documents_of_part(project_dir: Path, file: str) -> tuple[str, ...]:
+    """Return the ids of the documents of a damaged part; none if they cannot be read, or it is no part."""
+    place = PurePosixPath(file)
+    if place.parts[0] != PARTS or len(place.parts) < 3:
+        return ()
+    directory = project_dir / PARTS / place.parts[1]
+    try:
+        manifest = PartManifest.from_json(files.read(directory / PART_MANIFEST), file=PART_MANIFEST)
+        return tuple(record.doc_id for record in records_of_part(directory, manifest.files))
+    except (CorruptVersionError, FormatError, OSError):
+        return ()
+
+
+def _list(documents: Sequence[str]) -> str:
+    if not documents:
+        return ""
+    shown = ", ".join(documents[:_MAX_LISTED])
+    return f"; it belongs to {pluralize(len(documents), 'document')}: {shown}{', …' if documents[_MAX_LISTED:] else ''}"
 
 
 def _fault(error: Exception, file: str) -> str:

@@ -1,11 +1,11 @@
-"""Read access to a published version; every file is compared with the manifest before it is parsed."""
+"""Read access to a published version; every file is compared with its checksum before it is parsed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.graph_stores.simple import SimpleGraphStore
@@ -15,16 +15,13 @@ from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVe
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.storage.check import Check, check_files, check_headers, read_manifest
+from llama_index_contextual.storage.check import Check, read_manifest
 from llama_index_contextual.storage.docstore import FRAMES, SQLiteDocumentStore
 from llama_index_contextual.storage.export import INDEX_ID, VersionStorageContext
-from llama_index_contextual.storage.manifest import (
-    BM25_DIRECTORY,
-    DOCSTORE,
-    DOCUMENTS_DIRECTORY,
-    FAISS_FILE,
-    DocumentRecord,
-)
+from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.part import open_parts
+from llama_index_contextual.storage.records import Records
+from llama_index_contextual.storage.version_docstore import VersionDocumentStore
 
 
 @dataclass(frozen=True)
@@ -60,53 +57,71 @@ class DocumentFrame:
 
 
 class OpenVersion:
-    """A published version, opened read-only; its parts are loaded on first use.
+    """A published version, opened read-only; the indexes of its parts are opened on first use.
 
     Args:
         directory: versions/<name> of a project.
-        check: How to compare the files with the manifest.
+        check: How to compare the files with their descriptions.
+        reads: Names of the files of a part that are compared with "xxh3", while only the sizes of the others are; None
+            for all.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
         FormatError: The version was written by a newer release.
     """
 
-    def __init__(self, directory: Path, *, check: Check = "xxh3") -> None:
+    def __init__(self, directory: Path, *, check: Check = "xxh3", reads: Collection[str] | None = None) -> None:
         self.directory = directory
         self.name = directory.name
         self.manifest = read_manifest(directory)
-        check_files(directory, self.manifest, check)
-        check_headers(directory, self.manifest)
+        self.parts = open_parts(directory, self.manifest, check, reads=reads)
+
+    @property
+    def is_of_earlier_format(self) -> bool:
+        """Whether its files cannot be shared with a new version."""
+        return bool(self.manifest.files)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether an engine keeps the chunks and vectors; see `storage/engine.py`."""
+        return bool(self.manifest.config.get("backend", "files") != "files")
 
     @property
     def has_semantic(self) -> bool:
         """Whether the version has a semantic index."""
-        return FAISS_FILE in self.manifest.files
+        return any(part.part.has_semantic for part in self.parts)
 
     @property
     def has_lexical(self) -> bool:
         """Whether the version has a lexical index."""
-        return any(name.startswith(f"{BM25_DIRECTORY}/") for name in self.manifest.files)
+        if self.is_of_earlier_format:
+            return any(part.part.has_lexical for part in self.parts)
+        return bool(self.manifest.config.get("bm25"))
 
     @property
     def has_documents(self) -> bool:
         """Whether the version has an index of documents in addition to the lexical index."""
-        return any(name.startswith(f"{DOCUMENTS_DIRECTORY}/") for name in self.manifest.files)
-
-    @property
-    def documents_directory(self) -> Path:
-        """Directory of the index of documents."""
-        return self.directory / DOCUMENTS_DIRECTORY
-
-    @property
-    def bm25_directory(self) -> Path:
-        """Directory of the lexical index."""
-        return self.directory / BM25_DIRECTORY
+        if self.is_of_earlier_format:
+            return any(part.part.has_documents for part in self.parts)
+        return self.has_lexical
 
     @cached_property
-    def docstore(self) -> SQLiteDocumentStore:
+    def records(self) -> Records:
+        """The records of the documents, in the order of their first chunk."""
+        return Records([(part.part.record_index, part.live_documents) for part in self.parts])
+
+    def record(self, doc_id: str) -> DocumentRecord | None:
+        """Return the record of a document, or None."""
+        return self.records.get(doc_id)
+
+    @cached_property
+    def docstore(self) -> VersionDocumentStore:
         """The chunks."""
-        return SQLiteDocumentStore(self.directory / DOCSTORE, access="read")
+        if self.is_remote:
+            from llama_index_contextual.storage.remote import RemoteVersionStore
+
+            return RemoteVersionStore(self.parts, self.directory)
+        return VersionDocumentStore(self.parts)
 
     @cached_property
     def storage_context(self) -> VersionStorageContext:
@@ -115,17 +130,26 @@ class OpenVersion:
         The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
         """
         index_store = SimpleIndexStore()
-        vector_stores: dict[str, Any] = {DEFAULT_VECTOR_STORE: SimpleVectorStore()}
-        if self.has_semantic:
-            from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+        if not self.has_semantic:
+            vector_store: Any = SimpleVectorStore()
+        elif self.is_remote:
+            from llama_index_contextual.storage.remote import RemoteVectorStore, RemoteVersionStore
 
-            path = str(self.directory / FAISS_FILE)
-            vector_stores = {DEFAULT_VECTOR_STORE: UnitFaissVectorStore.from_persist_path(path, docstore=self.docstore)}
+            remote = cast(RemoteVersionStore, self.docstore)
+            vector_store = RemoteVectorStore(remote, dimensions=self.manifest.dimensions or 0)
+            index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
+        else:
+            # Imported here, because faiss is slow to import and not needed without the semantic index.
+            from llama_index_contextual.storage.faiss_store import VersionVectorStore
+
+            vector_store = VersionVectorStore(
+                self.docstore, directory=self.directory, dimensions=self.manifest.dimensions or 0
+            )
             index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
         return VersionStorageContext(
             docstore=self.docstore,
             index_store=index_store,
-            vector_stores=vector_stores,
+            vector_stores={DEFAULT_VECTOR_STORE: vector_store},
             graph_store=SimpleGraphStore(),
             has_semantic=self.has_semantic,
             has_lexical=self.has_lexical,
@@ -167,6 +191,9 @@ class OpenVersion:
         """Close open files; the version cannot be used afterwards."""
         if "docstore" in self.__dict__:
             self.docstore.close()
+        parts, self.parts = self.parts, []
+        for part in parts:
+            part.part.release()
 
 
 def open_storage_context(version_dir: str | Path) -> VersionStorageContext:

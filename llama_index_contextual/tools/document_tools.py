@@ -325,9 +325,9 @@ class DocumentTools:
     def _records(self, version: SearchableVersion, filters: Filters | None) -> Sequence[DocumentRecord]:
         both = self._all_filters(version, filters)
         if both is None:
-            return version.manifest.documents
+            return version.records
         allowed = version.docstore.document_ids(both)
-        return [record for record in version.manifest.documents if record.doc_id in allowed]
+        return [record for record in version.records if record.doc_id in allowed]
 
 
 _DESCRIPTIONS: Mapping[str, str] = {
@@ -357,7 +357,7 @@ def _search_result(response: RetrievalResponse, version: SearchableVersion, top_
     result = SearchResult.of(response, notes=notes)
     joined: dict[str, Mapping[str, tuple[int, int]]] = {}
     for passage, chunk in zip(result.passages, response, strict=True):
-        record = version.manifest.document(passage.doc_id) if passage.start is None and passage.doc_id else None
+        record = version.record(passage.doc_id) if passage.start is None and passage.doc_id else None
         if record is not None:
             places = joined.setdefault(record.doc_id, Original(version, record).places_of_nodes)
             passage.start, passage.end = places[chunk.node_id]

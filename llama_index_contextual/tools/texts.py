@@ -16,7 +16,7 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.tools.models import SearchResult, describe_place
 
 _MAX_DOCUMENTS = 8
-_LONGEST_TITLE = 60
+_LONGEST_TITLE = 80
 _INVALID_IN_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_TOOL_NAME = 64
 
@@ -43,7 +43,7 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     """Return a description of the search over a project, for a model that has to choose a tool."""
     named = (record.title or record.file_name or record.doc_id for record in documents)
     titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
-    shown = [title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…" for title in titles]
+    shown = [title if len(title) <= _LONGEST_TITLE else _beginning(title) for title in titles]
     more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
     listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
     return (
@@ -51,6 +51,12 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
         f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"
         f" matter."
     )
+
+
+def _beginning(title: str) -> str:
+    """Return the first words of a long title; a single long word is cut."""
+    space = title.rfind(" ", _LONGEST_TITLE // 2, _LONGEST_TITLE + 1)
+    return f"{title[: space if space > 0 else _LONGEST_TITLE]}…"
 
 
 def tool_name(name: str) -> str:

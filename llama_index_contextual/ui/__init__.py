@@ -1,1 +1,18 @@
-"""Pages for a browser."""
+"""The workbench, a web interface that reads projects (extra `ui`), and a project as a single page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llama_index_contextual.ui.app import make_app
+
+__all__ = ["make_app"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "make_app":  # the page of `inspect` does not need a server
+        from llama_index_contextual.ui.app import make_app
+
+        return make_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

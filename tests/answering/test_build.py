@@ -301,7 +301,7 @@ def test_expand_also_reads_neighbours_on_the_topic(parts: Project) -> None:
     engine = parts.as_query_engine(llm=ScriptedLLM(), similarity_top_k=1, min_confidence=0.0, adjacent="expand")
     (passage,) = engine.query("one two").source_nodes
     assert passage.node.get_content().split()[:18] == ["Zebra", *8 * ["one"], *9 * ["two"]]
-    with pytest.raises(ConfigurationError, match="'expand' compares embeddings"):
+    with pytest.raises(ConfigurationError, match="adjacent is 'expand', which compares embeddings"):
         parts.as_query_engine(llm=ScriptedLLM(), mode="lexical", adjacent="expand")
 
 

@@ -322,13 +322,13 @@ def test_the_model_is_told_about_own_intents(reports: Project) -> None:
 @pytest.mark.parametrize(
     ("plans", "words"),
     [
-        ({"warranty": SearchPlan(top_k=3)}, "Intent 'warranty' is your own: give its SearchPlan `examples`"),
+        ({"warranty": SearchPlan(top_k=3)}, "Intent 'warranty' is your own: give its search plan `examples`"),
         ({"Warranty!": {"examples": ["x"]}}, "Intent 'Warranty!' has an invalid name"),
         ({"warranty": {"example": ["x"]}}, "Intent 'warranty' has an unknown option 'example'"),
-        ({"factual": 3}, "is invalid: the table has a SearchPlan, or a dict"),
-        ({"factual": {"top_k": -1}}, "top_k=-1 is invalid"),
-        ({"factual": {"mode": "fuzzy"}}, "mode='fuzzy' is invalid"),
-        ({"factual": {"examples": "one"}}, "examples='one' is invalid"),
+        ({"factual": 3}, "cannot be 3: the table has a search plan, or an object"),
+        ({"factual": {"top_k": -1}}, "cannot have the top_k -1"),
+        ({"factual": {"mode": "fuzzy"}}, "cannot have the mode 'fuzzy'"),
+        ({"factual": {"examples": "one"}}, "cannot have the examples 'one'"),
     ],
     ids=str,
 )

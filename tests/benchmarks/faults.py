@@ -58,6 +58,14 @@ def kills(folder: Path, options: argparse.Namespace) -> Result:
     return f"{found['kills']} kills, {found['acknowledged']} acknowledged contexts", wrong
 
 
+def merges(folder: Path, options: argparse.Namespace) -> Result:
+    """Kill a process that adds documents one by one, whose parts are merged."""
+    command = [sys.executable, "-m", "tests.faults.merges", str(folder), str(options.kills), "7"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    counts = ", ".join(f"{found[name]} {name}" for name in ("kills", "during merges", "acknowledged"))
+    return f"{counts} documents", found["wrong"]
+
+
 def commits(folder: Path, options: argparse.Namespace) -> Result:
     """Fail every operation of SQLite in commits of the ledger, cut the power there, and do with fewer syncs."""
     for name in ("faults", "power"):
@@ -179,7 +187,7 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Result]] = {
     part.__name__: part
-    for part in (faults, power, syncs, commits, kills, ledger, damage, flips, machine, inputs, fuzz, readers)
+    for part in (faults, power, syncs, commits, kills, merges, ledger, damage, flips, machine, inputs, fuzz, readers)
 }
 
 

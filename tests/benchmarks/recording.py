@@ -105,13 +105,12 @@ def encodings(manager: ProjectManager, folder: Path) -> Iterator[Record]:
 
 def version(project: Project, name: str, report: IngestReport) -> Iterator[Record]:
     """Yield what a version consists of, without its times and without the place of its documents."""
-    live = project.info().version
-    assert live is not None
-    directory = project.directory / "versions" / live
+    directory = project.directory / "parts"
     files = {
         path.relative_to(directory).as_posix(): xxhash.xxh3_64_hexdigest(path.read_bytes())
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != "manifest.json"
+        # The document store contains the places of the documents, and the manifest the checksum of the document store.
+        if path.is_file() and path.name not in ("part.json", "docstore.sqlite")
     }
     yield {"key": f"{name}/files", "value": files}
     documents = [{**asdict(document), "origin": None} for document in project.documents()]

@@ -53,8 +53,10 @@ def build(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
         record = DocumentRecord(doc_id=part[0].ref_doc_id or "", content_hash="0", chunks=len(part))
         builder.append(record, part, vectors[start:stop], None)
     manifest = builder.publish(embed_model=model_name(project.embed_model))
-    return {"seconds": time.perf_counter() - started, "MB": sum(f["bytes"] for f in manifest.files.values()) / 1e6,
-            "files_MB": {name: entry["bytes"] / 1e6 for name, entry in manifest.files.items()},
+    parts = project.directory / "parts"
+    sizes = {path.relative_to(parts).as_posix(): path.stat().st_size / 1e6 for path in sorted(parts.rglob("*.*"))}
+    return {"seconds": time.perf_counter() - started, "MB": manifest.size / 1e6,
+            "files_MB": sizes,
             "peak_MB": peak_memory()}  # fmt: skip
 
 
@@ -188,7 +190,7 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
         for query, scores in zip(asked, inner_products(flat.get_xb(), vectors.shape, asked), strict=True)
     ]
     return {"vectors": len(vectors), "dimensions": vectors.shape[1], "recall20": statistics.fmean(shares),
-            "probe": compact.probed_recall(vectors, index_of)}  # fmt: skip
+            "probe": compact.probed_recall(vectors, index_of, list(sentences))}  # fmt: skip
 
 
 def folder(corpus: Path, files: Path, index: str, spawned: float) -> Figures:

@@ -61,7 +61,7 @@ def test_calls_in_flight_count_with_their_maximum_cost() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
     first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.04 is spent") as raised:
+    with pytest.raises(BudgetExceededError, match=r"cost limit of \$0\.05 is reached: \$0\.04 is spent") as raised:
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     assert (raised.value.spent, raised.value.max_cost) == (0.04, 0.05)
     first.settle(Tokens(1, 5_000, 0, 0))
@@ -190,5 +190,5 @@ def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan")])
 def test_an_invalid_limit_is_refused(wrong: float) -> None:
-    with pytest.raises(ConfigurationError, match="max_cost must be an amount of dollars"):
+    with pytest.raises(ConfigurationError, match="cost limit must be an amount of dollars"):
         Spending(PriceTable(), max_cost=wrong)

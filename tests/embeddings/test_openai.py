@@ -106,7 +106,7 @@ async def test_a_short_outage_is_retried_without_an_error(kind: FaultKind, provi
         (
             "model_not_found",
             1,
-            "change the setting 'embed_model' (for instance `project.update_config(embed_model=...)",
+            "change the setting 'embed_model' to one that it offers",
         ),
         ("insufficient_quota", 1, "has no quota left: top it up, then run the same call again"),
     ],

@@ -108,7 +108,7 @@ def test_its_cost_is_shown_first_and_it_is_paid_for_once(yards: Project, provide
 
 
 def test_nothing_is_sent_if_it_would_cost_more_than_allowed(yards: Project, provider: LoopbackProvider) -> None:
-    with pytest.raises(InputError, match=r"6 documents would cost about \$0\.\d+, more than max_cost"):
+    with pytest.raises(InputError, match=r"6 documents would cost about \$0\.\d+, more than the limit"):
         yards.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME, max_cost=0.0001)
     yards.config = yards.config.changed(prices={NAME: PRICES[NAME]})
     assert provider.history == []

@@ -131,9 +131,9 @@ def test_an_unknown_metric_is_an_error_that_names_the_known(metric: str) -> None
 def test_an_empty_question_set_or_invalid_ks_are_errors() -> None:
     with pytest.raises(InputError, match="There are no questions"):
         evaluate(FixedRetriever(ANSWERS), [])
-    with pytest.raises(InputError, match="at least one number of results"):
+    with pytest.raises(InputError, match="give at least one, each at least 1"):
         evaluate(FixedRetriever(ANSWERS), ASKED, ks=[0, 5])
-    with pytest.raises(InputError, match="at least one number of results"):
+    with pytest.raises(InputError, match="give at least one, each at least 1"):
         evaluate(FixedRetriever(ANSWERS), ASKED, ks=[])
 
 

@@ -160,7 +160,7 @@ def test_nothing_is_sent_if_the_cost_exceeds_the_limit(filled: Project) -> None:
     llm = ScriptedLLM()
     filled._llm = llm
     filled.config = filled.config.changed(prices=PRICES)
-    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than max_cost \(\$0\.0001\)"):
+    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than the limit of \$0\.0001"):
         filled.compare(QUESTIONS, max_cost=0.0001)
     filled.config = filled.config.changed(prices={})
     with pytest.raises(InputError, match="cannot be estimated: set the prices of the models"):
@@ -194,7 +194,7 @@ def test_a_sweep_is_priced_before_anything_is_built(filled: Project) -> None:
     filled._llm = llm
     filled.config = filled.config.changed(prices=PRICES)
     events: list[VariantProgress] = []
-    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than max_cost"):
+    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than the limit"):
         filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=events.append)
     assert events == []
     assert llm.history == []

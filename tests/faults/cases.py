@@ -18,6 +18,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
+from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
@@ -105,8 +106,31 @@ def ingest(mark: int, count: int = 3, *, replace: bool = False) -> Run:
     return lambda disk: load(disk).ingest(documents(mark, count), replace=replace)
 
 
+def ingest_one(number: int) -> Run:
+    """Add a single document, in a part of its own."""
+    text = f"mark2 alpha report of part {number}. mark2 beta."
+    return lambda disk: load(disk).ingest([Document(id_=f"one{number}", text=text)])
+
+
 def remove(disk: Path) -> None:
     load(disk).remove(["doc1"])
+
+
+def sync(mark: int) -> Run:
+    """Return a command that syncs a folder, which lies next to the disks and is the same for all cases."""
+
+    def run(disk: Path) -> None:
+        folder = disk.parent.parent / "synced"
+        folder.mkdir(exist_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
+        (folder / "kept.md").write_text("# Kept\n\nThe text of a file that stays.")
+        (folder / "changed.md").write_text(f"# Changed\n\nThe text of a file, number {mark}.")
+        (folder / f"moved{mark}.md").write_text("# Moved\n\nThe text of a file that gets another name.")
+        (folder / f"new{mark}.md").write_text(f"# New {mark}\n\nThe text of a new file, number {mark}.")
+        load(disk).sync([folder])
+
+    return run
 
 
 def ingest_secret(disk: Path) -> None:
@@ -161,7 +185,7 @@ def persist_alone(disk: Path) -> None:
     LexicalIndex.build(node.text for node in nodes).save(disk / EXPORT / "bm25")
     documents = DocumentIndexBuilder()
     documents.add(nodes)
-    documents.build().save(disk / EXPORT / "documents")
+    documents.build().lexical_index.save(disk / EXPORT / "documents")
     built = SQLiteDocumentStore(disk / EXPORT / "file.sqlite")
     built.add_documents(nodes)
     built.persist(str(disk / EXPORT / "file.sqlite"))
@@ -183,7 +207,10 @@ SCENARIOS = (
     Scenario("ingest, third, prunes", (create, ingest(1), ingest(2)), ingest(3)),
     Scenario("ingest, after a rollback", (*_THREE, rollback("v000002")), ingest(4)),
     Scenario("ingest, replace", (create, ingest(1)), ingest(2, 1, replace=True)),
+    Scenario("sync", (create, ingest(1), sync(1)), sync(2)),
     Scenario("remove", (create, ingest(1)), remove, done=(InputError,)),
+    Scenario("remove, from a part that is kept", (create, ingest(1, 12)), remove, done=(InputError,)),
+    Scenario("ingest, merges parts", (create, *map(ingest_one, range(MAX_SMALL_PARTS + 1))), ingest_one(99)),
     Scenario(
         "remove, for good",
         (create, ingest(1), ingest_secret, leave_a_comparison),
@@ -280,8 +307,17 @@ def attempt(run: Run, disk: Path, system: files.System) -> BaseException | None:
         try:
             run(disk)
         except (OSError, ContextualError, Crash) as error:
-            return error.with_traceback(None)
+            return _without_frames(error)
     return None
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Return an exception whose chain keeps no frames, and so no objects of the interrupted command, alive."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__context__
+    return error
 
 
 def violations(

@@ -59,13 +59,15 @@ def damaged_projects(
 ) -> Iterator[tuple[str, str, Path]]:
     """Yield (file, kind of damage, folder) for every file of the live version and every kind of damage."""
     chance = random.Random(seed)
-    versions = Path(ROOT) / NAME / "versions"
-    names = sorted(p.relative_to(disk / versions / live) for p in (disk / versions / live).rglob("*") if p.is_file())
+    project = disk / ROOT / NAME
+    directories = [Path("versions") / live, Path("parts") / live.replace("v", "p")]
+    names = sorted(p.relative_to(project) for d in directories for p in (project / d).rglob("*") if p.is_file())
     for name in names:
+        same = Path(name.as_posix().replace(live[1:], other[1:]))
         for number, kind in enumerate((*KINDS, *(f"bit {n}" for n in range(bits)))):
             copy = into / f"{'-'.join(name.parts)}-{number}" / "disk"
             shutil.copytree(disk, copy)
-            if damage(copy / versions / live / name, kind, disk / versions / other / name, chance):
+            if damage(copy / ROOT / NAME / name, kind, project / same, chance):
                 yield name.as_posix(), kind, copy
             else:
                 shutil.rmtree(copy.parent)

@@ -1,4 +1,4 @@
-"""A tiny project of each format, kept permanently: `python -m tests.faults.golden DIRECTORY` made tests/data/format-2.
+"""A tiny project of each format, kept permanently: `python -m tests.faults.golden DIRECTORY` made tests/data/format-3.
 
 A later release must open it as it is; it is never made anew, or it would no longer be what the first release wrote.
 """

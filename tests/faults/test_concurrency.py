@@ -16,7 +16,7 @@ import pytest
 from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError, ProjectNotFoundError
 from llama_index_contextual.storage.current import version_directory
 from llama_index_contextual.storage.project_file import write_lock
-from tests.faults.cases import NAME, ROOT, create, documents, ingest, load, manager, open_below
+from tests.faults.cases import NAME, ROOT, create, documents, ingest, ingest_one, load, manager, open_below
 from tests.faults.load import BUSY, STOP, Tally, read_until_stopped, stopped_at_the_end, wait_for_readers
 
 WRITER = """
@@ -113,6 +113,32 @@ def test_files_of_superseded_versions_are_closed(disk: Path) -> None:
     gc.collect()
     assert len(open_below(disk)) == counts[0]
     assert max(counts) <= counts[0] + 2
+
+
+def test_readers_see_whole_versions_while_parts_are_added_and_merged(tmp_path: Path) -> None:
+    create(tmp_path)
+    ingest_one(0)(tmp_path)
+    reader, versions, wrong = load(tmp_path), set[str | None](), list[str]()
+
+    def read() -> None:
+        while not (tmp_path / STOP).exists():
+            response = reader.retrieve("alpha report of a part")
+            versions.add(response.version)
+            # Version n contains the documents 0 to n - 1.
+            newest = int(str(response.version)[1:])
+            numbers = [int(str(chunk.source.doc_id).removeprefix("one")) for chunk in response]
+            if len(set(numbers)) != min(20, newest) or max(numbers) >= newest:
+                wrong.append(f"{response.version}: {numbers}")
+
+    thread = threading.Thread(target=read)
+    with stopped_at_the_end(tmp_path):
+        thread.start()
+        for number in range(1, 25):
+            ingest_one(number)(tmp_path)
+    thread.join()
+    assert wrong == []
+    assert len(versions) > 2
+    assert reader.verify().sound
 
 
 def test_an_index_of_a_removed_version_still_answers(disk: Path) -> None:

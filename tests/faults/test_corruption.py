@@ -65,7 +65,7 @@ def check_damage(disk: Path, into: Path, *, bits: int, seed: int) -> tuple[int, 
     cases = list(damaged_projects(disk, into, live=LIVE, other=BEFORE, bits=bits, seed=seed))
     for name, kind, folder in cases:
         directory = version_directory(folder / ROOT / NAME, LIVE)
-        named = f"versions/{LIVE}/{name}"
+        named = name
         for check in ("xxh3", "sha256"):
             try:
                 OpenVersion(directory, check=check).close()  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def check_damage(disk: Path, into: Path, *, bits: int, seed: int) -> tuple[int, 
         if [p.file for p in verify_project(folder / ROOT / NAME).problems] != [named]:
             results.append(f"{name}, {kind}: verify does not name it")
     for (name, kind, folder), answer in zip(cases, ask_in_a_child(c[2] for c in cases), strict=True):
-        if answer != ["CorruptVersionError", f"versions/{LIVE}/{name}"]:
+        if answer != ["CorruptVersionError", name]:
             results.append(f"{name}, {kind}: answered {answer}")
         shutil.rmtree(folder)
     return len(cases), results
@@ -161,8 +161,13 @@ def keyless(tmp_path: Path) -> tuple[Path, Path]:
     return project.directory, folder
 
 
-def first_file(version: Path) -> Path:
-    return version / "docstore.sqlite"
+def part_of(project_dir: Path, version: str) -> Path:
+    """Return the part that was written for a version."""
+    return project_dir / "parts" / version.replace("v", "p")
+
+
+def first_file(part: Path) -> Path:
+    return part / "docstore.sqlite"
 
 
 def spoil(path: Path) -> None:
@@ -172,11 +177,9 @@ def spoil(path: Path) -> None:
 @pytest.mark.parametrize(
     "break_it",
     [
-        pytest.param(lambda d: spoil(first_file(version_directory(d, LIVE))), id="live version"),
-        pytest.param(lambda d: spoil(first_file(version_directory(d, BEFORE))), id="version before"),
-        pytest.param(
-            lambda d: [spoil(first_file(version_directory(d, v))) for v in (LIVE, BEFORE)], id="every version"
-        ),
+        pytest.param(lambda d: spoil(first_file(part_of(d, LIVE))), id="live version"),
+        pytest.param(lambda d: spoil(first_file(part_of(d, BEFORE))), id="version before"),
+        pytest.param(lambda d: [spoil(first_file(part_of(d, v))) for v in (LIVE, BEFORE)], id="every version"),
         pytest.param(lambda d: (version_directory(d, LIVE) / MANIFEST).unlink(), id="manifest gone"),
         pytest.param(lambda d: shutil.rmtree(version_directory(d, LIVE)), id="live version gone"),
         pytest.param(lambda d: (d / CURRENT).unlink(), id="CURRENT gone"),
@@ -209,8 +212,8 @@ def test_a_damaged_live_version_is_rebuilt_without_paying_again(copy: Path) -> N
     disk = copy.parent.parent
     paid = load(disk).info().ledger.contexts
     for version in (LIVE, BEFORE):
-        spoil(first_file(version_directory(copy, version)))
-    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has changed .* `replace=True`"):
+        spoil(first_file(part_of(copy, version)))
+    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has changed .* `rebuild`"):
         load(disk).ingest(documents(2))
     report = load(disk).ingest(documents(2), replace=True)
     assert report.contexts_paid == 0
@@ -219,7 +222,7 @@ def test_a_damaged_live_version_is_rebuilt_without_paying_again(copy: Path) -> N
 
 
 def test_a_damaged_old_version_does_not_affect_the_live_one(copy: Path) -> None:
-    spoil(first_file(version_directory(copy, BEFORE)))
+    spoil(first_file(part_of(copy, BEFORE)))
     report = verify_project(copy)
     assert report.sound
     assert [p.harmless for p in report.problems] == [True]
@@ -237,7 +240,7 @@ def test_a_damaged_old_version_does_not_affect_the_live_one(copy: Path) -> None:
 def test_a_faiss_header_that_asks_for_too_much_is_refused_before_faiss_reads_it(
     copy: Path, at: int, value: int
 ) -> None:
-    path = version_directory(copy, LIVE) / "default__vector_store.faiss"
+    path = part_of(copy, LIVE) / "default__vector_store.faiss"
     content = bytearray(path.read_bytes())
     size = 4 if at in (4, 12) else 8
     content[at : at + size] = value.to_bytes(size, "little")
@@ -249,7 +252,7 @@ def test_a_faiss_header_that_asks_for_too_much_is_refused_before_faiss_reads_it(
 
 
 def test_faiss_allocates_no_more_than_the_file_has(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = version_directory(copy, LIVE) / "default__vector_store.faiss"
+    path = part_of(copy, LIVE) / "default__vector_store.faiss"
     real, limits = faiss.read_index, []
 
     def read(*arguments: Any) -> Any:
@@ -283,7 +286,10 @@ def test_a_numpy_header_with_a_false_size_is_refused(tmp_path: Path, header: byt
 # ---- newer formats -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "known"), [(PROJECT_FILE, 2), (f"versions/{LIVE}/{MANIFEST}", 2)])
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [(PROJECT_FILE, 2), (f"versions/{LIVE}/{MANIFEST}", 3), (f"parts/{LIVE.replace('v', 'p')}/part.json", 3)],
+)
 def test_files_of_a_newer_release_are_refused_with_a_message(copy: Path, name: str, known: int) -> None:
     path = copy / name
     path.write_text(path.read_text("utf-8").replace(f'"format_version": {known}', f'"format_version": {known + 1}'))

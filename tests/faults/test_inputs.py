@@ -20,11 +20,12 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.evaluation.questions import parse_questions
 from llama_index_contextual.project.manager import check_name
-from llama_index_contextual.storage.check import check_files, check_headers
+from llama_index_contextual.storage.check import check_contents
 from llama_index_contextual.storage.current import CURRENT, read_current
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.storage.ledger_lines import import_contexts
 from llama_index_contextual.storage.manifest import MANIFEST, Manifest, checksum
+from llama_index_contextual.storage.part import open_parts
 from llama_index_contextual.storage.project_file import PROJECT_FILE, read_config
 from tests.faults.bad_inputs import CASES, message_of
 from tests.faults.cases import NAME, ROOT, create, ingest
@@ -90,9 +91,9 @@ def test_any_manifest_is_read_or_raises_an_error_of_the_package(data: st.DataObj
 
     def read() -> None:
         manifest = Manifest.from_json(json.dumps(content).encode(), file=MANIFEST)
-        check_files(version, manifest, "xxh3")
-        check_headers(version, manifest)
-        assert manifest.chunks == sum(record.chunks for record in manifest.documents)
+        check_contents(version, manifest.files, "xxh3")
+        for part in open_parts(version, manifest, "xxh3"):
+            assert part.size == sum(record.chunks for record in part.records)
         ProjectConfig(**manifest.config)
 
     passes_or_is_ours(read)

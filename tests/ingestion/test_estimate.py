@@ -94,7 +94,7 @@ def test_all_options_are_compared(manager: ProjectManager, folder: Path) -> None
     assert batch.endswith(f"  {money(by[1, 'batch'].dollars_if_cached)}–{money(by[1, 'batch'].dollars)}")
     assert max(len(line) for line in text.splitlines() if line[:1] in "→ ") <= 80, "a terminal's width"
     assert "Tokens cost half in a batch. The higher price, on which the limit of a batch is based," in text
-    assert f"; a limit (max_cost) of {money(found.max_cost)} is sufficient" in text
+    assert f"; a limit of {money(found.max_cost)} is sufficient" in text
     assert "chunks/call" in text
     assert "→ 1" in text
     assert "genai-prices" in text
@@ -190,7 +190,7 @@ def test_a_run_stops_before_its_limit_and_keeps_the_contexts_paid_for(
     whole = project.estimate([folder]).dollars
     assert whole
     with pytest.raises(
-        BudgetExceededError, match=r"max_cost of \$\S+ is reached: .* Nothing is published; .* To continue, run"
+        BudgetExceededError, match=r"cost limit of \$\S+ is reached: .* Nothing is published; .* To continue, run"
     ):
         project.ingest([folder], max_cost=whole / 2)
     assert project.versions() == []
@@ -252,7 +252,7 @@ def test_the_limit_leaves_room_for_contexts_that_are_requested_once_more(
     assert (report.chunks, report.failures) == (found.chunks, ())
     assert report.paid is not None
     assert report.paid.contexts.calls == found.chunks + short
-    assert "requested once more; the limit (max_cost) leaves room for some of them" in str(found)
+    assert "requested once more; the limit leaves room for some of them" in str(found)
 
 
 @pytest.mark.parametrize("chunks_per_call", [1, 4])

@@ -23,6 +23,7 @@ from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project import project as project_writing
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage import salvage
 from llama_index_contextual.storage.ledger import Ledger
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider
@@ -105,8 +106,8 @@ async def test_the_event_loop_is_not_blocked_during_an_ingest(
 @pytest.mark.parametrize(
     ("watched", "work"),
     [
-        ([(project_writing, "make_stages"), (project_base, "OpenVersion")], lambda project: project.arebuild()),
-        ([(project_writing, "make_stages"), (project_base, "OpenVersion")], lambda project: project.aretry_failed()),
+        ([(project_writing, "make_stages"), (salvage, "OpenVersion")], lambda project: rebuild(project)),
+        ([(project_base, "OpenVersion")], lambda project: project.aretry_failed()),
         ([(project_writing, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
         ([(project_module, "remove_documents")], lambda project: project.aremove("a")),
     ],
@@ -121,6 +122,11 @@ async def test_the_event_loop_is_not_blocked_by_opening_estimating_or_removing(
     project = manager.create("loop", ProjectConfig.local(), embed_model=model)
     project.ingest(DOCUMENTS)
     await beside_a_clock(watched, lambda: work(project))
+
+
+async def rebuild(project: Project) -> None:
+    project.update_config(chunk_size=400, chunk_overlap=0)
+    await project.arebuild()
 
 
 async def test_a_cancelled_removal_is_completed_first(

@@ -127,3 +127,78 @@ def test_the_parser_alone_leaves_metadata_as_they_were() -> None:
     document = Document(text="Returns rose.", metadata={"fund": "Halpha"})
     (node,) = ChunkNodeParser().get_nodes_from_documents([document])
     assert node.get_content(metadata_mode=MetadataMode.EMBED) == "Halpha\n\nReturns rose."
+
+
+# ---- facts of earlier calls ------------------------------------------------------------------------------------------
+
+
+def stored_facts(project: Project) -> dict[str, Any]:
+    """Return the fund and the title of each document, by its file name."""
+    nodes = project.storage_context.docstore.docs.values()
+    return {n.metadata["file_name"]: (n.metadata.get("fund"), n.metadata.get("title")) for n in nodes}
+
+
+KEPT = {"report.txt": ("Halpha", None), "other.txt": (None, None)}
+
+
+@pytest.mark.parametrize("method", ["ingest", "sync"])
+def test_a_call_without_facts_keeps_those_of_unchanged_and_of_changed_files(tmp_path: Path, method: str) -> None:
+    project, llm, folder = make(tmp_path)
+    update = getattr(project, method)
+    calls = len(llm.history)
+    assert update([folder]).version == "v000001", "nothing has changed"
+    assert project.estimate([folder]).documents == 0
+    (folder / "report.txt").write_text("Returns fell by 4 %.", encoding="utf-8")
+    report = update([folder])
+    assert (list(report.updated), len(llm.history)) == (["files/report.txt"], calls + 1)
+    assert stored_facts(project) == KEPT
+    assert f"Facts: {NAMED}\n" in llm.history[-1]
+    assert update([folder]).version == report.version
+
+
+@pytest.mark.parametrize("method", ["ingest", "sync"])
+def test_a_renamed_file_keeps_its_facts_and_its_context(tmp_path: Path, method: str) -> None:
+    project, llm, folder = make(tmp_path)
+    calls = len(llm.history)
+    (folder / "report.txt").rename(folder / "renamed.txt")
+    report = getattr(project, method)([folder])
+    assert dict(report.renamed) == {"files/report.txt": "files/renamed.txt"}
+    assert stored_facts(project) == {"renamed.txt": ("Halpha", None), "other.txt": (None, None)}
+    assert len(llm.history) == calls
+
+
+def test_new_facts_replace_former_ones_and_an_empty_answer_removes_them(tmp_path: Path) -> None:
+    project, _, folder = make(tmp_path)
+    project.sync([folder], file_metadata=lambda path: {"fund": "Beta"})
+    assert stored_facts(project) == {"report.txt": ("Beta", None), "other.txt": ("Beta", None)}
+    project.sync([folder], file_metadata=lambda path: {})
+    assert stored_facts(project) == {"report.txt": (None, None), "other.txt": (None, None)}
+
+
+def test_a_title_given_as_a_fact_is_told_from_the_title_of_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name in ("given", "own"):
+        (folder / f"{name}.md").write_text(f"---\nauthor: Jo\n---\n# Title of {name}\n\nA text.", encoding="utf-8")
+    project = ProjectManager(tmp_path / "root").create("p", ProjectConfig.local())
+    project.ingest(
+        [folder], file_metadata=lambda path: {"fund": "Halpha"} | ({"title": "T"} if path.endswith("given.md") else {})
+    )
+    expected = {"given.md": ("Halpha", "T"), "own.md": ("Halpha", "Title of own")}
+    assert stored_facts(project) == expected
+    assert project.sync([folder]).version == "v000001", "recognized by the content hash"
+    (folder / "own.md").write_text("# Another title\n\nA text.", encoding="utf-8")
+    project.sync([folder])
+    assert stored_facts(project) == expected | {"own.md": ("Halpha", "Another title")}
+
+
+def test_metadata_of_the_file_itself_is_no_fact(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a.md").write_text("---\nauthor: Jo\n---\n# A\n\nA text.", encoding="utf-8")
+    project = ProjectManager(tmp_path / "root").create("p", ProjectConfig.local())
+    project.ingest([folder])
+    (folder / "a.md").write_text("---\neditor: Al\n---\n# A\n\nA text.", encoding="utf-8")
+    project.ingest([folder])
+    (node,) = project.storage_context.docstore.docs.values()
+    assert (node.metadata.get("author"), node.metadata.get("editor")) == (None, "Al")

@@ -55,7 +55,7 @@ def test_a_file_from_another_folder_with_the_same_id_overwrites_no_document(
         (
             str(years[2024] / "annual.md"),
             "its document gets the id '2024/reports/annual.md', because 'reports/annual.md' is the id of another"
-            " document; if that file was moved here, pass `moved=True`, or --moved on the command line",
+            " document; unless that file was moved here",
         )
     ]
     assert counted.retrieve("The year was 2024.").results[0].source.file_path == "2024/reports/annual.md"
@@ -213,7 +213,7 @@ def test_a_moved_folder_without_moved_true_loses_nothing(
     write(moved / "annual.md", "# Annual report\n\nCorrected.")
     report = counted.ingest([moved])
     assert (list(report.added), list(report.unchanged)) == (["archive/reports/annual.md"], ["reports/notes.md"])
-    assert "--moved" in str(report)
+    assert "moved=True" in str(report)
     assert counted.read("reports/annual.md") == OLD
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 
 import pytest
 
-from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter, progress_bar
+from llama_index_contextual.ingestion.report import (
+    IngestProgress,
+    ProgressCounter,
+    ReportProgress,
+    _phase,
+    progress_bar,
+)
 
 
 def test_progress_starts_with_the_total_and_adds_up_completed_work() -> None:
@@ -63,17 +71,76 @@ def test_counts_from_many_threads_add_up_and_arrive_in_order() -> None:
     assert (messages[-1].chunks_done, messages[-1].bytes_done) == (1_200, 800)
 
 
-def test_the_bar_shows_documents_chunks_and_the_last_step_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def finish(report: ReportProgress) -> None:
+    """Report an ingestion from its beginning to its end."""
+    counter = ProgressCounter(report, documents_total=2, bytes_total=30)
+    counter.reading("second.pdf")
+    counter.read(2)
+    counter.parsed(1_500)
+    counter.add(2, 1_500, 30)
+    counter.enter("publish")
+    counter.enter("done")
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Let standard error look like a terminal to Rich, and return what is written to it."""
+    shown = io.StringIO()
+    monkeypatch.setattr("sys.stderr", shown)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    return shown
+
+
+def test_the_bar_shows_documents_chunks_and_the_last_step_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_a_terminal(monkeypatch)
     with progress_bar() as report:
-        counter = ProgressCounter(report, documents_total=2, bytes_total=30)
-        counter.read(2)
-        counter.add(2, 1_500, 30)
-        counter.enter("publish")
-        counter.enter("done")
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "2/2 documents" in shown.err
-    assert "1,500 chunks" in shown.err
+        finish(report)
+    assert "2/2 documents" in terminal.getvalue()
+    assert "1,500 chunks" in terminal.getvalue()
+
+
+def test_other_programs_get_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    with progress_bar() as report:
+        finish(report)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_report_after_the_end_starts_no_second_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_a_terminal(monkeypatch)
+    with contextlib.suppress(KeyboardInterrupt), progress_bar() as report:
+        finish(report)
+        raise KeyboardInterrupt
+    before = terminal.getvalue()
+    finish(report)
+    assert terminal.getvalue() == before
+    assert before.count("\x1b[?25h") == before.count("\x1b[?25l") == 1, "the cursor is shown again"
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        (
+            IngestProgress(stage="ingest", documents_total=48, documents_read=11, document="a.pdf"),
+            "Reading 12 of 48: a.pdf",
+        ),
+        (IngestProgress(stage="ingest", documents_total=2, documents_read=1), "Reading 2 of 2"),
+        (
+            IngestProgress(
+                stage="ingest", documents_total=2, documents_read=2, chunks_total=5, chunks_done=2, writes_contexts=True
+            ),
+            "Requesting contexts",
+        ),
+        (
+            IngestProgress(stage="ingest", documents_total=2, documents_read=2, chunks_total=5, chunks_done=5),
+            "Embedding 0 of 5 chunks",
+        ),
+        (IngestProgress(stage="publish", documents_total=2), "Publishing the version"),
+        (IngestProgress(stage="done", documents_total=2), ""),
+    ],
+)
+def test_the_phase_is_named(state: IngestProgress, phase: str) -> None:
+    assert _phase(state) == phase
 
 
 def test_a_bar_without_a_report_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

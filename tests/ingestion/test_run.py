@@ -29,9 +29,12 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.node_parser import ChunkNodeParser
+from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage import part as part_module
 from llama_index_contextual.storage.current import current_name, leftovers, version_names
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.lock import LOCK_FILE
@@ -102,6 +105,22 @@ def test_a_second_run_over_unchanged_files_publishes_reads_and_embeds_nothing(
     assert read == []
     assert model.texts == embedded
     assert files_of(counted.directory / "versions") == before
+
+
+def test_a_run_over_unchanged_files_loads_no_model_and_compares_no_vectors(
+    counted: Project, manager: ProjectManager, text_folder: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.ingest([text_folder])
+    read.clear()
+    monkeypatch.setattr(part_module, "_parts", part_module._OpenParts())  # as in another process
+    hashed: list[str] = []
+    real = files.xxh3
+    monkeypatch.setattr(files, "xxh3", lambda path: hashed.append(path.name) or real(path))
+    fresh = manager.load("counted", embed_model=CountingEmbedding())
+    monkeypatch.setattr(project_module, "make_stages", lambda *_args, **_options: pytest.fail("models were loaded"))
+    assert len(fresh.ingest([text_folder]).unchanged) == 2
+    assert read == []
+    assert hashed == ["docstore.sqlite"]
 
 
 def test_only_changed_documents_are_read_and_embedded_again(
@@ -297,7 +316,7 @@ def test_an_unreadable_file_is_skipped_with_its_reason_and_the_rest_is_ingested(
     reasons = {Path(file.path).name: file.reason for file in report.skipped}
     assert sorted(reasons) == ["empty.txt", "letter.zip", "nowhere.txt", "quarter.md"]
     assert "empty" in reasons["empty.txt"]
-    assert "load it with any LlamaIndex reader and pass the Documents" in reasons["letter.zip"]
+    assert "convert it to PDF, HTML or text" in reasons["letter.zip"]
     assert reasons["nowhere.txt"] == "does not exist"
     assert "has the same content as" in reasons["quarter.md"]
     assert all(f"skipped {file.path}: {file.reason}" in str(report) for file in report.skipped)
@@ -341,7 +360,7 @@ def test_a_run_without_a_single_document_is_refused_with_the_reasons(
     with pytest.raises(InputError, match=r"^There is nothing to ingest\.$"):
         counted.ingest([], replace=replace)
     many = [text_folder / f"nowhere {n}" for n in range(8)]
-    with pytest.raises(InputError, match=r"nowhere 4: does not exist; and 3 more$"):
+    with pytest.raises(InputError, match=r"nowhere 4: does not exist; and 3 more\.$"):
         counted.ingest(many, replace=replace)
     assert current_name(counted.directory) is None
 
@@ -370,7 +389,7 @@ def test_a_file_above_the_limit_is_skipped_and_ingested_with_a_higher_limit(
 ) -> None:
     report = counted.ingest([text_folder], limits=ReadLimits(max_bytes=200))
     assert [Path(file.path).name for file in report.skipped] == ["quarter.md"]
-    assert "raise ReadLimits.max_bytes to read it" in report.skipped[0].reason
+    assert "split it into smaller files" in report.skipped[0].reason
     assert list(counted.ingest([text_folder], limits=ReadLimits(max_bytes=10_000)).added) == [QUARTER]
 
 
@@ -623,14 +642,15 @@ def test_a_damaged_version_can_be_replaced_without_paying_again(
     project = manager.create("damaged", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
     project.ingest([text_folder])
     paid, embedded = len(llm.history), len(model.texts)
-    (project.directory / "versions" / "v000001" / "docstore.sqlite").write_bytes(b"damaged")
-    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has 7 bytes .*replace=True"):
+    (project.directory / "parts" / "p000001" / "docstore.sqlite").write_bytes(b"damaged")
+    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has 7 bytes .*`rebuild`"):
         project.ingest([text_folder])
     report = project.ingest([text_folder], replace=True)
     assert list(report.added) == [MANUAL, QUARTER]
     assert (len(llm.history), len(model.texts)) == (paid, embedded)
     assert project.read(MANUAL) == TEXT
     shutil.rmtree(project.directory / "versions" / "v000001")
+    shutil.rmtree(project.directory / "parts" / "p000001")
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to count open files")
@@ -646,7 +666,7 @@ def test_runs_and_queries_leave_no_file_open(counted: Project, text_folder: Path
         counted.retrieve("note")
         gc.collect()
         counts.append(open_files())
-    assert counts[1:] == [counts[0]] * 3
+    assert counts[2:] == [counts[1]] * 2
 
 
 def test_vectors_are_normalised_to_unit_length(counted: Project, text_folder: Path) -> None:
@@ -657,7 +677,7 @@ def test_vectors_are_normalised_to_unit_length(counted: Project, text_folder: Pa
 async def test_an_async_run_copies_and_publishes_in_threads(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     await project.aingest([Document(id_="a", text="The first one.")])
     recorded: dict[str, bool] = {}
-    for name in ("take_over", "publish"):
+    for name in ("keep", "publish"):
         work = getattr(VersionBuilder, name)
 
         def watched(*given: Any, work: Any = work, name: str = name, **options: Any) -> Any:
@@ -666,7 +686,7 @@ async def test_an_async_run_copies_and_publishes_in_threads(project: Project, mo
 
         monkeypatch.setattr(VersionBuilder, name, watched)
     await project.aingest([Document(id_="b", text="The second one.")])
-    assert recorded == {"take_over": True, "publish": True}
+    assert recorded == {"keep": True, "publish": True}
 
 
 async def test_a_run_cancelled_while_publishing_completes_the_publication(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -179,21 +180,21 @@ def test_a_stored_document_without_chunks_is_dropped_with_its_reason(
     write(text_folder / "scan.pdf", scan())
     # As it was published when scans still counted as documents.
     from llama_index_contextual.ingestion import plan as identity
-    from llama_index_contextual.storage import version
+    from llama_index_contextual.storage import part
+    from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
     counted.ingest([text_folder / "manual.txt", text_folder / "quarter.md"])
-    real = version.read_manifest
+    real = SQLiteDocumentStore.records
     path = text_folder / "scan.pdf"
 
-    def with_scan(directory: Path) -> Any:
-        manifest = real(directory)
-        if directory.name != "v000001":
-            return manifest
+    def with_scan(self: SQLiteDocumentStore) -> Any:
+        if self.path is None or self.path.parent.name != "p000001":
+            return real(self)
         old = DocumentRecord(doc_id="scan.pdf", content_hash=content_hash(path), origin=identity.origin(path))
-        object.__setattr__(manifest, "documents", [*manifest.documents, old])
-        return manifest
+        return [*real(self), asdict(old)]
 
-    monkeypatch.setattr(version, "read_manifest", with_scan)
+    monkeypatch.setattr(SQLiteDocumentStore, "records", with_scan)
+    part._parts._descriptions.clear()
     counted.update_config(ocr=None)
     report = counted.ingest([text_folder])
     assert (list(report.removed), [file.reason for file in report.skipped]) == (["scan.pdf"], [OCR])
@@ -383,10 +384,10 @@ def test_ordinary_nested_metadata_is_stored_as_it_is(counted: Project) -> None:
         ({"fund": "IV"}, r"file_metadata must be a function from a path to a dict, got dict: pass `lambda path"),
         ("fund", r"file_metadata must be a function from a path to a dict, got str"),
         (lambda _: ["fund"], r"file_metadata must return a dict, got list"),
-        (lambda _: {("a", "b"): 1}, r"file_metadata: a key must be a non-empty string"),
-        (lambda _: {"odd": circular()}, r"file_metadata: the value of 'odd' is of type dict"),
-        (lambda _: {"odd": nested(3_000)}, r"file_metadata: the value of 'odd' is of type list"),
-        (lambda _: {"odd": float("nan")}, r"file_metadata: the value of 'odd' is not a finite number"),
+        (lambda _: {("a", "b"): 1}, r"A key of the metadata of a file must be a non-empty string"),
+        (lambda _: {"odd": circular()}, r"The value of the metadata 'odd' of a file is of type dict"),
+        (lambda _: {"odd": nested(3_000)}, r"The value of the metadata 'odd' of a file is of type list"),
+        (lambda _: {"odd": float("nan")}, r"The value of the metadata 'odd' of a file is not a finite number"),
     ],
 )
 def test_file_metadata_of_a_wrong_type_is_refused(

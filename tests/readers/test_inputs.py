@@ -111,7 +111,7 @@ class TestInputs:
             ("contracts/empty", "contains no file"),
             ("", "is not a path"),
             ("a\0b.txt", "is not a path"),
-            ("https://example.org/a.pdf", "is a web address: load it with any LlamaIndex reader"),
+            ("https://example.org/a.pdf", "is a web address: save the page as HTML or PDF"),
             ("contracts/a.txt/b.txt", "cannot be accessed"),
             ("x" * 5000, "cannot be accessed"),
         ],
@@ -141,9 +141,7 @@ class TestInputs:
         write(tmp_path / "docs/b.doc", "x")
         write(tmp_path / "docs/README", "x")
         found = reasons(discover([tmp_path / "docs"]))
-        assert found["a.zip"] == (
-            "has the type .zip and is not read: load it with any LlamaIndex reader and pass the Documents"
-        )
+        assert found["a.zip"] == ("has the type .zip and is not read: convert it to PDF, HTML or text")
         assert (
             found["b.doc"] == "has the type .doc and is not read: open it in Word or LibreOffice and save it as .docx"
         )
@@ -164,7 +162,7 @@ class TestInputs:
         monkeypatch.setattr(os, "open", None)
         found = discover([tmp_path / "huge.txt"], limits=ReadLimits(max_bytes=999))
         assert found.skipped[0].reason == (
-            "has 1,000,000,000 bytes, more than the limit of 999: raise ReadLimits.max_bytes to read it"
+            "has 1,000,000,000 bytes, more than the limit of 999: split it into smaller files"
         )
 
     def test_a_folder_that_a_glob_names_is_not_silently_left_out(self, contracts: Path) -> None:

@@ -63,8 +63,7 @@ def test_attachments_are_sections_with_their_own_below() -> None:
         "A page": "Attachment: scan.pdf",
     }
     assert parsed.warnings == (
-        "attachment 'photo.jpg' was left out: it has the type .jpg and is not read: load it with any LlamaIndex reader "
-        "and pass the Documents",
+        "attachment 'photo.jpg' was left out: it has the type .jpg and is not read: convert it to PDF, HTML or text",
         "attachment 'broken.xlsx' was left out: it is damaged or truncated (File is not a zip file): copy or save it "
         "again",
         "attachment 'empty.txt' was left out: it is empty",

@@ -308,6 +308,19 @@ def test_closing_ends_a_read_in_another_thread(child: None, tmp_path: Path) -> N
     assert errors == ["was not read to its end, because the run was stopped"]
 
 
+def test_a_child_with_a_request_that_is_half_written_is_closed(child: None, tmp_path: Path) -> None:
+    reader = OcrReader(ENGINE, processes=1)
+    reader.read(write(tmp_path / "scan.png", "image"), [1], limits=LIMITS)
+    process = reader._children[0]._process
+    assert process is not None
+    assert process.stdin is not None
+    process.kill()
+    process.wait()
+    process.stdin.write('{"read": 0')
+    reader.close()
+    assert process.stdin.closed
+
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 

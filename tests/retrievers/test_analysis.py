@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import Analyzer, Memory, normalise, tokens
+from llama_index_contextual.retrievers.analysis import Analyzer, Memory, match_spans, normalise, token_spans, tokens
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
 
 english = Analyzer("english")
@@ -261,3 +262,82 @@ def test_texts_are_analysed_piece_by_piece(left: str, right: str) -> None:
 @given(st.from_regex(r"\A[ -~]{0,40}\Z"))
 def test_a_letter_beyond_ascii_elsewhere_changes_nothing(text: str) -> None:
     assert plain.terms(f"{text}\né") == plain.terms(text)
+
+
+# ---- places ----------------------------------------------------------------------------------------------------------
+
+with_periods = Analyzer("english", has_periods=True)
+
+
+def matches(text: str, question: str, analyzer: Analyzer = english) -> list[str]:
+    return [text[start:end] for start, end in match_spans(text, analyzer.query_terms(question), analyzer)]
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "expected"),
+    [
+        ("Termination. It was determined and terminated.", "termination", ["Termination", "terminated"]),
+        ("An undetermined term", "term", ["term"]),
+        ("Fault TS-999, not TS-998", "TS-999", ["TS-999", "TS-998"]),
+        ("Fault TS-999, not 998-TX", "999", ["TS-999"]),
+        ("getUserName()", "user", ["getUserName"]),
+        ("The company's plan", "company", ["company's"]),
+        ("The \ufb01rst \ufb01les", "files", ["\ufb01les"]),
+        ("co\u00adop\u00ader\u00adate now", "cooperate", ["co\u00adop\u00ader\u00adate"]),
+        ("Caf\u0065\u0301 au lait", "caf\u00e9", ["Caf\u0065\u0301"]),
+        ("\u5951\u7d04\u306e\u7d42\u4e86\u3068\u5951\u7d04", "\u5951\u7d04", ["\u5951\u7d04", "\u5951\u7d04"]),
+        ("e\u200b\u0301t\u00e9 \u00e9t\u00e9", "\u00e9t\u00e9", ["e\u200b\u0301t\u00e9", "\u00e9t\u00e9"]),
+        ("nothing here", "termination", []),
+        ("the of and", "the of and", []),
+    ],
+)
+def test_words_of_which_a_term_matches_are_found_as_a_whole(text: str, question: str, expected: list[str]) -> None:
+    assert matches(text, question) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "expected"),
+    [
+        ("the second quarter of 2018 was good", "Q2 2018", ["second quarter of 2018"]),
+        ("FY18 and fiscal 2018", "fiscal year 2018", ["FY18", "fiscal 2018"]),
+        ("fiscal years 2018 and 2017", "FY17", ["2017"]),
+        ("for the year ended May 31, 2018", "FY2018", ["year ended May 31, 2018"]),
+        (
+            "the twelve months ended on Monday, May 31, 2018",
+            "FY2018",
+            ["twelve months ended on Monday, May 31, 2018"],
+        ),
+        ("on 31.12.2022", "December 31, 2022", ["31.12.2022"]),
+    ],
+)
+def test_periods_of_several_words_are_found_in_any_spelling(text: str, question: str, expected: list[str]) -> None:
+    assert matches(text, question, with_periods) == expected
+
+
+@given(st.text(max_size=60))
+def test_places_belong_to_the_tokens_of_the_text(text: str) -> None:
+    places = token_spans(text)
+    assert [token for token, _ in places] == tokens(text)
+    assert all(normalise(text[ends[0].start : ends[-1].stop]).count(token) for token, ends in places)
+
+
+@given(text=texts, language=languages)
+def test_the_spans_of_a_text_have_its_terms(text: str, language: str) -> None:
+    analyzer = Analyzer(language, has_periods=True)
+    spans = list(analyzer.spans(text))
+    assert [term for span in spans for term in span.terms] == analyzer.terms(text)
+    assert all(0 <= span.start < span.end <= len(text) for span in spans)
+
+
+@given(text=texts, language=languages, pick=st.integers(0, 3))
+def test_each_place_has_a_term_and_each_term_a_place(text: str, language: str, pick: int) -> None:
+    analyzer = Analyzer(language, has_periods=True)
+    terms = set(analyzer.terms(text)[pick::4])
+    found = match_spans(text, terms, analyzer)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(found))
+    spans = list(analyzer.spans(text))
+    for start, end in found:
+        assert any(start <= span.start < span.end <= end and terms.intersection(span.terms) for span in spans)
+    for span in spans:
+        is_marked = any(start <= span.start and span.end <= end for start, end in found)
+        assert is_marked or not terms.intersection(span.terms)

@@ -1,32 +1,101 @@
-"""The matrix that is built by one sort equals the matrix of bm25s."""
+"""Scores from term frequencies, over one part and over several with gaps, equal those of bm25s over the same texts."""
 
 from __future__ import annotations
+
+import itertools
 
 import bm25s
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.bm25 import SortedBM25
+from llama_index_contextual.retrievers.analysis import Analyzer
+from llama_index_contextual.retrievers.bm25 import LexicalIndex, TermCounts, TermCountsBuilder
 
-VOCABULARY = {"pump": 0, "dry": 1, "valve": 2, "sump": 3}
-texts = st.lists(st.lists(st.sampled_from(list(VOCABULARY.values())), max_size=9), min_size=1, max_size=9)
+VOCABULARY = ("pump", "dry", "valve", "sump")
+texts = st.lists(st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=9), min_size=1, max_size=9)
+kept = st.lists(st.booleans(), min_size=27, max_size=27)
+analyzer = Analyzer("none")
+
+
+def counted(rows: list[list[int]]) -> TermCounts:
+    builder = TermCountsBuilder()
+    for term in VOCABULARY:
+        _ = builder.vocabulary[term]
+    for row in rows:
+        builder.add(np.asarray(row, dtype=np.int32))
+    return builder.build()
+
+
+def scores_of_bm25s(rows: list[list[int]], query: dict[str, float]) -> np.ndarray:
+    stock = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    stock.index((rows, {term: number for number, term in enumerate(VOCABULARY)}), show_progress=False)
+    scores = np.zeros(len(rows))
+    for term, weight in query.items():
+        number = VOCABULARY.index(term)
+        start, stop = stock.scores["indptr"][number : number + 2]
+        scores[stock.scores["indices"][start:stop]] += weight * stock.scores["data"][start:stop]
+    return scores
+
+
+QUERY = {"pump": 1.0, "valve": 0.5, "sump": 2.0}
 
 
 @given(texts.filter(any))
-def test_the_matrix_equals_that_of_bm25s(rows: list[list[int]]) -> None:
-    ours, theirs = SortedBM25(), bm25s.BM25()
-    theirs.index((rows, dict(VOCABULARY)), show_progress=False)
-    ours.index(([np.asarray(row, dtype=np.int32) for row in rows], dict(VOCABULARY)), show_progress=False)
-    assert ours.vocab_dict == theirs.vocab_dict
-    np.testing.assert_array_equal(ours.scores["indices"], theirs.scores["indices"])
-    np.testing.assert_array_equal(ours.scores["indptr"], theirs.scores["indptr"])
-    np.testing.assert_allclose(ours.scores["data"], theirs.scores["data"], rtol=1e-6)
-    assert all(ours.scores[name].dtype == theirs.scores[name].dtype for name in ("data", "indices", "indptr"))
+def test_the_scores_equal_those_of_bm25s(rows: list[list[int]]) -> None:
+    index = LexicalIndex(analyzer, [(counted(rows), None)])
+    np.testing.assert_allclose(index.scores(QUERY), scores_of_bm25s(rows, QUERY), rtol=1e-6)
+
+
+@given(st.lists(texts, min_size=1, max_size=3), kept)
+def test_the_scores_of_parts_with_gaps_equal_those_of_the_remaining_texts(
+    parts: list[list[list[int]]], keep: list[bool]
+) -> None:
+    flags = iter(keep)
+    live = [[next(flags) for _ in rows] for rows in parts]
+    flat = zip(itertools.chain(*parts), itertools.chain(*live), strict=True)
+    remaining = [row for row, is_live in flat if is_live]
+    masks = [None if all(of_part) else np.array(of_part, dtype=np.bool_) for of_part in live]
+    index = LexicalIndex(analyzer, list(zip(map(counted, parts), masks, strict=True)))
+    whole = LexicalIndex(analyzer, [(counted(remaining), None)])
+    assert index.size == whole.size == len(remaining)
+    assert index.scores(QUERY).tolist() == whole.scores(QUERY).tolist()
+    for term in VOCABULARY:
+        one, other = index.postings(term), whole.postings(term)
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert [values.tolist() for values in one] == [values.tolist() for values in other]
+            assert [values.dtype for values in one] == [np.int32, np.float32]
+    if any(remaining):
+        np.testing.assert_allclose(index.scores(QUERY), scores_of_bm25s(remaining, QUERY), rtol=1e-6)
+
+
+@given(st.lists(texts, min_size=1, max_size=3), kept)
+def test_merged_parts_equal_the_remaining_texts(parts: list[list[list[int]]], keep: list[bool]) -> None:
+    flags = iter(keep)
+    builder, remaining = TermCountsBuilder(), []
+    for rows in parts:
+        live = [next(flags) for _ in rows]
+        remaining += [row for row, is_live in zip(rows, live, strict=True) if is_live]
+        builder.add_counts(counted(rows), None if all(live) else np.array(live, dtype=np.bool_))
+    merged, whole = builder.build(), counted(remaining)
+    assert set(merged.vocabulary) == set(whole.vocabulary)
+    assert merged.lengths.tolist() == whole.lengths.tolist()
+    for term in whole.vocabulary:
+        assert [a.tolist() for a in merged.of(term) or ()] == [a.tolist() for a in whole.of(term) or ()]
+
+
+def test_occurrences_are_counted_block_by_block(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    rows = [[0, 1, 0], [], [1], [3, 3, 3, 0], [2]]
+    whole = counted(rows)
+    monkeypatch.setattr("llama_index_contextual.retrievers.bm25._PENDING", 2)
+    blocks = counted(rows)
+    for name in ("pointers", "holders", "frequencies", "lengths"):
+        assert getattr(blocks, name).tolist() == getattr(whole, name).tolist()
 
 
 def test_the_weight_of_a_term_is_lucenes() -> None:
-    bm25 = SortedBM25(k1=1.5, b=0.75)
-    bm25.index(([np.asarray([0, 0, 1]), np.asarray([1])], {"pump": 0, "dry": 1}), show_progress=False)
+    index = LexicalIndex(analyzer, [(counted([[0, 0, 1], [1]]), None)])
     # "pump": 1 of 2 texts, idf log(1 + 1.5 / 1.5); twice among 3 terms where the mean is 2: 2 / (1.5 * 1.375 + 2).
-    np.testing.assert_allclose(bm25.scores["data"][0], np.log(2) * 2 / (1.5 * (0.25 + 0.75 * 1.5) + 2), rtol=1e-6)
+    expected = np.log(2) * 2 / (1.5 * (0.25 + 0.75 * 1.5) + 2)
+    np.testing.assert_allclose(index.scores({"pump": 1.0}), [expected, 0.0], rtol=1e-6)

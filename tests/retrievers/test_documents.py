@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,20 +93,10 @@ def test_equal_documents_share_the_best_rank() -> None:
     assert index().support("agreement", np.array([0, 2])).ranks.tolist() == [1, 1]
 
 
-def test_a_loaded_index_equals_the_saved_one(tmp_path: Path) -> None:
-    index().save(tmp_path)
-    again = DocumentIndex.load(tmp_path)
-    assert isinstance(again.rows.base, np.memmap)
-    found, wanted = (one.support(QUERY, np.arange(5)) for one in (again, index()))
-    assert (found.scores == wanted.scores).all()
-    assert (found.ranks == wanted.ranks).all()
-
-
-def test_an_index_without_any_term_supports_nothing(tmp_path: Path) -> None:
+def test_an_index_without_any_term_supports_nothing() -> None:
     builder = DocumentIndexBuilder()
     builder.add(chunks_of("d", "…"))
-    builder.build().save(tmp_path)
-    found = DocumentIndex.load(tmp_path).support(QUERY, np.array([0]))
+    found = builder.build().support(QUERY, np.array([0]))
     assert (found.scores.tolist(), found.ranks.tolist()) == ([0.0], [0])
 
 

@@ -198,7 +198,7 @@ async def test_another_embedding_model_than_the_one_indexed_is_refused(tmp_path:
 def test_a_search_before_the_first_ingest_raises_a_clear_error(project: Project) -> None:
     retriever = project.as_retriever()
     with pytest.raises(
-        NoVersionError, match=r"'reports' has no version yet; run `project\.ingest\(\[\.\.\.\]\)` first"
+        NoVersionError, match=r"'reports' has no version yet: run `project\.ingest\(\[\.\.\.\]\)` first"
     ):
         retriever.retrieve(QUERY)
 
@@ -267,7 +267,7 @@ def test_a_running_query_is_answered_by_the_version_it_started_with(
 def test_files_of_an_opened_version_may_vanish_without_harm_to_lexical_search(tmp_path: Path) -> None:
     project = project_of(tmp_path)
     before = project.retrieve(QUERY, mode="lexical").to_dict()
-    shutil.rmtree(tmp_path / "p" / "versions" / "v000001" / "bm25")
+    shutil.rmtree(tmp_path / "p" / "parts" / "p000001" / "bm25")
     assert project.retrieve(QUERY, mode="lexical").to_dict() == before
 
 

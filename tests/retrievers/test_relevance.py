@@ -113,6 +113,19 @@ def test_concentration_is_the_share_of_one_document_above_chance(rows: list[int]
     assert query_features(found, [], documents)["concentration"] == pytest.approx(expected)
 
 
+def test_a_single_document_does_not_count_as_a_lack_of_concentration() -> None:
+    class Alone(Documents):
+        def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+            return np.zeros(len(rows), dtype=np.int32)
+
+        def share(self, document: int) -> float:
+            return 1.0
+
+    found = Ranking(hits([0, 1], [1.0, 0.5]), name="lexical")
+    documents: Any = Alone()
+    assert query_features(found, [], documents)["concentration"] == 0.7
+
+
 def test_the_features_of_an_answer_do_not_depend_on_the_size_of_the_collection() -> None:
     found = replace(trace(), ids=["a", "b", "c"])
     evidence = found.evidence(20)

@@ -154,7 +154,7 @@ def test_without_hits_above_the_threshold_there_is_no_confidence(
     response = project.retrieve(QUERY)
     assert (response.results, response.confidence, response.confidence_level) == ((), 0.0, "none")
     assert response.warnings == (
-        "The reranker dropped all 3 hits: none has a probability of at least rerank_threshold=1000.",
+        "The reranker dropped all 3 hits: none has a probability of at least 1000, the setting `rerank_threshold`.",
     )
     lexical = project.retrieve(QUERY, mode="lexical")
     assert (lexical.results, lexical.confidence) == ((), 0.0)

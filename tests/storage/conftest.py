@@ -31,6 +31,12 @@ def published(_template: Path, tmp_path: Path) -> Project:
 
 
 @pytest.fixture
+def part(published: Project) -> Path:
+    """The directory of the only part of its version."""
+    return published.directory / "parts" / "p000001"
+
+
+@pytest.fixture
 def version(published: Project) -> Path:
     """The directory of its version."""
     return published.directory / "versions" / "v000001"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
 from llama_index.core.schema import TextNode
+from numpy.typing import NDArray
 
 from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.storage import compact
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.faiss_file import read_index, write_index
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 
 RNG = np.random.default_rng(5)
 # Vectors of topics, as texts have them: a query has neighbours, unlike among random directions.
 TOPICS = RNG.standard_normal((60, 64), dtype=np.float32)
 VECTORS = unit_vectors(np.repeat(TOPICS, 20, axis=0) + 0.5 * RNG.standard_normal((1_200, 64), dtype=np.float32))
+
+IDS = [f"n{row}" for row in range(len(VECTORS))]
 
 
 def flat() -> faiss.IndexFlatIP:
@@ -42,15 +47,46 @@ def test_auto_compresses_only_large_indexes_with_sufficient_recall(
 ) -> None:
     monkeypatch.setattr(compact, "WORTHWHILE_BYTES", worthwhile)
     monkeypatch.setattr(compact, "MIN_RECALL", min_recall)
-    assert isinstance(compact.compress(flat(), wanted), kind)
+    assert isinstance(compact.compress(flat(), wanted, IDS), kind)
 
 
 def test_the_recall_probe_detects_an_index_with_wrong_results() -> None:
     good, bad = (compact.compress(index, "rabitq") for index in (flat(), flat()))
     bad.reset()
     bad.add(VECTORS[::-1].copy())
-    assert compact.probed_recall(VECTORS, good) > 0.95
-    assert compact.probed_recall(VECTORS, bad) < 0.2
+    assert compact.probed_recall(VECTORS, good, IDS) > 0.95
+    assert compact.probed_recall(VECTORS, bad, IDS) < 0.2
+
+
+def chosen(vectors: NDArray[np.float32], ids: Sequence[str]) -> bool:
+    """Return whether `auto` chooses the compact index."""
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(np.ascontiguousarray(vectors))
+    return isinstance(compact.compress(index, "auto", ids), faiss.IndexRefine)
+
+
+def test_auto_is_right_about_corpora_on_which_compact_codes_work_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact, "WORTHWHILE_BYTES", 0)
+    chance = np.random.default_rng(9)
+    ids = [f"n{row}" for row in range(6_000)]
+    topics = np.repeat(chance.standard_normal((300, 256), dtype=np.float32), 20, axis=0)
+    noise = chance.standard_normal((6_000, 256), dtype=np.float32)
+    assert chosen(unit_vectors(topics + 0.5 * noise), ids)  # a question is about one topic
+    assert not chosen(unit_vectors(noise), ids)  # everything is about equally far from a question
+
+
+def test_auto_does_not_depend_on_the_order_of_the_vectors() -> None:
+    order = np.random.default_rng(1).permutation(len(VECTORS))
+    index = compact.compress(flat(), "rabitq")
+    probes = compact._probes(VECTORS, IDS)
+    np.testing.assert_array_equal(compact._probes(VECTORS[order], [IDS[row] for row in order]), probes)
+    assert compact.probed_recall(VECTORS, index, IDS) == compact.probed_recall(VECTORS, index, IDS)
+
+
+def test_probes_are_as_far_from_the_vectors_as_questions() -> None:
+    best = (compact._probes(VECTORS, IDS) @ VECTORS.T).max(axis=1)
+    assert 0.5 < np.median(best) < 0.7
+    assert len(best) == compact._PROBES
 
 
 def test_hits_are_sorted_by_cosine_and_all_filtered_rows_are_searched() -> None:
@@ -65,6 +101,49 @@ def test_hits_are_sorted_by_cosine_and_all_filtered_rows_are_searched() -> None:
     exact = 1_000 + np.argsort(-(VECTORS[mask] @ query[0]))[:10]
     assert len(set(allowed.tolist()) & set(exact.tolist())) >= 9
     assert mask[allowed].all()
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.95, 1.0])
+def test_masked_hits_are_nearly_those_of_an_exact_search(share: float) -> None:
+    index, chance = compact.compress(flat(), "rabitq"), np.random.default_rng(3)
+    mask = chance.random(len(VECTORS)) < share
+    shares = []
+    for query in VECTORS[::60]:
+        k = min(10, int(mask.sum()))
+        scores, rows = compact.search(index, query[None], 10, mask)
+        assert len(rows) == k
+        assert mask[rows].all()
+        assert (np.diff(scores) <= 0).all()
+        exact = np.argsort(-np.where(mask, VECTORS @ query, -np.inf))[:k]
+        shares.append(len(set(rows.tolist()) & set(exact.tolist())) / k)
+    assert np.mean(shares) > 0.97
+    assert len(compact.search(index, VECTORS[:1], 10, np.zeros(len(VECTORS), dtype=np.bool_))[1]) == 0
+
+
+def test_few_rows_that_are_not_allowed_do_not_make_all_others_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = compact.compress(flat(), "rabitq")
+    monkeypatch.setattr(compact, "_POOL", (40, 100))
+    monkeypatch.setattr(compact, "_BLOCK", 0)  # comparing rows would fail
+    mask = np.ones(len(VECTORS), dtype=np.bool_)
+    mask[::20] = False
+    assert len(compact.search(index, VECTORS[1:2], 10, mask)[1]) == 10
+
+
+def test_the_scores_of_few_allowed_rows_are_those_of_their_16_bit_vectors(tmp_path: Path) -> None:
+    vectors = VECTORS.copy()
+    vectors[:, :3] = [0.0, -6e-5, 3e-8]  # zero, and numbers below the normal ones of 16 bits
+    exact = faiss.IndexFlatIP(64)
+    exact.add(vectors)
+    write_index(compact.compress(exact, "rabitq"), tmp_path / "index")
+    for index in (compact.compress(exact, "rabitq"), read_index(tmp_path / "index", mapped=True)):
+        mask = np.zeros(len(vectors), dtype=np.bool_)
+        mask[[0, 5, 700, 1_199]] = True
+        for query in (VECTORS[:1], VECTORS[700:701], -VECTORS[:1]):
+            scores, rows = compact.search(index, query, 3, mask)
+            expected = index.reconstruct_batch(np.flatnonzero(mask)) @ query[0]
+            best = np.argsort(-expected)[:3]
+            assert rows.tolist() == np.flatnonzero(mask)[best].tolist()
+            np.testing.assert_allclose(scores, expected[best], atol=1e-6)
 
 
 def test_a_top_k_beyond_the_number_of_rows_returns_all_rows() -> None:

@@ -100,7 +100,7 @@ def test_long_texts_are_compressed_and_short_ones_are_not(tmp_path: Path) -> Non
         (chunk("a", metadata={"v": float("nan")}), r"'a' .* 'v' .* is not a finite number: leave it out"),
         (chunk("a", metadata={"v": [1.0, float("inf")]}), r"is not a finite number"),
         (chunk("a", metadata={"v": 2**63}), r"does not fit into 64 bits: pass it as text"),
-        (chunk("a", metadata={"v": date(2023, 1, 1)}), r"is of type date: pass text, numbers"),
+        (chunk("a", metadata={"v": date(2023, 1, 1)}), r"is a date, which JSON lacks: pass its isoformat\(\)"),
         (chunk("a", metadata={"v": {"w": {1, 2}}}), r"is of type set"),
         (chunk("a", metadata={"v": "a\0b"}), r"contains a NUL character"),
         (chunk("a", metadata={"v\0": "b"}), r"contains a NUL character"),

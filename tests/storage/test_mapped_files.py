@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from llama_index.core.schema import Document
 
@@ -20,12 +19,11 @@ from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
-from llama_index_contextual.retrievers.documents import DocumentIndex
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding
 
-_PUBLISHED = re.compile(r"/versions/v\d+/")
+_PUBLISHED = re.compile(r"/(versions/v|parts/p)[\d-]+/")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
 
 
@@ -75,7 +73,7 @@ class OpenFiles:
 
     def look(self) -> None:
         """Open the files that are new."""
-        for path in sorted(self._root.glob("*/versions/v*/**/*")):
+        for path in sorted(self._root.glob("*/[vp]*s/[vp]*/**/*")):
             if path.is_file() and _PUBLISHED.search(str(path)) and path.stat().st_ino not in self._known:
                 descriptor = os.open(path, os.O_RDONLY)
                 self._known.add(path.stat().st_ino)  # kept by the descriptor: no other file gets it
@@ -172,19 +170,17 @@ def test_a_mapped_index_can_be_replaced_in_place(tmp_path: Path) -> None:
 
     store.add([TextNode(id_=f"{at}", text="x", embedding=[1.0, float(at)]) for at in range(100)])
     store.persist(str(tmp_path / "index"))
-    index = LexicalIndex.build(["pump dry", "valve"])
-    DocumentIndex(index, np.array([0, 1], dtype=np.int32)).save(tmp_path / "documents")
-    opened = DocumentIndex.load(tmp_path / "documents")
+    LexicalIndex.build(["pump dry", "valve"]).save(tmp_path / "lexical")
+    opened = LexicalIndex.load(tmp_path / "lexical")
     stored = {path: (os.open(path, os.O_RDONLY), path.read_bytes()) for path in files.walk(tmp_path)}
     store.delete_nodes([f"{at}" for at in range(90)])
     store.persist(str(tmp_path / "index"))
-    DocumentIndex(LexicalIndex.build(["motor"]), np.array([0], dtype=np.int32)).save(tmp_path / "documents")
+    LexicalIndex.build(["motor"]).save(tmp_path / "lexical")
     for path, (descriptor, content) in stored.items():
         if "nodes.sqlite" not in path.name:
             assert os.pread(descriptor, 1 << 30, 0) == content, path
         os.close(descriptor)
-    assert opened.rows.tolist() == [0, 1]
-    assert opened.lexical_index.scores("pump").tolist()[0] > 0
+    assert opened.scores("pump").tolist()[0] > 0
 
 
 def test_an_existing_file_is_replaced_not_truncated(tmp_path: Path) -> None:

@@ -54,22 +54,27 @@ def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
     monkeypatch.setattr(publishing, "_check_built", check)
     small.ingest([note(1)])
     calls = spy.calls
-    built = "versions/v000001.building"
+    part, version = "parts/p000001.building", "versions/v000001.building"
 
     def at(*call: str) -> int:
         return len(calls) - 1 - calls[::-1].index(call)  # type: ignore[arg-type]
 
     contents = [
-        path.relative_to(small.directory / "versions" / "v000001").as_posix()
-        for path in files.walk(small.directory / "versions" / "v000001")
+        path.relative_to(small.directory / "parts" / "p000001").as_posix()
+        for path in files.walk(small.directory / "parts" / "p000001")
     ]
     assert FAISS_FILE in contents
     order = [
-        max(at("sync", f"{built}/{name}") for name in contents if name != "manifest.json"),
-        calls.index(("write", f"{built}/manifest.json")),
-        at("sync", f"{built}/manifest.json"),
-        max(at("sync_directory", built), at("sync_directory", f"{built}/bm25")),
-        calls.index(("verify", "v000001.building")),
+        max(at("sync", f"{part}/{name}") for name in contents if name != "part.json"),
+        calls.index(("write", f"{part}/part.json")),
+        at("sync", f"{part}/part.json"),
+        max(at("sync_directory", part), at("sync_directory", f"{part}/bm25")),
+        calls.index(("verify", "p000001.building")),
+        calls.index(("rename", "parts/p000001")),
+        at("sync_directory", "parts"),
+        calls.index(("write", f"{version}/manifest.json")),
+        at("sync", f"{version}/manifest.json"),
+        at("sync_directory", version),
         calls.index(("rename", "versions/v000001")),
         at("sync_directory", "versions"),
         calls.index(("write", "CURRENT.new")),
@@ -78,8 +83,8 @@ def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
         at("sync_directory", "."),
     ]
     assert order == sorted(order)
-    after_description = calls[calls.index(("write", f"{built}/manifest.json")) + 1 :]
-    assert not [call for call in after_description if call[0] in ("write", "let_write") and "building" in call[1]]
+    after_description = calls[calls.index(("write", f"{part}/part.json")) + 1 :]
+    assert not [call for call in after_description if call[0] in ("write", "let_write") and "parts" in call[1]]
 
 
 def test_an_error_at_any_operation_leaves_a_readable_version_and_is_cleaned_up_later(
@@ -150,8 +155,8 @@ def test_a_rollback_needs_an_existing_sound_version(small: Project) -> None:
     with pytest.raises(InputError, match=r"There is no version ../other"):
         small.rollback("../other")
     small.ingest([note(2)])
-    (small.directory / "versions" / "v000001" / "docstore.sqlite").write_bytes(b"damaged")
-    with pytest.raises(CorruptVersionError, match=r"versions/v000001/docstore.sqlite has 7 bytes"):
+    (small.directory / "parts" / "p000001" / "docstore.sqlite").write_bytes(b"damaged")
+    with pytest.raises(CorruptVersionError, match=r"parts/p000001/docstore.sqlite has 7 bytes"):
         small.rollback()
     assert current_name(small.directory) == "v000002"
 

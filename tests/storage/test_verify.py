@@ -36,23 +36,25 @@ def test_a_sound_project_has_no_problem(published: Project) -> None:
     assert published.verify().sound
 
 
-def test_a_damaged_live_version_is_repaired_by_rollback_or_ingest(published: Project, version: Path) -> None:
+def test_a_damaged_live_version_is_repaired_by_rebuild_rollback_or_ingest(published: Project, part: Path) -> None:
     published.ingest([Document(id_="note", text="A note.")])
-    flip(version.with_name("v000002") / "docstore.sqlite")
+    flip(part.with_name("p000002") / "docstore.sqlite")
     report = published.verify()
     assert not report.sound
     remedy = f"llama-index-contextual rollback reports --to v000001 --root {published.directory.parent}"
-    assert found(report) == {"versions/v000002/docstore.sqlite": remedy}
+    assert found(report) == {"parts/p000002/docstore.sqlite": remedy}
     assert "has changed since it was published" in report.problems[0].message
 
     published.rollback()
     report = published.verify()
     assert report.sound  # the version that answers is sound
-    flip(version / "docstore.sqlite")
+    flip(part / "docstore.sqlite")
     report = published.verify()
     assert not report.sound
-    assert set(found(report)) == {"versions/v000001/docstore.sqlite", "versions/v000002/docstore.sqlite"}
-    assert "ingest reports PATHS --replace" in found(report)["versions/v000001/docstore.sqlite"]
+    assert set(found(report)) == {"parts/p000001/docstore.sqlite"}  # of both versions
+    assert " rebuild reports " in found(report)["parts/p000001/docstore.sqlite"]
+    (part / "documents.json").unlink()
+    assert "ingest reports PATHS --replace" in found(published.verify())["parts/p000001/docstore.sqlite"]
 
 
 @pytest.mark.parametrize("content", [b"nonsense", None])
@@ -74,7 +76,7 @@ def test_a_damaged_manifest_does_not_hide_other_versions(
 def test_a_version_of_a_newer_release_is_neither_damaged_nor_removed(published: Project, version: Path) -> None:
     published.ingest([Document(id_="note", text="A note.")])
     manifest = version / "manifest.json"
-    manifest.write_text(manifest.read_text("utf-8").replace('"format_version": 2', '"format_version": 3'), "utf-8")
+    manifest.write_text(manifest.read_text("utf-8").replace('"format_version": 3', '"format_version": 4'), "utf-8")
     assert "upgrade llama-index-contextual" in (published.versions()[0].damage or "")
     assert found(published.verify(repair=True)) == {"versions/v000001": "pip install --upgrade llama-index-contextual"}
     assert version.is_dir()
@@ -153,20 +155,33 @@ def test_a_repair_recovers_readable_rows_and_keeps_the_damaged_file(published: P
     ledger.close()
 
 
-def test_a_repair_removes_damaged_old_versions_and_leftovers(published: Project, version: Path) -> None:
-    published.ingest([Document(id_="note", text="A note.")])
-    flip(version / "docstore.sqlite")
+def test_a_repair_removes_damaged_old_versions_and_leftovers(published: Project, version: Path, part: Path) -> None:
+    published.ingest([Document(id_="note", text="A note.")], replace=True)
+    flip(part / "docstore.sqlite")
     version.with_name("v000003.building").mkdir()
+    part.with_name("p000003.building").mkdir()
     assert published.verify().sound
     report = repair_project(published.directory)
     assert report == VerifyReport(["v000002"], [])
     assert published.retrieve("note").results
 
 
-def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, version: Path) -> None:
-    flip(version / "docstore.sqlite")
+def test_a_damaged_part_names_its_documents_if_they_can_be_read(published: Project, part: Path) -> None:
+    flip(part / "bm25" / "counts.npy")
+    (problem,) = published.verify().problems
+    assert problem.file == "parts/p000001/bm25/counts.npy"
+    assert problem.documents == ("reports/manual.txt", "reports/quarter.md")
+    assert problem.message.endswith("; it belongs to 2 documents: reports/manual.txt, reports/quarter.md")
+    flip(part / "docstore.sqlite")
+    assert [problem.documents for problem in published.verify().problems] == [problem.documents]
+    flip(part / "documents.json")
+    assert [problem.documents for problem in published.verify().problems] == [()]
+
+
+def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, version: Path, part: Path) -> None:
+    flip(part / "docstore.sqlite")
     report = repair_project(published.directory)
-    assert list(found(report)) == ["versions/v000001/docstore.sqlite"]
+    assert list(found(report)) == ["parts/p000001/docstore.sqlite"]
     assert version.is_dir()
 
 

@@ -24,11 +24,14 @@ from llama_index_contextual.errors import (
     InputError,
     ReadOnlyVersionError,
 )
+from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage import part as part_module
 from llama_index_contextual.storage.check import Check
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.manifest import FAISS_FILE, Manifest
+from llama_index_contextual.storage.manifest import FAISS_FILE, Manifest, PartManifest
 from llama_index_contextual.storage.version import OpenVersion
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding
@@ -158,7 +161,7 @@ def test_an_unknown_document_is_named(published: Project) -> None:
 
 def test_a_document_is_restored_as_it_was_ingested(published: Project, version: Path) -> None:
     opened = OpenVersion(version)
-    record = opened.manifest.document(QUARTER)
+    record = opened.record(QUARTER)
     assert record is not None
     document = opened.document(record)
     assert document is not None
@@ -173,7 +176,8 @@ def test_a_document_is_restored_as_it_was_ingested(published: Project, version: 
 
 
 def names_of_files(published: Project) -> list[str]:
-    return sorted(OpenVersion(published.directory / "versions" / "v000001").manifest.files)
+    (part,) = OpenVersion(published.directory / "versions" / "v000001").parts
+    return sorted(part.part.files)
 
 
 def damage(path: Path, how: str) -> None:
@@ -197,40 +201,100 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["removed", "a directory", "emptied", "truncated", "appended", "flipped"])
 def test_damage_to_any_file_is_reported_with_remedies_before_the_file_is_parsed(
-    how: str, published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, published: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import faiss
 
-    names = [*names_of_files(published), "manifest.json"]
+    names = [f"parts/p000001/{name}" for name in names_of_files(published)]
+    names += ["parts/p000001/part.json", "versions/v000001/manifest.json"]
     assert len(names) >= 8
     monkeypatch.setattr(faiss, "read_index", lambda *_arguments: pytest.fail("a damaged file was parsed"))
     for name in names:
-        sound = version.with_name("sound")
-        shutil.copytree(version, sound)
-        damage(version / name, how)
+        sound = published.directory.with_name("sound")
+        shutil.copytree(published.directory, sound)
+        damage(published.directory / name, how)
         with pytest.raises(CorruptVersionError) as caught:
             published.retrieve("pump")
-        assert caught.value.file == f"versions/v000001/{name}", caught.value
-        assert str(caught.value).startswith(f"versions/v000001/{name} ")
+        assert caught.value.file == name, caught.value
+        assert str(caught.value).startswith(f"{name} ")
         assert "`rollback`" in str(caught.value)
         assert "ledger" in str(caught.value)
-        shutil.rmtree(version)
-        sound.rename(version)
+        shutil.rmtree(published.directory)
+        sound.rename(published.directory)
 
 
-def test_files_of_another_version_are_detected(published: Project, version: Path) -> None:
-    names = names_of_files(published)
+def test_files_of_another_version_are_detected(published: Project, version: Path, part: Path) -> None:
+    names = [*(f"parts/p000002/{name}" for name in names_of_files(published)), "parts/p000002/part.json"]
     published.ingest([Document(id_="note", text="Something about tin.")])
-    other = version.with_name("v000002")
-    for name in [*names, "manifest.json"]:
-        if (version / name).read_bytes() == (other / name).read_bytes():
+    for name in [*names, "versions/v000002/manifest.json"]:
+        path = published.directory / name
+        former = Path(str(path).replace("000002", "000001"))
+        if former.read_bytes() == path.read_bytes():
             continue
-        kept = (other / name).read_bytes()
-        shutil.copyfile(version / name, other / name)
-        with pytest.raises(CorruptVersionError, match=r"versions/v000002/"):
-            OpenVersion(other)
-        (other / name).write_bytes(kept)
-    OpenVersion(other).close()
+        kept = path.read_bytes()
+        shutil.copyfile(former, path)
+        with pytest.raises(CorruptVersionError, match=name):
+            OpenVersion(version.with_name("v000002"))
+        path.write_bytes(kept)
+    OpenVersion(version.with_name("v000002")).close()
+
+
+def test_a_part_other_than_the_one_that_a_version_names_is_detected(published: Project, version: Path) -> None:
+    published.ingest([Document(id_="note", text="Something about tin.")])
+    other = ProjectManager(published.directory.parent).create(
+        "other", published.config, embed_model=CountingEmbedding()
+    )
+    other.ingest([Document(id_="first", text="Something about zinc.")])
+    shutil.rmtree(published.directory / "parts" / "p000001")
+    shutil.copytree(other.directory / "parts" / "p000001", published.directory / "parts" / "p000001")
+    with pytest.raises(CorruptVersionError, match=r"parts/p000001/part.json is not the one that the version was"):
+        OpenVersion(version)
+
+
+def test_an_open_part_is_shared_and_its_files_are_compared_only_once(
+    published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = OpenVersion(version)
+    names = names_of_files(published)
+    hashed: list[str] = []
+    real = files.xxh3
+    monkeypatch.setattr(files, "xxh3", lambda path: hashed.append(path.as_posix().split("/parts/")[1]) or real(path))
+    published.ingest([Document(id_="note", text="Something about tin.")])
+    assert sorted(hashed) == sorted(f"p000002.building/{name}" for name in names)
+    hashed.clear()
+    second = OpenVersion(version.with_name("v000002"))
+    assert second.parts[0].part is first.parts[0].part
+    first.close()
+    second.close()
+    OpenVersion(version.with_name("v000002")).close()
+    assert hashed == []  # in this process these files have been hashed already
+    OpenVersion(version, check="sha256").close()
+
+    monkeypatch.setattr(part_module, "_parts", part_module._OpenParts())  # as in another process
+    OpenVersion(version.with_name("v000002")).close()
+    assert sorted(hashed) == sorted(f"{part}/{name}" for part in ("p000001", "p000002") for name in names)
+
+
+def test_a_writer_compares_what_it_reads_and_a_merge_what_it_copies(
+    published: Project, part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_module, "_parts", part_module._OpenParts())  # as in another process
+    damage(part / FAISS_FILE, "flipped")
+    published.ingest([Document(id_="note", text="Something about tin.")])
+    with pytest.raises(CorruptVersionError, match=r"parts/p000001/default__vector_store.faiss has changed"):
+        published.retrieve("tin")
+    for at in range(MAX_SMALL_PARTS - 1):
+        published.ingest([Document(id_=f"note {at}", text="Something about tin.")])
+    with pytest.raises(CorruptVersionError, match=r"parts/p000001/default__vector_store.faiss has changed"):
+        published.ingest([Document(id_="one more", text="Something about tin.")])
+
+
+def test_a_file_that_changes_after_it_was_compared_is_noticed(published: Project, version: Path, part: Path) -> None:
+    first = OpenVersion(version)
+    damage(part / "docstore.sqlite", "flipped")
+    with pytest.raises(CorruptVersionError, match=r"parts/p000001/docstore.sqlite has changed"):
+        OpenVersion(version)
+    first.close()
 
 
 def test_a_whole_version_under_another_name_is_detected(published: Project, version: Path) -> None:
@@ -239,12 +303,11 @@ def test_a_whole_version_under_another_name_is_detected(published: Project, vers
         OpenVersion(version.with_name("v000002"))
 
 
-def test_a_foreign_index_in_the_directory_is_not_read(published: Project, version: Path) -> None:
+def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: Path) -> None:
     lexical = ProjectManager(published.directory.parent).create("lexical", published.config.changed(faiss=False))
     lexical.ingest([Document(id_="note", text="Something about tin.")])
-    directory = lexical.directory / "versions" / "v000001"
-    shutil.copyfile(version / FAISS_FILE, directory / FAISS_FILE)
-    opened = OpenVersion(directory)
+    shutil.copyfile(part / FAISS_FILE, lexical.directory / "parts" / "p000001" / FAISS_FILE)
+    opened = OpenVersion(lexical.directory / "versions" / "v000001")
     assert not opened.has_semantic
     assert opened.storage_context.index_store.index_structs() == []
     response = lexical.retrieve("tin", mode="semantic")
@@ -254,10 +317,8 @@ def test_a_foreign_index_in_the_directory_is_not_read(published: Project, versio
         _ = lexical.index
 
 
-def test_each_check_detects_what_it_compares(
-    published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    damage(version / "docstore.sqlite", "flipped")
+def test_each_check_detects_what_it_compares(published: Project, version: Path, part: Path) -> None:
+    damage(part / "docstore.sqlite", "flipped")
     checks: dict[Check, bool] = {}
     for check in ("size", "xxh3", "sha256"):
         try:
@@ -270,14 +331,14 @@ def test_each_check_detects_what_it_compares(
 
 def test_a_version_of_a_newer_release_is_refused(published: Project, version: Path) -> None:
     raw = json.loads((version / "manifest.json").read_bytes())
-    (version / "manifest.json").write_text(json.dumps({**raw, "format_version": 3}), encoding="utf-8")
+    (version / "manifest.json").write_text(json.dumps({**raw, "format_version": 4}), encoding="utf-8")
     for use in (
         lambda: published.retrieve("pump"),
         lambda: published.ingest([Document(text="new")]),
         published.documents,
     ):
         with pytest.raises(
-            FormatError, match=r"has format 3, this release reads up to 2: upgrade llama-index-contextual"
+            FormatError, match=r"has format 4, this release reads up to 3: upgrade llama-index-contextual"
         ):
             use()
 
@@ -291,7 +352,7 @@ def test_a_damaged_pointer_to_the_live_version_is_reported(content: bytes, publi
     assert "rollback" in str(caught.value)
 
 
-def test_the_manifest_describes_the_version(published: Project, version: Path) -> None:
+def test_the_manifests_describe_the_version_and_its_part(published: Project, version: Path, part: Path) -> None:
     manifest = Manifest.from_json((version / "manifest.json").read_bytes(), file="manifest.json")
     nodes = published.storage_context.docstore.docs
     assert (manifest.version, manifest.embed_model, manifest.dimensions) == (
@@ -299,9 +360,16 @@ def test_the_manifest_describes_the_version(published: Project, version: Path) -
         "CountingEmbedding:counting",
         64,
     )
-    assert [record.doc_id for record in manifest.documents] == [MANUAL, QUARTER]
-    assert manifest.chunks == len(nodes)
+    opened = OpenVersion(version)
+    assert [record.doc_id for record in opened.records] == [MANUAL, QUARTER]
+    assert (manifest.chunks, manifest.documents) == (len(nodes), 2)
     assert manifest.config == published.config.model_dump()
-    assert set(manifest.files) | {"manifest.json"} == set(contents(version))
-    assert all(file["bytes"] == (version / name).stat().st_size for name, file in manifest.files.items())
-    assert sum(record.tokens for record in manifest.documents) == sum(n.metadata["token_count"] for n in nodes.values())
+    assert set(contents(version)) == {"manifest.json"}
+    (entry,) = manifest.parts
+    assert (entry.name, entry.gone) == ("p000001", [])
+    described = PartManifest.from_json((part / "part.json").read_bytes(), file="part.json")
+    assert (described.documents, described.chunks, described.dimensions) == (2, len(nodes), 64)
+    assert set(described.files) | {"part.json"} == set(contents(part))
+    assert all(file["bytes"] == (part / name).stat().st_size for name, file in described.files.items())
+    assert manifest.size == sum(file["bytes"] for file in described.files.values())
+    assert sum(record.tokens for record in opened.records) == sum(n.metadata["token_count"] for n in nodes.values())

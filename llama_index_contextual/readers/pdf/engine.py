@@ -13,7 +13,7 @@ PdfEngine = Literal["pypdf", "pdfium"]
 
 MIN_PATHS = 100  # on a page without text, fewer paths are frames and backgrounds, more may be letters
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
-NO_PASSWORD = "the PDF is encrypted: give its password, with `passwords=` in Python or `--password` on the command line"
+NO_PASSWORD = "the PDF is encrypted: give its password"
 
 _PROGRAM = re.compile(r"(?i)microsoft (?:office )?(?:word|powerpoint|excel) - ")
 _NO_TITLE = re.compile(

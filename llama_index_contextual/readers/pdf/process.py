@@ -42,10 +42,12 @@ class PdfWorker:
 
     Args:
         max_memory: Limit of the child's address space in bytes, if the system supports it (`resource.setrlimit`).
+        module: Module of the child process; None uses `CHILD`.
     """
 
-    def __init__(self, *, max_memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(self, *, max_memory: int = DEFAULT_MEMORY, module: str | None = None) -> None:
         self._max_memory = max_memory
+        self._module = module
         self._child: subprocess.Popen[str] | None = None
         self._complaint: _LastLine | None = None
 
@@ -64,7 +66,7 @@ class PdfWorker:
             child.kill()
             if self._complaint is not None:
                 self._complaint.join(10.0)
-            with child:  # closes the pipes and waits
+            with suppress(BrokenPipeError), child:  # closes the pipes and waits; a request may be half written
                 pass
 
     def read(
@@ -97,25 +99,41 @@ class PdfWorker:
             options: Further keyword arguments of the function, as JSON values.
         """
         request = {"reader": reader, "path": str(path), "limits": asdict(limits), "options": options}
+        return _parsed(self.ask(path, request, seconds=limits.max_seconds))
+
+    def ask(self, path: Path, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
+        """Send a request to the child process and return its answer.
+
+        Args:
+            path: The file that the request is about, for error messages.
+            request: The request, as JSON values.
+            seconds: Time after which the child is killed.
+
+        Raises:
+            ReadError: The child crashed, took too long, or answered with a reason.
+        """
         child = self._running(path)
         line = None
         try:
-            line = _exchange(child, json.dumps(request) + "\n", limits.max_seconds)
+            line = _exchange(child, json.dumps(request) + "\n", seconds)
         finally:
             if line is None:  # late or interrupted: a later answer of this child must not be read
                 self.close()
         if line is None:
-            raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
+            raise ReadError(str(path), f"parsing took longer than {seconds:g} seconds and was stopped")
         if not line.endswith("\n"):
             raise self._crash(path, child)
-        return _parsed(path, json.loads(line))
+        answer: dict[str, Any] = json.loads(line)
+        if "reason" in answer:
+            raise ReadError(str(path), answer["reason"])
+        return answer
 
     def _running(self, path: Path) -> subprocess.Popen[str]:
         if self._child is not None and self._child.poll() is None:
             return self._child
         self.close()
         child = self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", CHILD, str(self._max_memory)],
+            [sys.executable, "-P", "-m", self._module or CHILD, str(self._max_memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -185,9 +203,7 @@ def _talk(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue
     answers.put(line)
 
 
-def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
-    if "reason" in answer:
-        raise ReadError(str(path), answer["reason"])
+def _parsed(answer: dict[str, Any]) -> ParsedFile:
     return ParsedFile(
         text=answer["text"],
         map=DocumentMap.from_metadata(answer["map"]),

@@ -11,8 +11,8 @@ from stat import S_ISREG
 from typing import Any, TypeVar
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.metadata import DocumentMap
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
+from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
+from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_once
 from llama_index_contextual.readers.ocr import page_content
 from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
@@ -95,7 +95,7 @@ def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
     except OSError as error:
         raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
     if size > limits.max_bytes:
-        raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}")
+        raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}: {SPLIT}")
     return data, digest
 
 
@@ -118,7 +118,7 @@ def read_source(
         if not source.page_count:
             raise ReadError(str(path), "the PDF has no pages")
         if source.page_count > limits.max_pages:
-            count = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}"
+            count = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}: {SPLIT}"
             raise ReadError(str(path), f"the PDF has {count}")
         pages, warnings, scanned = _read_pages(source, path, limits, scans)
         parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned)
@@ -157,7 +157,9 @@ def _read_pages(
         pages.append(page)
         size += sum(len(line.text) + 1 for line in page.lines)
         if size > limits.max_characters:
-            raise ReadError(str(path), f"the text has more characters than the limit of {limits.max_characters:,}")
+            raise ReadError(
+                str(path), f"the text has more characters than the limit of {limits.max_characters:,}: {SPLIT}"
+            )
     if len(failed) == len(pages):
         raise ReadError(str(path), f"no page could be read; {failed[0]}")
     to_read = () if scans is None else tuple(number for number in scanned if number not in scans)
@@ -199,9 +201,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
         ),
         title=title,
         warnings=tuple(warnings),
-        metadata={
-            key: text for key, text in (("running_header", running.header), ("running_footer", running.footer)) if text
-        },
+        metadata={key: text for key, text in zip(RUNNING_LINES, (running.header, running.footer), strict=True) if text},
     )
 
 

@@ -1,0 +1,65 @@
+"""Addresses and tokens of the servers of this package: who may reach them, and under which names."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from llama_index_contextual.errors import ConfigurationError
+
+LEAST_TOKEN = 16
+"""Minimum number of characters of a token for HTTP."""
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -> list[str]:
+    """Return the names, without ports, under which a server may be addressed.
+
+    Requests with another name in their Host header must be refused, so that no web page can reach the server through a
+    name that it controls (DNS rebinding).
+
+    Args:
+        host: Address to which the server will be bound.
+        token: Token that clients have to send, or None.
+        allowed_hosts: Further names under which clients reach the server, such as that of a proxy.
+
+    Raises:
+        ConfigurationError: Other machines can reach `host` and there is no token, or `host` stands for all addresses
+            and no name is allowed.
+    """
+    if not is_loopback(host) and token is None:
+        raise ConfigurationError(
+            f"{host!r} can be reached from other machines: set a token, or serve on 127.0.0.1.", setting="token"
+        )
+    is_any = host in ("0.0.0.0", "::", "")
+    if is_any and not allowed_hosts:
+        raise ConfigurationError(
+            f"{host!r} stands for all addresses of this machine: name the host that clients use, with allowed_hosts"
+            f" (--allow-host).",
+            setting="allowed_hosts",
+        )
+    named = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in (host, *allowed_hosts)]
+    return list(dict.fromkeys([*_LOOPBACK, *named[is_any:]]))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address or name stands for this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_token(token: str) -> None:
+    """Check that a token is long enough not to be guessed.
+
+    Raises:
+        ConfigurationError: It is too short.
+    """
+    if len(token) < LEAST_TOKEN:
+        raise ConfigurationError(
+            f"The token has {len(token)} characters: use at least {LEAST_TOKEN}, for example the output of"
+            f' `python -c "import secrets; print(secrets.token_urlsafe())"`.',
+            setting="token",
+        )

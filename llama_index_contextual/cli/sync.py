@@ -1,0 +1,410 @@
+"""Command `sync`: bring documents in step with folders, once, or after every change while it runs (`--watch`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli.commands import Commands
+from llama_index_contextual.cli.narrowing import Facts, FactsFile, warn_of_unused
+from llama_index_contextual.cli.options import (
+    DEFAULT_ROOT,
+    DOCUMENTS,
+    Json,
+    Moved,
+    Name,
+    Password,
+    Root,
+    Yes,
+    confirm,
+    has_terminal,
+    interruptible,
+    open_project,
+    passwords_of,
+    proposed,
+    require_answer,
+)
+from llama_index_contextual.cli.terminal import (
+    err,
+    errors_in_one_line,
+    in_words,
+    out,
+    safe,
+    say,
+    say_error,
+    say_json,
+    show_report,
+)
+from llama_index_contextual.errors import ConfigurationError, ContextualError, ProjectLockedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from llama_index_contextual.ingestion.report import IngestReport
+    from llama_index_contextual.project.project import Project
+
+MOST_NAMES = 20
+"""Maximum number of documents listed for each kind of change."""
+
+SETTLE = 1.0
+"""Seconds for which a file must not change before `--watch` reads it."""
+
+RESCAN = 300.0
+"""Seconds after which `--watch` searches the folders even if no change was reported."""
+
+LOCKED = 2.0
+"""Seconds until the next attempt if another process is writing to the project."""
+
+syncing = Commands()
+
+
+@syncing.command(rich_help_panel=DOCUMENTS)
+def sync(
+    name: Name,
+    folders: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="Folders, searched as by `ingest`.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is new, changed, moved and gone, without changing anything.")
+    ] = False,
+    yes: Yes = False,
+    allow_empty: Annotated[
+        bool,
+        typer.Option(
+            "--allow-empty", help="Remove the documents of a folder even if it is empty, such as an unmounted drive."
+        ),
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep running, and sync after every change.")] = False,
+    poll: Annotated[
+        bool, typer.Option("--poll", help="With --watch: compare the files every second, for network shares.")
+    ] = False,
+    rescan: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="With --watch: search the folders at least this often.")
+    ] = RESCAN,
+    settle: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Leave files for later that change within this time; by default 1 with --watch, otherwise 0.",
+        ),
+    ] = None,
+    moved: Moved = False,
+    facts: FactsFile = None,
+    password: Password = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            "--max-cost",
+            metavar="DOLLARS",
+            help="Stop before the run costs more than this; with --watch, all of its runs together.",
+        ),
+    ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Request contexts in batches: half the price per token, within 24 hours.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Bring documents in step with folders: add, update, rename and remove them, and publish one version.
+
+    Documents from elsewhere are never changed. Before documents are removed, they are listed, and a confirmation is
+    asked for. With --watch and --json, every version is one line.
+    """
+    with errors_in_one_line():
+        if watch:
+            _require_watchfiles()
+        project, file_metadata = open_project(root, name), Facts(facts) if facts else None
+        passwords = passwords_of(password)
+        options: dict[str, Any] = {"moved": moved, "file_metadata": file_metadata, "passwords": passwords}
+        run = _Sync(
+            project,
+            folders,
+            {**options, "allow_empty": allow_empty, "batch": batch, "show_progress": not quiet},
+            settle=settle if settle is not None else SETTLE if watch else 0.0,
+            max_cost=max_cost,
+            retry=proposed("retry", name),
+            as_json=as_json,
+        )
+        plan = project.sync(folders, dry_run=True, allow_empty=allow_empty, **options)
+        needs_answer = bool(plan.removed) and not yes and not dry_run
+        if dry_run and as_json:
+            say_json({**plan.to_dict(), "dry_run": True})
+        elif dry_run or needs_answer or not (as_json or watch):
+            _show_plan(plan, to=out if dry_run else err, all_names=dry_run)
+            if project.config.context == "llm" and not quiet and (plan.added or plan.updated or plan.renamed):
+                say(safe(project.estimate(folders, batch=batch, **options).in_short()), to=err)
+        warn_of_unused(file_metadata)
+        if dry_run:
+            return
+        if watch:
+            run.removes = yes or _may_remove(plan)
+            interruptible(project, lambda: run.watch(poll=poll, rescan=rescan, ignored=os.path.realpath(root)))
+            return
+        if needs_answer:
+            require_answer(yes=yes)
+            confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
+        report = interruptible(project, partial(run.once, remove=yes or plan.removed))
+        run.show(report)
+
+
+def _may_remove(plan: IngestReport) -> bool:
+    """Ask once whether documents are removed while watching; without a terminal, they are kept."""
+    if has_terminal():
+        now = (
+            f"Remove {pluralize(len(plan.removed), 'document')} now, and others" if plan.removed else "Remove documents"
+        )
+        if typer.confirm(f"{now} as soon as their files are deleted?", err=True):
+            return True
+    say("[yellow]note[/] Documents whose files are deleted are kept: start with --yes to remove them.", to=err)
+    return False
+
+
+@dataclass
+class _Sync:
+    """Syncs of one project with the same folders and options.
+
+    Attributes:
+        project: The project.
+        folders: The folders.
+        options: Further arguments of `Project.sync`.
+        settle: Seconds for which a file must not change.
+        max_cost: Limit of all syncs together in dollars, or None.
+        retry: The command that requests failed contexts again.
+        as_json: Whether to print JSON.
+        removes: Whether documents are removed while watching.
+        stop: Ends `watch` when it is set.
+    """
+
+    project: Project
+    folders: Sequence[str]
+    options: dict[str, Any]
+    settle: float
+    max_cost: float | None
+    retry: str
+    as_json: bool
+    removes: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._cost_before = 0.0 if self.max_cost is None else self.project.cost().dollars
+        self._last: tuple[object, ...] = ()
+
+    def once(self, *, remove: Collection[str] | bool) -> IngestReport:
+        """Publish a version, if anything has changed."""
+        limit = None
+        if self.max_cost is not None:
+            limit = max(0.0, self.max_cost - (self.project.cost().dollars - self._cost_before))
+        return self.project.sync(self.folders, remove=remove, settle=self.settle, max_cost=limit, **self.options)
+
+    def show(self, report: IngestReport) -> None:
+        """Print a report."""
+        if self.as_json:
+            say_json(report.to_dict())
+            return
+        _show_missing(report)
+        if report.version is None:
+            for file in report.skipped:
+                say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
+            say("There is no version yet: the folders contain no document that can be read.")
+        else:
+            show_report(replace(report, missing=()), retry=self.retry)
+
+    def watch(self, *, poll: bool, rescan: float, ignored: str) -> None:
+        """Sync at once and after every change, until Ctrl-C.
+
+        Args:
+            poll: Whether to compare the files instead of waiting for events.
+            rescan: Seconds after which the folders are searched without an event.
+            ignored: Folder whose changes do not matter, because the projects are in it.
+        """
+        if not self.as_json:
+            say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
+        watch_folders(
+            self.folders, partial(self._batch, rescan), poll=poll, rescan=rescan, ignored=ignored, stop=self.stop
+        )
+
+    def _batch(self, rescan: float) -> float:
+        """Sync once, print the result, and return the seconds until the next attempt without a change."""
+        from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, UNSETTLED
+
+        try:
+            report = self.once(remove=self.removes)
+        except ProjectLockedError as error:
+            self._say_once(f"{in_words(error)} The sync is repeated as soon as possible.")
+            return LOCKED
+        except (ContextualError, OSError) as error:
+            self._say_once(f"{in_words(error)} The sync is repeated after the next change.")
+            return rescan
+        state = (report.version, report.missing, [file for file in report.skipped if file.reason != UNSETTLED])
+        if state != self._last:
+            self._last = state
+            if self.as_json:
+                _say_line(report.to_dict())
+            else:
+                _show_changes(replace(report, renamed={}), to=out)
+                self.show(report)
+        unfinished = any(file.reason in (UNSETTLED, CHANGED_MEANWHILE) for file in report.skipped)
+        return max(self.settle, 0.1) if unfinished else rescan
+
+    def _say_once(self, message: str) -> None:
+        """Print an error, unless it is the last thing that was printed."""
+        if self._last == (message,):
+            return
+        self._last = (message,)
+        say_error(message)
+        if self.as_json:
+            _say_line({"error": scrub(message)})
+
+
+def _say_line(value: object) -> None:
+    typer.echo(json.dumps(value))  # flushed, for the program that reads it
+
+
+def _show_plan(plan: IngestReport, *, to: Console, all_names: bool) -> None:
+    """Print the changes that a sync would make."""
+    counts = ((plan.added, "new"), (plan.updated, "changed"), (plan.renamed, "moved"), (plan.removed, "gone"))
+    line = ", ".join(f"{len(ids):,} {kind}" for ids, kind in counts if ids) or "Nothing has changed"
+    say(f"{line}; {len(plan.unchanged):,} unchanged.", to=to)
+    _show_changes(plan, to=to, limit=None if all_names else MOST_NAMES)
+    _show_missing(plan)
+    if all_names:
+        from llama_index_contextual.ingestion.report import skipped_lines
+
+        for skipped in skipped_lines(plan.skipped):
+            say(f"[yellow]skipped[/] {safe(skipped)}", to=err)
+
+
+def _show_changes(report: IngestReport, *, to: Console, limit: int | None = MOST_NAMES) -> None:
+    """Print the names of the documents that change."""
+    moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
+    kinds = (("new", report.added), ("changed", report.updated), ("moved", moved), ("gone", report.removed))
+    for kind, names in kinds:
+        colour = "red" if kind == "gone" else "dim"
+        for name in names[:limit]:
+            say(f"[{colour}]{kind:<8}[/] {safe(name)}", to=to)
+        if limit is not None and len(names) > limit:
+            say(f"[{colour}]{kind:<8}[/] and {len(names) - limit:,} more; --dry-run lists all of them", to=to)
+
+
+def _show_missing(report: IngestReport) -> None:
+    for doc_id in report.missing[:MOST_NAMES]:
+        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; the removal was not confirmed (--yes)", to=err)
+    if (more := len(report.missing) - MOST_NAMES) > 0:
+        say(f"[yellow]missing[/] and {more:,} more", to=err)
+
+
+# ---- waiting for changes ---------------------------------------------------------------------------------------------
+
+_TICK = 500  # milliseconds between two looks at the clock
+_QUIET = 200  # milliseconds without an event after which changes are reported
+_LONGEST = 2_000  # milliseconds after which they are reported in any case
+
+
+def _require_watchfiles() -> None:
+    try:
+        import watchfiles  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError('--watch needs watchfiles: pip install "llama-index-contextual[watch]"') from error
+
+
+def watch_folders(
+    folders: Sequence[str],
+    sync: Callable[[], float],
+    *,
+    poll: bool,
+    rescan: float,
+    ignored: str,
+    stop: threading.Event,
+) -> None:
+    """Call `sync` at once, after every change in the folders, and after `rescan` seconds without one.
+
+    Events are collected from before the first call on and during every call, so that no change is lost.
+
+    Args:
+        folders: The folders; one that disappears is watched again as soon as it is back.
+        sync: Returns the seconds until it should be called again even if nothing changes.
+        poll: Whether to compare the files instead of waiting for events.
+        rescan: Upper limit of these seconds.
+        ignored: Folder whose changes do not matter.
+        stop: Ends the function when it is set.
+    """
+    due, watched = time.monotonic(), _identities(folders)
+    while not stop.is_set():
+        for changes in _events(folders, poll=poll, stop=stop):
+            if (now := _identities(folders)) != watched:
+                due, watched = time.monotonic(), now
+                break  # events of a folder that was replaced do not arrive any more
+            if any(_matters(path, folders, ignored) for path in changes):
+                due = time.monotonic()
+            if time.monotonic() >= due:
+                due = time.monotonic() + min(sync(), rescan)
+
+
+def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Iterator[set[str]]:
+    """Yield the paths that changed, or an empty set after a while; the first set means that events are collected."""
+    from watchfiles import watch
+
+    present = [os.path.abspath(folder) for folder in folders if os.path.isdir(folder)]
+    if not present:
+        stop.wait(_TICK / 1_000)
+        yield set()
+        return
+    batches = watch(
+        *present,
+        watch_filter=None,
+        debounce=_LONGEST,
+        step=_QUIET,
+        rust_timeout=_TICK,
+        yield_on_timeout=True,
+        stop_event=stop,
+        force_polling=poll or None,
+        poll_delay_ms=1_000,
+        ignore_permission_denied=True,
+    )
+    try:
+        for changes in batches:
+            yield {path for _, path in changes}
+    except FileNotFoundError:  # a folder was deleted before it could be watched
+        yield set()
+    except OSError as error:
+        raise ConfigurationError(
+            f"The folders cannot be watched ({error}): add --poll to compare the files."
+        ) from error
+
+
+def _identities(folders: Iterable[str]) -> list[tuple[int, int] | None]:
+    identities: list[tuple[int, int] | None] = []
+    for folder in folders:
+        try:
+            status = os.stat(folder)
+        except OSError:
+            identities.append(None)
+        else:
+            identities.append((status.st_dev, status.st_ino))
+    return identities
+
+
+def _matters(path: str, folders: Iterable[str], ignored: str) -> bool:
+    """Return whether a change of a file or folder can change a document."""
+    from llama_index_contextual.readers.discovery import SUFFIXES
+
+    if os.path.realpath(path).startswith(os.path.join(ignored, "")):
+        return False
+    for folder in {*map(os.path.abspath, folders), *map(os.path.realpath, folders)}:
+        if path.startswith(os.path.join(folder, "")):
+            path = os.path.relpath(path, folder)
+            if any(part.startswith(".") for part in path.split(os.sep)):
+                return False
+            path = os.path.join(folder, path)
+    # A name without one of these extensions may be a folder, or one that was deleted or moved away.
+    return os.path.splitext(path)[1].lower() in SUFFIXES or not os.path.isfile(path)

@@ -1,0 +1,173 @@
+"""The workbench: a web interface that reads projects and changes nothing.
+
+`make_app` returns it as an ASGI application, and `serve` runs it. Each view is a module with `routes()`: the search,
+a passage, the answers of an LLM, and the project with its documents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.http import accepted_hosts, require_token
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.ui import ask, overview, passage, search, security
+from llama_index_contextual.ui.pages import Originals
+from llama_index_contextual.ui.views import Links, Problem, make_templates, page, problem_page
+
+HOST, PORT = "127.0.0.1", 8010
+
+SECONDS_TO_END = 2
+"""Seconds that requests get to end when the server is stopped."""
+
+_HTTP_PROBLEMS = {
+    404: ("Not found", "There is no such page here."),
+    405: ("Not possible", "This address only shows a page: it takes no other requests."),
+}
+
+
+def make_app(
+    projects: Sequence[Project],
+    *,
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    document_folders: Sequence[Path] = (),
+) -> Starlette:
+    """Return the workbench of some projects as an ASGI application.
+
+    Requests whose Host or Origin names another host are refused, so that no web page can read the documents.
+
+    Args:
+        projects: The projects to show.
+        token: Token that clients need; None lets everyone read who can reach the application.
+        allowed_hosts: Names under which clients reach the server, besides those of the loopback interface.
+        document_folders: Folders with the original files, for the images of their pages.
+
+    Raises:
+        InputError: No project was given, or two have the same name.
+        ConfigurationError: The token is too short.
+
+    Example:
+        >>> app = make_app([project])  # doctest: +SKIP
+    """
+    if not projects:
+        raise InputError("No project was passed: pass at least one.")
+    names = [project.name for project in projects]
+    if len(set(names)) < len(names):
+        raise InputError("Two projects have the same name: pass each project once.", value=names)
+    if token is not None:
+        require_token(token)
+    session = None if token is None else security.Session(token)
+    hosts = accepted_hosts(HOST, token, allowed_hosts)
+    guard = Middleware(security.Guard, hosts=hosts, session=session, failed=_failed)
+    app = Starlette(
+        routes=[
+            Route("/", _start),
+            Mount("/static", StaticFiles(packages=[("llama_index_contextual.ui", "static")]), name="static"),
+            *security.routes(),
+            *search.routes(),
+            *passage.routes(),
+            *ask.routes(),
+            *overview.routes(),
+        ],
+        middleware=[guard],
+        exception_handlers={HTTPException: _http_problem},  # type: ignore[dict-item]  # its argument is narrower
+    )
+    app.state.projects = dict(zip(names, projects, strict=True))
+    app.state.templates = make_templates()
+    app.state.originals = Originals(tuple(document_folders))
+    weakref.finalize(app, app.state.originals.renderer.close)
+    app.state.answers = LRUCache(ask.MAX_ANSWERS)
+    app.state.token = token
+    app.state.session = session
+    return app
+
+
+def serve(
+    projects: Sequence[Project],
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    document_folders: Sequence[Path] = (),
+    announce: Callable[[str], object] | None = None,
+) -> None:
+    """Serve the workbench of some projects until the process is interrupted.
+
+    Args:
+        projects: The projects to show.
+        host: Address to bind; another one than that of the loopback interface needs a token.
+        port: Port to bind; 0 takes a free one.
+        token: As for `make_app`.
+        allowed_hosts: As for `make_app`.
+        document_folders: As for `make_app`.
+        announce: Called with the address when the port is bound.
+
+    Raises:
+        ConfigurationError: `host` can be reached from other machines and there is no token, the token is too short, or
+            the address cannot be bound.
+    """
+    hosts = accepted_hosts(host, token, allowed_hosts)
+    app = make_app(projects, token=token, allowed_hosts=hosts, document_folders=document_folders)
+    config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
+    with _bound(host, port) as sock:
+        if announce is not None:
+            announce(_address(host, sock.getsockname()[1], allowed_hosts))
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended the requests when it raises it
+            uvicorn.Server(config).run(sockets=[sock])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family)
+    except (OSError, OverflowError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = "is in use" if in_use else f"cannot be bound ({getattr(error, 'strerror', None) or error})"
+        advice = "choose another port (--port), or end the program that uses it" if in_use else "choose another"
+        raise ConfigurationError(f"Port {port} of {host} {reason}: {advice}.", setting="port") from error
+
+
+def _address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
+    name = allowed_hosts[0] if host in ("0.0.0.0", "::", "") else host
+    return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{port}/"
+
+
+def _start(request: Request) -> Response:
+    """Show the list of projects; if there is only one, go to it."""
+    projects = request.app.state.projects
+    if len(projects) == 1:
+        return RedirectResponse(Links(next(iter(projects))).search(), 303)
+    infos = [(project, Links(name)) for name, project in projects.items()]
+    return page(request, "projects.html", projects=infos)
+
+
+def _http_problem(request: Request, error: HTTPException) -> Response:
+    title, text = _HTTP_PROBLEMS.get(error.status_code, ("The request failed", str(error.detail)))
+    if error.status_code == 404 and error.detail not in ("", "Not Found"):
+        text = str(error.detail)
+    response = problem_page(request, Problem(title=title, text=text, status=error.status_code))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _failed(request: Request) -> Response:
+    text = "This is a bug: the log of the server has the details. The other views still work."
+    return problem_page(request, Problem(title="The server could not answer", text=text, status=500))

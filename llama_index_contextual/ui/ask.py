@@ -1,0 +1,371 @@
+"""The view that answers questions: a streamed answer, its checks, and the passages it was written from.
+
+Only a POST request calls the model. It either streams events, one JSON object per line, to the script of the page, or
+redirects to the finished answer if it comes from a plain form. Finished answers stay in memory under an address that
+cannot be guessed, so that going back from a passage, or loading the page again, costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast, get_args
+from urllib.parse import parse_qs
+
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual.answering.citations import Quotation
+from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
+from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.answering.streaming import Completion
+from llama_index_contextual.config import Mode
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
+from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
+from llama_index_contextual.models import missing_for
+from llama_index_contextual.node_parser.tokens import count_tokens
+from llama_index_contextual.postprocessor.adjacent import MergedChunk
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.tools.conditions import parse_conditions
+from llama_index_contextual.ui.answer import ShownAnswer, answer_html, findings_of, shown_sources
+from llama_index_contextual.ui.markdown import render_markdown
+from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of
+from llama_index_contextual.ui.views import (
+    MAX_QUESTION,
+    Links,
+    Problem,
+    bounded,
+    page,
+    parameter,
+    problem_of,
+    project_of,
+    quoted,
+    with_problems,
+)
+
+EVENTS = "application/x-ndjson"
+"""Media type of the streamed events."""
+
+MAX_BODY = 100_000
+"""Maximum number of bytes of a posted form."""
+
+FIELDS = ("q", "mode", "style", "where", "file")
+"""Names of the fields of the form."""
+
+MAX_ANSWERS = 200
+"""Number of finished answers that are kept in memory."""
+
+STYLES: Mapping[str, str] = {
+    "instruction": "Complete",
+    "persona": "In few words",
+    "chain_of_thought": "With its reasoning",
+}
+
+T = TypeVar("T")
+
+
+def routes() -> list[Route]:
+    """Return the routes of this view."""
+    return [
+        Route("/p/{project}/ask", with_problems(show), methods=["GET"]),
+        Route("/p/{project}/ask", answer, methods=["POST"]),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question with the options of its form.
+
+    Attributes:
+        text: The question.
+        mode: Indexes to search, or "" for the project's setting.
+        style: Style of the answer, or "" for the project's setting.
+        where: Conditions on metadata.
+        files: Files to search.
+    """
+
+    text: str = ""
+    mode: str = ""
+    style: str = ""
+    where: Sequence[str] = ()
+    files: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Sequence[str]]) -> Question:
+        """Return the question of a form.
+
+        Raises:
+            InputError: A field is too long or unknown.
+        """
+        one = {name: bounded((fields.get(name) or [""])[0], name) for name in ("mode", "style")}
+        for name, known in (("mode", get_args(Mode)), ("style", tuple(STYLES))):
+            if one[name] and one[name] not in known:
+                raise InputError(f"The {name} {one[name][:40]!r} is unknown: choose {', '.join(known)}.")
+        where = [value for item in fields.get("where") or () if (value := bounded(item, "where"))]
+        files = [value for item in fields.get("file") or () if (value := bounded(item, "file"))]
+        if len(where) + len(files) > MAX_CONDITIONS:
+            raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
+        text = bounded((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
+        return cls(text=text, where=tuple(where), files=tuple(files), **one)
+
+
+# ---- showing ---------------------------------------------------------------------------------------------------------
+
+
+def show(request: Request) -> Response:
+    """Show the form, with a finished answer if the address names one; no model is called."""
+    shown = None
+    key = parameter(request, "answer")
+    if key:
+        kept = _answers(request).get(f"{project_of(request).name} {key}")
+        if kept is None:
+            raise HTTPException(404, "This answer is no longer in memory: ask the question again.")
+        question, shown = kept
+    else:
+        question = Question.of({name: request.query_params.getlist(name) for name in FIELDS})
+    return _form(request, question, shown=shown)
+
+
+def _form(
+    request: Request, question: Question, *, shown: ShownAnswer | None = None, problem: Problem | None = None
+) -> Response:
+    project, model, missing = project_of(request), "", None
+    try:
+        model = cast(GroundedQueryEngine, project.as_query_engine()).answer_stream.name
+        if not project.documents():
+            missing = problem_of(NoVersionError(f"Project {project.name!r} is empty."), project)
+    except ModelError as error:
+        missing = _missing_model(project, error)
+    return page(
+        request,
+        "ask.html",
+        status_code=problem.status if problem else 200,
+        question=question,
+        shown=shown,
+        problem=problem,
+        missing=missing,
+        model=model,
+        modes=get_args(Mode),
+        styles=STYLES,
+        default_mode=project.config.mode,
+        default_style=STYLES.get(project.config.style, "As set in the project"),
+        documents=project.documents(),
+        facets=facets_of(project, question.where),
+        max_question=MAX_QUESTION,
+    )
+
+
+def _missing_model(project: Project, error: ModelError) -> Problem:
+    """Return why a project cannot answer, and what to do."""
+    title = "There is no model for answers"
+    reason = missing_for(project.config.answer_llm or project.config.llm, setting="llm")
+    if project.has_llm or reason is None:
+        return Problem(title=title, text=str(error))
+    return Problem(
+        title=title,
+        text=f"{reason} Supply it, or choose another model; then start the server again:",
+        command=f"llama-index-contextual configure {quoted(project.name)} answer_llm=ollama:llama3.1",
+    )
+
+
+def _answers(request: Request) -> LRUCache[str, tuple[Question, ShownAnswer]]:
+    """Return the finished answers of the server."""
+    return cast("LRUCache[str, tuple[Question, ShownAnswer]]", request.app.state.answers)
+
+
+# ---- answering -------------------------------------------------------------------------------------------------------
+
+
+async def answer(request: Request) -> Response:
+    """Answer a posted question: as a stream of events if the client accepts them, or else as a page."""
+    project, question = project_of(request), Question()
+    wants_events = EVENTS in request.headers.get("accept", "")
+    try:
+        question = Question.of(await _posted(request))
+        if wants_events:
+            return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
+        url = await _while_connected(request, _finished(request, project, question))
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    except ContextualError as error:
+        problem = problem_of(error, project)
+        if wants_events:
+            return Response(_line(_problem_event(problem)), media_type=EVENTS)
+        return await asyncio.to_thread(_form, request, question, problem=problem)
+    return RedirectResponse(url, status_code=303)
+
+
+async def _posted(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a posted form.
+
+    Raises:
+        InputError: The form is too large or not a form.
+    """
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise InputError(f"The form is larger than {MAX_BODY:,} bytes: shorten the question.")
+    try:
+        return parse_qs(body.decode("utf-8", "replace"), max_num_fields=200)
+    except ValueError as error:
+        raise InputError("The form has too many fields.") from error
+
+
+async def _event_lines(request: Request, project: Project, question: Question) -> AsyncIterator[bytes]:
+    """Yield the events of an answer as lines of JSON; if the client disconnects, the call to the model ends."""
+    try:
+        async with aclosing(_events(request, project, question)) as events:
+            async for event in events:
+                yield _line(event)
+    except ContextualError as error:
+        yield _line(_problem_event(problem_of(error, project)))
+
+
+def _problem_event(problem: Problem) -> dict[str, Any]:
+    return {"event": "problem", "title": problem.title, "text": problem.text, "command": problem.command}
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return json.dumps(event).encode() + b"\n"
+
+
+async def _finished(request: Request, project: Project, question: Question) -> str:
+    """Return the address of the finished answer."""
+    url = ""
+    async with aclosing(_events(request, project, question)) as events:
+        async for event in events:
+            url = event.get("url", url)
+    return url
+
+
+async def _while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of some work, which ends if the client disconnects.
+
+    Raises:
+        ClientDisconnect: The client has disconnected.
+    """
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return await task
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _events(request: Request, project: Project, question: Question) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the events of an answer: the passages, the pieces of the text, and the address of the finished answer.
+
+    Raises:
+        InputError: The question is empty, or a filter matches nothing.
+        ModelError: The model cannot be reached, or does not begin to answer in time.
+    """
+    engine = await asyncio.to_thread(_engine, project, question)
+    draft = await engine.adraft(QueryBundle(question.text))
+    link = partial(Links(project.name).passage, q=question.text)
+    sources = shown_sources(draft.hits, link)
+    yield {"event": "passages", "sources": [{"number": s.number, "label": s.label, "url": s.url} for s in sources]}
+    completion = Completion()
+    async with aclosing(engine.astream(draft, completion)) as pieces:
+        async for piece in pieces:
+            yield {"event": "text", "text": piece}
+    shown = await asyncio.to_thread(_shown, project, engine, draft, completion)
+    key = secrets.token_urlsafe(16)
+    _answers(request).put(f"{project.name} {key}", (question, shown))
+    html = request.app.state.templates.get_template("_answer.html").render(shown=shown)
+    yield {"event": "answer", "html": html, "url": f"{Links(project.name).ask()}?answer={key}"}
+
+
+def _engine(project: Project, question: Question) -> GroundedQueryEngine:
+    if not question.text:
+        raise InputError("The question is empty: write one.")
+    filters = parse_conditions(
+        project, question.where, question.files, condition="The filter", listing="the view Project"
+    )
+    engine = project.as_query_engine(
+        mode=cast(Mode, question.mode) or None, filters=filters, style=question.style or None, streaming=True
+    )
+    return cast(GroundedQueryEngine, engine)
+
+
+def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:
+    """Return the checked answer as it is shown."""
+    response = engine.finish(draft, completion)
+    links, text, report = Links(project.name), response.response or "", response.citations
+    cited = report.cited if report else ()
+    sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), cited)
+
+    def link_quotation(quotation: Quotation) -> str:
+        node_id = chunk_of(project, draft.hits, quotation)
+        return links.passage(node_id, q=quotation.text) if node_id else ""
+
+    return ShownAnswer(
+        question=draft.question,
+        html=answer_html(text, report, sources, render_markdown, link_quotation),
+        found=response.found,
+        findings=findings_of(response),
+        sources=sources,
+        reasoning=response.reasoning,
+        usage=_usage(project, engine, draft, completion, response),
+    )
+
+
+def chunk_of(project: Project, hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
+    """Return the id of the chunk in which a quotation begins, or None if no passage contains it.
+
+    A passage may be merged from several chunks; it has the id of the best of them.
+    """
+    if quotation.found_in is None:
+        return None
+    hit = hits[quotation.found_in - 1]
+    start = quotation.source.start_char if quotation.source else None
+    if isinstance(hit, MergedChunk) and start is not None and hit.node.ref_doc_id is not None:
+        for node in project.chunks(hit.node.ref_doc_id):
+            begin, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+            if node.node_id in hit.node_ids and begin is not None and end is not None and begin <= start < end:
+                return node.node_id
+    return hit.node.node_id
+
+
+# ---- costs -----------------------------------------------------------------------------------------------------------
+
+
+def _usage(
+    project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion, response: GroundedResponse
+) -> str:
+    """Return the model, the tokens and the list price of an answer in a sentence.
+
+    The provider's own count is not part of a stream, so the tokens are counted here.
+    """
+    name = engine.answer_stream.name
+    if draft.ready is not None:
+        return "No model was called."
+    tokens = Tokens(
+        calls=1, input_tokens=sum(map(_tokens_of, draft.messages)), output_tokens=count_tokens(completion.text)
+    )
+    price = PriceTable(project.config.prices).dollars(name, tokens)
+    cost = "its price is not known" if price is None else f"about {money(price)} at list price"
+    judge = ", without the call of the judge" if response.verdict is not None else ""
+    return f"{name} read about {tokens.input_tokens:,} tokens and wrote about {tokens.output_tokens:,}: {cost}{judge}."
+
+
+def _tokens_of(message: ChatMessage) -> int:
+    return count_tokens(message.content or "") + 4

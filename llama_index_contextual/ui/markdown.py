@@ -1,0 +1,151 @@
+"""Markdown as HTML that is safe to show, with the blocks of a passage marked."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+import nh3
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import OptionsDict
+from markupsafe import Markup, escape
+
+from llama_index_contextual.readers.markdown import read_front_matter
+
+IN_PASSAGE = "in-passage"
+"""Class of the blocks of the passage."""
+
+_MARKED_BLOCKS = frozenset({"paragraph_open", "heading_open", "fence", "code_block", "tr_open", "hr"})
+_TAGS = frozenset(
+    {"a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "mark", "ol", "p", "pre"}
+    | {"s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"}
+)
+_ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
+_MARKABLE = ("p", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "tr", "hr", "span")
+_MAX_NESTING = 60
+"""Levels of lists and quotes; what is nested deeper is left out."""
+_FIRST_BLOCK = re.compile(rf'<\w+(?= class="{IN_PASSAGE}")')
+_WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+
+
+def render_markdown(
+    text: str,
+    passage: tuple[int, int] = (0, 0),
+    *,
+    mark_words: Callable[[str], Markup] = escape,
+) -> Markup:
+    """Return a Markdown text as HTML.
+
+    HTML in the text is shown as text. Images are replaced by their descriptions, nothing is loaded. Of links, only
+    those to web and mail addresses remain.
+
+    Args:
+        text: The Markdown.
+        passage: Start and end of the passage in it; the blocks that contain it have the class `IN_PASSAGE`, and the
+            first one the id "passage".
+        mark_words: Returns a piece of the passage's text as HTML, such as `highlight` does.
+
+    Example:
+        >>> render_markdown("# Rent\\n\\nIt is *due* monthly. <script>", (8, 15))
+        Markup('<h1>Rent</h1>\\n<p id="passage" class="in-passage">It is <em>due</em> monthly. &lt;script&gt;</p>\\n')
+    """
+    front = read_front_matter(text)
+    start = front.end if front is not None else 0
+    body = text[start:]
+    head = Markup("<pre>{}</pre>\n").format(text[:start].strip()) if start else Markup("")
+    options = {"html": False, "maxNesting": _MAX_NESTING}
+    parser = MarkdownIt("commonmark", options, renderer_cls=_Renderer).enable(["table", "strikethrough"])
+    tokens = parser.parse(body)
+    first, last = _lines(body, passage[0] - start, passage[1] - start)
+    _mark_blocks(tokens, first, last)
+    html = parser.renderer.render(tokens, parser.options, {"mark_words": mark_words})
+    return head + Markup(_FIRST_BLOCK.sub(_with_id, _clean(html), count=1))
+
+
+def _lines(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the first line of a passage and the one after its last, as Markdown counts them."""
+    if end <= max(start, 0):
+        return 0, 0
+    breaks = [match.end() for match in re.finditer(r"\r\n?|\n", text)]
+    passage = text[max(start, 0) : end]
+    begin = max(start, 0) + len(passage) - len(passage.lstrip())
+    finish = max(start, 0) + len(passage.rstrip())
+    return bisect_right(breaks, begin), bisect_right(breaks, max(finish - 1, begin)) + 1
+
+
+def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
+    """Give the blocks between two lines a class; text of a list without paragraphs gets an element of its own."""
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if token.map is None or token.map[0] >= last or token.map[1] <= first:
+            continue
+        if token.type in _MARKED_BLOCKS and not token.hidden:
+            token.attrSet("class", IN_PASSAGE)
+        elif token.type == "inline":
+            token.meta["in_passage"] = True
+            token.meta["is_bare"] = before is not None and before.hidden
+
+
+class _Renderer(RendererHTML):
+    """Renderer that marks words of the passage, and replaces images by their descriptions."""
+
+    def render(self, tokens: Sequence[Token], options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+        """Return the HTML of blocks."""
+        parts = []
+        for at, token in enumerate(tokens):
+            env["in_passage"] = bool(token.meta.get("in_passage"))
+            if token.type == "inline":
+                html = self.renderInline(token.children or [], options, env)
+            elif token.type in self.rules:
+                html = str(self.rules[token.type](tokens, at, options, env))
+            else:
+                html = self.renderToken(tokens, at, options, env)
+            parts.append(f'<span class="{IN_PASSAGE}">{html}</span>' if token.meta.get("is_bare") else html)
+        return "".join(parts)
+
+    def text(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+        """Return a piece of text."""
+        content = tokens[idx].content
+        return str(env["mark_words"](content) if env["in_passage"] else escape(content))
+
+    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+        """Return the description of an image."""
+        words = self.renderInlineAsText(tokens[idx].children or [], options, env)
+        return str(escape(f"[Image: {words}]" if words.strip() else "[Image]"))
+
+    def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+        """Return a block of code."""
+        return self.code_block(tokens, idx, options, env)
+
+    def code_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: MutableMapping[str, Any]) -> str:
+        """Return a block of code."""
+        token = tokens[idx]
+        is_marked = token.attrGet("class") == IN_PASSAGE
+        code = env["mark_words"](token.content) if is_marked else escape(token.content)
+        mark = f' class="{IN_PASSAGE}"' if is_marked else ""
+        return f"<pre{mark}><code>{code}</code></pre>\n"
+
+
+def _clean(html: str) -> str:
+    return nh3.clean(
+        html,
+        tags=set(_TAGS),
+        clean_content_tags={"script", "style"},
+        attributes=_ATTRIBUTES,
+        allowed_classes={tag: {IN_PASSAGE} for tag in _MARKABLE},
+        attribute_filter=_web_address,
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+        strip_comments=True,
+    )
+
+
+def _with_id(tag: re.Match[str]) -> str:
+    return f'{tag[0]} id="passage"'
+
+
+def _web_address(_tag: str, attribute: str, value: str) -> str | None:
+    return None if attribute == "href" and not _WEB.match(value) else value

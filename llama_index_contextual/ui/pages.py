@@ -1,0 +1,195 @@
+"""Images of the pages of original files, and the marks of passages on them.
+
+Pages are drawn and marked in child processes (`_page_worker`) that are killed if a file keeps them busy, and started
+again if a file crashes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import queue
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, PDF_SUFFIXES
+from llama_index_contextual.readers.pdf.process import PdfWorker
+from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.sources import SourceFile, SourceFinder
+from llama_index_contextual.ui.marks import Box
+
+CHILD = "llama_index_contextual.ui._page_worker"
+PROCESSES = 2
+SECONDS = 20.0
+"""Time for one page, after which its process is killed."""
+WAITING_SECONDS = 60.0
+"""Time that a request waits for a free process."""
+MAX_MEMORY = 2_000_000_000
+CACHE_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class PageMarks:
+    """Marks on a page, in points from its upper left corner.
+
+    Attributes:
+        width: Width of the page as it is shown.
+        height: Height of the page.
+        pages: Number of pages of the file.
+        has_text: Whether the page has text; that of a scanned page cannot be marked.
+        lines: The lines of the passage.
+        words: Words of the passage to be emphasised.
+    """
+
+    width: float
+    height: float
+    pages: int
+    has_text: bool
+    lines: Sequence[Box]
+    words: Sequence[Box]
+
+
+class PageRenderer:
+    """Child processes that draw and mark pages, and the images drawn last. It may be used from several threads.
+
+    Args:
+        processes: Number of child processes; each is started when it is needed.
+        seconds: Time for one page.
+        waiting_seconds: Time that a request waits for a free process.
+        cache_bytes: Size of the images that are kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        processes: int = PROCESSES,
+        seconds: float = SECONDS,
+        waiting_seconds: float = WAITING_SECONDS,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self._seconds = seconds
+        self._waiting_seconds = waiting_seconds
+        self._cache_bytes = cache_bytes
+        self._workers = [PdfWorker(max_memory=MAX_MEMORY, module=CHILD) for _ in range(processes)]
+        # The last one in is the first one out, so that one process serves one user with the file it has open.
+        self._idle = [*reversed(self._workers)]
+        self._waiting: deque[queue.SimpleQueue[PdfWorker]] = deque()
+        self._lock = new_lock()
+        self._images: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+
+    def marks(self, file: SourceFile, page: int, text: str, words: Sequence[tuple[int, int]] = ()) -> PageMarks:
+        """Return where a text is on a page.
+
+        Args:
+            file: The file.
+            page: Number of the page, from 1.
+            text: The part of the passage on this page.
+            words: Start and end of words of the text.
+
+        Raises:
+            ReadError: The page cannot be shown; `reason` says why.
+        """
+        answer = self._ask(file, {"what": "marks", "page": page, "text": text, "words": list(words)})
+        return PageMarks(
+            width=answer["width"],
+            height=answer["height"],
+            pages=answer["pages"],
+            has_text=answer["has_text"],
+            lines=[Box(*edges) for edges in answer["lines"]],
+            words=[Box(*edges) for edges in answer["words"]],
+        )
+
+    def image(self, file: SourceFile, page: int) -> bytes:
+        """Return a page as PNG.
+
+        Raises:
+            ReadError: The page cannot be shown; `reason` says why.
+        """
+        key = (file.digest, page)
+        with self._lock:
+            if key in self._images:
+                self._images.move_to_end(key)
+                return self._images[key]
+        image = base64.b64decode(self._ask(file, {"what": "image", "page": page})["png"])
+        with self._lock:
+            self._images[key] = image
+            while sum(map(len, self._images.values())) > self._cache_bytes:
+                self._images.popitem(last=False)
+        return image
+
+    def close(self) -> None:
+        """Stop the child processes; a later request starts new ones."""
+        for worker in self._workers:
+            worker.close()
+
+    def _ask(self, file: SourceFile, request: dict[str, Any]) -> dict[str, Any]:
+        if file.path is None:
+            raise ReadError("", "the file was not found")
+        worker = self._take_worker()
+        if worker is None:
+            raise ReadError(str(file.path), "the server is busy with other pages: reload this one later")
+        try:
+            request = {**request, "path": str(file.path), "digest": file.digest}
+            return worker.ask(file.path, request, seconds=self._seconds)
+        finally:
+            self._give_back(worker)
+
+    def _take_worker(self) -> PdfWorker | None:
+        """Return an idle worker, in the order of the requests; None if none becomes idle in time."""
+        turn: queue.SimpleQueue[PdfWorker] = queue.SimpleQueue()
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            self._waiting.append(turn)
+        try:
+            return turn.get(timeout=self._waiting_seconds)
+        except queue.Empty:
+            with self._lock:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+                    return None
+            return turn.get()  # it became idle just now
+
+    def _give_back(self, worker: PdfWorker) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().put(worker)
+            else:
+                self._idle.append(worker)
+
+
+class Originals:
+    """The original files of the projects of an application.
+
+    Args:
+        folders: Folders with copies of the files, if they are no longer where they were ingested.
+        renderer: Draws and marks their pages.
+    """
+
+    def __init__(self, folders: Sequence[Path] = (), renderer: PageRenderer | None = None) -> None:
+        self.renderer = renderer or PageRenderer()
+        self._folders = folders
+        self._finders: dict[Path, SourceFinder] = {}
+        self._lock = new_lock()
+
+    def find(self, project: Project, record: DocumentRecord) -> SourceFile:
+        """Return the original file of a document, or the reason why there is none."""
+        with self._lock:
+            if project.directory not in self._finders:
+                self._finders[project.directory] = SourceFinder(project.directory, self._folders)
+        return self._finders[project.directory].find(project.live_version, record)
+
+
+def has_pages(record: DocumentRecord) -> bool:
+    """Return whether the pages of a document's file can be shown."""
+    return suffix_of(record) in (*PDF_SUFFIXES, *IMAGE_SUFFIXES)
+
+
+def suffix_of(record: DocumentRecord) -> str:
+    """Return the extension of a document's file in lower case, or "" without one."""
+    return Path(record.file_name or record.doc_id).suffix.lower()

@@ -1,0 +1,528 @@
+"""The view of a passage: its lines on the page of the original file, its contexts, and its neighbours.
+
+`passage_view` collects everything that is shown as plain data; the routes below it render this data.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Literal
+
+from llama_index.core.schema import BaseNode
+from markupsafe import Markup
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers.discovery import MARKDOWN_SUFFIXES
+from llama_index_contextual.retrievers.analysis import Analyzer, match_spans
+from llama_index_contextual.retrievers.live import SearchableVersion
+from llama_index_contextual.retrievers.response import Source, visible
+from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.sources import SourceFile
+from llama_index_contextual.ui.highlight import highlight
+from llama_index_contextual.ui.markdown import render_markdown
+from llama_index_contextual.ui.pages import Originals, PageMarks, has_pages, suffix_of
+from llama_index_contextual.ui.views import (
+    MAX_QUESTION,
+    analyzer_of,
+    page,
+    parameter,
+    project_of,
+    quoted,
+    with_problems,
+)
+
+CSS_PIXELS = 96 / 72
+"""CSS pixels for a point."""
+MAX_PAGES = 4
+"""Number of pages of a passage that are shown at once."""
+AROUND = 3_000
+"""Number of characters that are shown at most before and after a passage of a longer text."""
+WHOLE = 8_000
+"""Length of a text that is shown as a whole; of a longer one, the sections around the passage are shown."""
+NEIGHBOURHOOD = 60_000
+"""Number of characters before and after a passage whose chunks are listed, in a document with many of them."""
+MANY_CHUNKS = 100
+EXCERPT = 90
+"""Length of the text of a chunk in the list."""
+
+
+# ---- data ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """The part of a passage on one page: the number of the page, and two offsets in the text of the passage."""
+
+    page: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class MarkedPage:
+    """A page of the original file with the marks of the passage.
+
+    Attributes:
+        number: Number of the page, from 1.
+        label: Its printed number, or "".
+        marks: The marks, or None if the page cannot be shown.
+        note: Why the page cannot be shown, or why nothing is marked on it, or "".
+        is_first_marked: Whether the marks of the passage begin on this page.
+    """
+
+    number: int
+    label: str
+    marks: PageMarks | None
+    note: str
+    is_first_marked: bool = False
+
+    @property
+    def description(self) -> str:
+        """Which page it is, in words."""
+        printed = f" (printed number {visible(self.label)})" if self.label not in ("", str(self.number)) else ""
+        return f"Page {self.number}{printed}"
+
+    @property
+    def css_width(self) -> int:
+        """Width of the image in CSS pixels, of which there are 96 for the 72 points of an inch."""
+        return round(CSS_PIXELS * self.marks.width) if self.marks else 0
+
+    @property
+    def css_height(self) -> int:
+        """Height of the image in CSS pixels."""
+        return round(CSS_PIXELS * self.marks.height) if self.marks else 0
+
+    def alternative(self, file_name: str) -> str:
+        """Return the text that stands for the image."""
+        lines = len(self.marks.lines) if self.marks else 0
+        marked = f"{pluralize(lines, 'line')} of the passage marked, whose text follows" if lines else "without marks"
+        return f"{self.description} of {file_name}, {marked}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """How the original of a passage is shown.
+
+    Attributes:
+        kind: As images of its pages, as formatted Markdown, or as text.
+        pages: Its pages, for "pages".
+        file_pages: Number of pages of the file, for "pages".
+        page_before: Number of the page before those shown, or None.
+        page_after: Number of the page after them, or None.
+        html: The text with the passage marked, for the others.
+        is_whole: Whether the text is the whole document.
+        note: Why the pages cannot be shown, or "".
+        command: A command line that helps, or "".
+    """
+
+    kind: Literal["pages", "markdown", "text"]
+    pages: Sequence[MarkedPage] = ()
+    file_pages: int = 0
+    page_before: int | None = None
+    page_after: int | None = None
+    html: Markup = field(default_factory=Markup)
+    is_whole: bool = False
+    note: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class ListedChunk:
+    """A chunk in the list of its document."""
+
+    node_id: str
+    number: int | None
+    page: int | None
+    excerpt: str
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class ListedSegment:
+    """A segment in the list of its document, with its chunks."""
+
+    number: int
+    chunks: Sequence[ListedChunk]
+    is_current: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassageView:
+    """A passage as it is shown.
+
+    Attributes:
+        node_id: Id of the chunk.
+        record: Its document.
+        source: Where it is.
+        text: Its text, with the words of the question marked.
+        structure: The structural part of its context, with marks.
+        written: The part of its context that an LLM or a person wrote, with marks.
+        writer: Who wrote it: "llm", "given", …
+        table_head: The column head of the table that it continues, or "".
+        tokens: Its number of tokens, or None.
+        confidence: The lowest confidence of OCR on its pages, from 0 to 1, or None.
+        facts: The user's own metadata.
+        original: How its original is shown.
+        before: Id of the chunk before it, or "".
+        after: Id of the chunk after it, or "".
+        segments: The segments of the document, or those near the passage.
+        is_part: Whether `segments` is only a part of the document.
+        is_elsewhere: Whether a page is shown that was asked for by its number.
+    """
+
+    node_id: str
+    record: DocumentRecord
+    source: Source
+    text: Markup
+    structure: Markup
+    written: Markup
+    writer: str
+    table_head: str
+    tokens: int | None
+    confidence: float | None
+    facts: Mapping[str, Any]
+    original: Original
+    before: str
+    after: str
+    segments: Sequence[ListedSegment]
+    is_part: bool
+    is_elsewhere: bool
+
+    @property
+    def has_mark(self) -> bool:
+        """Whether there is an element with the id `passage`."""
+        pages = self.original.pages
+        return any(page.is_first_marked for page in pages) if pages else 'id="passage"' in self.original.html
+
+    @property
+    def title(self) -> str:
+        """Title of the document."""
+        return self.record.title or self.record.file_name or self.record.doc_id
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file, or the id of the document."""
+        return self.record.file_name or self.record.doc_id
+
+
+def passage_view(
+    project: Project,
+    node_id: str,
+    *,
+    question: str = "",
+    originals: Originals | None = None,
+    page_number: int | None = None,
+) -> PassageView | None:
+    """Return a passage as it is shown, or None if the live version has no such chunk.
+
+    Args:
+        project: The project.
+        node_id: Id of the chunk.
+        question: Question whose words are marked.
+        originals: The original files; None shows the text only.
+        page_number: Page of the file to show instead of those of the passage.
+
+    Raises:
+        NoVersionError: Nothing has been ingested yet.
+    """
+    version = project.live_version
+    if not version.docstore.known([node_id]):
+        return None
+    node = version.docstore.get_nodes([node_id])[0]
+    record = version.record(node.ref_doc_id or node.node_id)
+    if record is None:
+        return None
+    analyzer = analyzer_of(project)
+    marker = _Marker(analyzer, frozenset(analyzer.query_terms(question)))
+    around = _nodes_around(version, record, node)
+    ids = [other.node_id for other in around]
+    at = ids.index(node_id)
+    structure, written = keys.context_parts(node.metadata)
+    original = _Original(version, record, node, marker)
+    if originals is not None and has_pages(record):
+        shown = original.as_pages(project, originals, page_number)
+    else:
+        shown = original.as_text()
+    return PassageView(
+        node_id=node_id,
+        record=record,
+        source=Source.of(node),
+        text=marker.html(node.get_content()),
+        structure=marker.html(visible(structure)),
+        written=marker.html(visible(written)),
+        writer=str(node.metadata.get(keys.CONTEXT_SOURCE) or ""),
+        table_head=str(node.metadata.get(keys.TABLE_HEAD) or ""),
+        tokens=node.metadata.get(keys.TOKEN_COUNT),
+        confidence=node.metadata.get(keys.OCR_CONFIDENCE),
+        facts=keys.user_metadata(node),
+        original=shown,
+        before=ids[at - 1] if at else "",
+        after=ids[at + 1] if at + 1 < len(ids) else "",
+        segments=_segments(around, node_id),
+        is_part=len(around) < record.chunks,
+        is_elsewhere=page_number is not None,
+    )
+
+
+@dataclass(frozen=True)
+class _Marker:
+    """Words of the question, to be marked in texts."""
+
+    analyzer: Analyzer
+    terms: frozenset[str]
+
+    def html(self, text: str) -> Markup:
+        """Return a text as HTML with its words marked."""
+        return highlight(text, self.terms, self.analyzer)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the places of the words."""
+        return match_spans(text, self.terms, self.analyzer)
+
+
+def _nodes_around(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> list[BaseNode]:
+    """Return the chunks of a document in the order of its text; of many, those near a chunk."""
+    start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+    span = None
+    if record.chunks > MANY_CHUNKS and start is not None and end is not None:
+        span = (max(0, start - NEIGHBOURHOOD), end + NEIGHBOURHOOD)
+    nodes = list(version.docstore.iterate(doc_id=node.ref_doc_id, span=span)) if node.ref_doc_id else [node]
+    # The sort is stable: chunks without offsets keep their order.
+    return sorted(nodes, key=lambda one: getattr(one, "start_char_idx", None) or 0)
+
+
+def _segments(nodes: Sequence[BaseNode], node_id: str) -> list[ListedSegment]:
+    segments = []
+    for index, group in groupby(nodes, key=lambda node: int(node.metadata.get(keys.SEGMENT_INDEX) or 0)):
+        chunks = [_listed(node, is_current=node.node_id == node_id) for node in group]
+        segments.append(ListedSegment(index + 1, chunks, any(chunk.is_current for chunk in chunks)))
+    return segments
+
+
+def _listed(node: BaseNode, *, is_current: bool) -> ListedChunk:
+    text = visible(node.get_content()[: 4 * EXCERPT])
+    index = node.metadata.get(keys.CHUNK_INDEX)
+    return ListedChunk(
+        node_id=node.node_id,
+        number=None if index is None else int(index) + 1,
+        page=node.metadata.get(keys.PAGE_START),
+        excerpt=text if len(text) <= EXCERPT else f"{text[:EXCERPT].rstrip()}…",
+        is_current=is_current,
+    )
+
+
+# ---- the original --------------------------------------------------------------------------------------------------
+
+
+def parts_on_pages(node: BaseNode, where: DocumentMap) -> list[PagePart]:
+    """Return the part of a chunk on each of its pages.
+
+    Args:
+        node: The chunk.
+        where: The map of its document; without pages, the whole text may be on each page that the chunk names.
+    """
+    text = node.get_content()
+    start = getattr(node, "start_char_idx", None)
+    if start is None or not where.page_starts:
+        first, last = node.metadata.get(keys.PAGE_START), node.metadata.get(keys.PAGE_END)
+        pages = range(first, (last or first) + 1) if isinstance(first, int) and first > 0 else range(0)
+        return [PagePart(number, 0, len(text)) for number in pages]
+    parts = []
+    end = start + len(text)
+    for number in range(max(1, bisect_right(where.page_starts, start)), len(where.page_starts) + 1):
+        begin = where.page_starts[number - 1] if number > 1 else 0
+        finish = where.page_starts[number] if number < len(where.page_starts) else end
+        if begin >= end:
+            break
+        part = PagePart(number, max(begin, start) - start, min(finish, end) - start)
+        if text[part.start : part.end].strip():
+            parts.append(part)
+    return parts
+
+
+class _Original:
+    """The original of one passage."""
+
+    def __init__(self, version: SearchableVersion, record: DocumentRecord, node: BaseNode, marker: _Marker) -> None:
+        self._version, self._record, self._node, self._marker = version, record, node, marker
+        self._text = node.get_content()
+        self._start: int | None = getattr(node, "start_char_idx", None)
+
+    def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> Original:
+        """Return the pages of the file, or the text with the reason why there are none."""
+        file = originals.find(project, self._record)
+        if file.path is None:
+            return self.as_text(*_reason(file, project, self._record))
+        frame = self._version.frame(self._record.doc_id)
+        where = DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+        parts = parts_on_pages(self._node, where)
+        shown = parts[:MAX_PAGES]
+        if page_number is not None:
+            shown = [part for part in parts if part.page == page_number] or [PagePart(page_number, 0, 0)]
+        pages = [self._marked(file, part, where, originals) for part in shown or [PagePart(1, 0, 0)]]
+        drawn = [page for page in pages if page.marks is not None]
+        if not drawn:
+            return self.as_text(pages[0].note)
+        first = next((page for page in pages if page.marks is not None and page.marks.lines), None)
+        file_pages = max(page.marks.pages for page in drawn if page.marks is not None)
+        return Original(
+            kind="pages",
+            pages=[replace(page, is_first_marked=page is first) for page in pages],
+            file_pages=file_pages,
+            page_before=pages[0].number - 1 or None,
+            page_after=pages[-1].number + 1 if pages[-1].number < file_pages else None,
+        )
+
+    def _marked(self, file: SourceFile, part: PagePart, where: DocumentMap, originals: Originals) -> MarkedPage:
+        text = self._text[part.start : part.end]
+        label = where.page_labels[part.page - 1] if part.page <= len(where.page_labels) else ""
+        try:
+            marks = originals.renderer.marks(file, part.page, text, self._marker.spans(text))
+        except ReadError as error:
+            return MarkedPage(part.page, label, None, _in_words(error.reason))
+        note = ""
+        if text and not marks.lines:
+            note = (
+                "The lines of the passage could not be found on this page."
+                if marks.has_text
+                else "This page is an image without a text layer, so its lines cannot be marked."
+            )
+        return MarkedPage(part.page, label, marks, note)
+
+    def as_text(self, note: str = "", command: str = "") -> Original:
+        """Return the text around the passage, formatted if it is Markdown."""
+        frame = self._version.frame(self._record.doc_id)
+        if self._start is None or frame is None:
+            html = Markup('<div class="in-passage" id="passage">{}</div>').format(self._marker.html(self._text))
+            return Original(kind="text", html=html, note=note, command=command)
+        end = self._start + len(self._text)
+        first, last = self._surroundings(DocumentMap.from_metadata(dict(frame.metadata)), self._start, end)
+        is_markdown = suffix_of(self._record) in MARKDOWN_SUFFIXES
+        text = self._version.read_text(self._record, first, last)
+        start, stop = self._start - first, end - first
+        if is_markdown:
+            html = render_markdown(text, (start, stop), mark_words=self._marker.html)
+        else:
+            html = Markup('{}<div class="in-passage" id="passage">{}</div>{}').format(
+                text[:start], self._marker.html(text[start:stop]), text[stop:]
+            )
+        return Original(
+            kind="markdown" if is_markdown else "text",
+            html=html,
+            is_whole=first == 0 and last >= self._record.characters,
+            note=note,
+            command=command,
+        )
+
+    def _surroundings(self, where: DocumentMap, start: int, end: int) -> tuple[int, int]:
+        """Return the part of the document to show: all of it, or whole sections or lines around the passage."""
+        characters = self._record.characters
+        if characters <= WHOLE:
+            return 0, characters
+        first, last = max(0, start - AROUND), min(characters, end + AROUND)
+        heads = [heading.start for heading in where.headings]
+        text = self._version.read_text(self._record, first, last)
+        before = [head for head in heads if first <= head <= start] or [first + text.find("\n", 0, start - first) + 1]
+        after = [head for head in heads if end <= head <= last]
+        line = text.rfind("\n", end - first)
+        return (0 if first == 0 else before[0]), after[-1] if after else last if line < 0 else first + line
+
+
+def _reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple[str, str]:
+    """Return why the file of a document cannot be shown, and a command that helps."""
+    program, name = "llama-index-contextual", quoted(project.name)
+    if file.problem == "text":
+        return "This document was passed as text, not as a file, so there are no pages to show.", ""
+    if file.problem == "changed":
+        note = (
+            "The file has changed since it was ingested, so its pages are not shown: they might not contain this text."
+            " Ingest it again:"
+        )
+        return note, f"{program} ingest {name} FOLDER"
+    note = (
+        f"The file {visible(record.file_name or record.doc_id)} is not where it was ingested, so its pages are not"
+        " shown. Start the server with a folder that contains it:"
+    )
+    return note, f"{program} serve {name} --documents FOLDER"
+
+
+def _in_words(reason: str) -> str:
+    """Return the reason why a page cannot be shown as a sentence."""
+    return f"The page cannot be shown: {visible(reason)}."
+
+
+# ---- routes --------------------------------------------------------------------------------------------------------
+
+
+class _Anything(StringConvertor):
+    """Part of a path with any characters: the id of a chunk may contain slashes and line breaks."""
+
+    regex = r"(?s:.*)"
+
+
+register_url_convertor("anything", _Anything())
+
+
+def routes() -> list[Route]:
+    """Return the routes of this view."""
+    return [
+        Route("/p/{project}/passage/{node_id:anything}", with_problems(passage), name="passage"),
+        Route("/p/{project}/image", with_problems(image), name="image"),
+    ]
+
+
+def passage(request: Request) -> Response:
+    """Show a passage on its pages, with its contexts and neighbours."""
+    project = project_of(request)
+    question = parameter(request, "q", limit=MAX_QUESTION)
+    view = passage_view(
+        project,
+        request.path_params["node_id"],
+        question=question,
+        originals=request.app.state.originals,
+        page_number=_page_number(request, "page"),
+    )
+    if view is None:
+        raise HTTPException(404, "There is no such passage in the live version: search again.")
+    return page(request, "passage.html", passage=view, q=question)
+
+
+def image(request: Request) -> Response:
+    """Return a page of a document's file as PNG."""
+    project = project_of(request)
+    record = project.live_version.record(parameter(request, "doc"))
+    number = _page_number(request, "page")
+    if record is None or number is None or not has_pages(record):
+        return PlainTextResponse("There is no such page.", 404)
+    originals: Originals = request.app.state.originals
+    file = originals.find(project, record)
+    try:
+        return Response(originals.renderer.image(file, number), media_type="image/png")
+    except ReadError as error:
+        return PlainTextResponse(_in_words(error.reason), 404)
+
+
+def _page_number(request: Request, name: str) -> int | None:
+    """Return a page number of the address, or None if it has none.
+
+    Raises:
+        InputError: It is not a number.
+    """
+    text = parameter(request, name, limit=12)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise InputError(f"{text!r} is not the number of a page: use a number from 1.", value=text)
+    return int(text)

@@ -1,0 +1,290 @@
+"""The view of a search: the results, why they were found, and facets that narrow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from llama_index.core.vector_stores.types import MetadataFilters
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import Mode
+from llama_index_contextual.errors import ContextualError, InputError
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.analysis import Analyzer
+from llama_index_contextual.retrievers.response import Explanation, RetrievalResponse, RetrievedChunk, Source, visible
+from llama_index_contextual.tools.conditions import parse_conditions
+from llama_index_contextual.ui.highlight import highlight
+from llama_index_contextual.ui.views import (
+    MAX_QUESTION,
+    Links,
+    analyzer_of,
+    bounded,
+    page,
+    parameter,
+    problem_of,
+    project_of,
+    with_problems,
+)
+
+EXCERPT = 420
+"""Number of characters of an excerpt."""
+
+MAX_RESULTS = 100
+"""Maximum number of results on a page."""
+
+MAX_CONDITIONS = 50
+"""Maximum number of conditions and files that narrow a search."""
+
+FACET_VALUES = 12
+"""Metadata keys with more values than this are not offered as facets."""
+
+
+def routes() -> list[Route]:
+    """Return the routes of this view."""
+    return [Route("/p/{project}/", with_problems(search), name="search")]
+
+
+# ---- the parts of a result -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a score that one ranking gave, for the bar of a result.
+
+    Attributes:
+        name: Name of the ranking.
+        value: The summand, maybe negative.
+        x: Where its part of the bar begins, in percent.
+        width: How wide it is, in percent.
+    """
+
+    name: str
+    value: float
+    x: float
+    width: float
+
+    @property
+    def kind(self) -> str:
+        """The name as a class of the stylesheet."""
+        return self.name.replace(" ", "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A result or a near miss as it is shown.
+
+    Attributes:
+        node_id: Id of the chunk.
+        rank: Position in the ranking, from 1.
+        source: Where the passage is.
+        excerpt: Its text around the words of the question, which are marked.
+        structure: The structural part of its context, with marks.
+        written: The part of its context that an LLM or a person wrote, with marks.
+        writer: Who wrote it: "llm", "given", …
+        score: Score of the ranking, or of the reranker.
+        shares: What each ranking gave.
+        relevance: The estimated relevance in words, or "".
+        explanation: The reasons for its rank, or None.
+        facts: The user's own metadata.
+    """
+
+    node_id: str
+    rank: int
+    source: Source
+    excerpt: Markup
+    structure: Markup
+    written: Markup
+    writer: str
+    score: float
+    shares: Sequence[Share]
+    relevance: str
+    explanation: Explanation | None
+    facts: Mapping[str, Any]
+
+
+def results_of(response: RetrievalResponse, analyzer: Analyzer) -> list[Result]:
+    """Return the results of a search as they are shown."""
+    explanations = {one.node_id: one for one in response.explanations}
+    highest = max((_width(one.shares) for one in response.explanations), default=0.0)
+    of_question = set(analyzer.query_terms(response.query))
+    return [_result(hit, explanations.get(hit.node_id), of_question, analyzer, highest) for hit in response]
+
+
+def _result(
+    hit: RetrievedChunk, explanation: Explanation | None, of_question: set[str], analyzer: Analyzer, highest: float
+) -> Result:
+    terms = of_question | set(hit.lexical.matched_terms if hit.lexical else ())
+    structure, written = keys.context_parts(hit.node.metadata)
+    text = hit.excerpt(" ".join(terms), EXCERPT)
+    if len(text) > EXCERPT:
+        text = f"{text[:EXCERPT].rpartition(' ')[0] or text[:EXCERPT]}\u00a0…"
+    return Result(
+        node_id=hit.node_id,
+        rank=hit.rank,
+        source=hit.source,
+        excerpt=highlight(text, terms, analyzer),
+        structure=highlight(visible(structure), terms, analyzer),
+        written=highlight(visible(written), terms, analyzer),
+        writer=str(hit.node.metadata.get(keys.CONTEXT_SOURCE) or ""),
+        score=hit.get_score(),
+        shares=shares_of(explanation.shares if explanation else {}, highest),
+        relevance=relevance_words(hit.relevance),
+        explanation=explanation,
+        facts=keys.user_metadata(hit.node),
+    )
+
+
+def _width(shares: Mapping[str, float]) -> float:
+    return sum(value for value in shares.values() if value > 0)
+
+
+def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
+    """Return the parts of a bar, side by side; what was taken off lies over the end of them.
+
+    Args:
+        shares: The summands of a score, by name.
+        highest: The sum that fills the bar.
+
+    Example:
+        >>> [(one.name, one.x, one.width) for one in shares_of({"a": 0.5, "b": 0.3, "less": -0.1}, 0.8)]
+        [('a', 0.0, 62.5), ('b', 62.5, 37.5), ('less', 87.5, 12.5)]
+    """
+    unit = 100 / highest if highest > 0 else 0.0
+    bars, end = [], 0.0
+    for name, value in sorted(shares.items(), key=lambda share: share[1] < 0):
+        width = abs(value) * unit
+        start = end if value >= 0 else max(0.0, end - width)
+        bars.append(Share(name, value, round(start, 2), round(width, 2)))
+        end = end + width if value >= 0 else start
+    return bars
+
+
+def relevance_words(relevance: float | None) -> str:
+    """Return the estimated relevance of a passage in words."""
+    if relevance is None:
+        return ""
+    word = "probably" if relevance >= 0.5 else "perhaps" if relevance >= 0.2 else "less likely"
+    return f"{word} relevant ({relevance:.0%})"
+
+
+def confidence_words(response: RetrievalResponse) -> str:
+    """Return in a sentence whether the documents answer the question."""
+    if not response.results:
+        return "No passage was found."
+    if doubt := response.doubt():
+        return doubt
+    if response.confidence is None:
+        return f"Only the {response.mode_used} index was searched, so there is no estimate of the confidence."
+    sure = "probably" if response.confidence_level == "high" else "may"
+    return f"The documents {sure} answer this (confidence {response.confidence:.2f} of 1)."
+
+
+# ---- the view --------------------------------------------------------------------------------------------------------
+
+
+def search(request: Request) -> Response:
+    """Show the search, and the results if there is a question."""
+    project = project_of(request)
+    where = [bounded(one, "where") for one in request.query_params.getlist("where")]
+    files = [bounded(one, "file") for one in request.query_params.getlist("file") if one.strip()]
+    if len(where) + len(files) > MAX_CONDITIONS:
+        raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
+    question, mode = request.query_params.get("q", "").strip(), parameter(request, "mode")
+    top_k = parameter(request, "top_k")
+    chosen = {"q": question[:MAX_QUESTION], "mode": mode, "top_k": top_k}
+    values: dict[str, Any] = {
+        "q": question[: MAX_QUESTION + 1],
+        "mode": mode or project.config.mode,
+        "top_k": top_k or str(project.config.top_k),
+        "modes": get_args(Mode),
+        "where": where,
+        "files": files,
+        "facets": facets_of(project, where),
+        "active": active_filters(Links(project.name), chosen, where, files),
+        "documents": project.documents(),
+        "response": None,
+    }
+    if not question:
+        return page(request, "search.html", problem=None, **values)
+    try:
+        bounded(question, "q", limit=MAX_QUESTION)
+        response = project.retrieve(
+            question, mode=_mode(mode), top_k=_count(top_k), filters=_filters(project, where, files), explain=True
+        )
+    except ContextualError as error:
+        problem = problem_of(error, project)
+        return page(request, "search.html", status_code=problem.status, problem=problem, **values)
+    values["response"] = response
+    return page(
+        request,
+        "search.html",
+        problem=None,
+        results=results_of(response, analyzer_of(project)),
+        confidence=confidence_words(response),
+        **values,
+    )
+
+
+def _mode(mode: str) -> Any:
+    if mode and mode not in get_args(Mode):
+        raise InputError(f"The mode {mode[:40]!r} is unknown: choose semantic, lexical or hybrid.", value=mode)
+    return mode or None
+
+
+def _count(top_k: str) -> int | None:
+    if not top_k:
+        return None
+    if not (top_k.isascii() and top_k.isdigit() and len(top_k) < 10 and 1 <= int(top_k) <= MAX_RESULTS):
+        raise InputError(f"The number of results must be between 1 and {MAX_RESULTS}.", value=top_k)
+    return int(top_k)
+
+
+def _filters(project: Project, where: Sequence[str], files: Sequence[str]) -> MetadataFilters | None:
+    return parse_conditions(project, where, files, condition="The filter", listing="the view Project")
+
+
+def active_filters(
+    links: Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return each condition and file that narrows a search, with the address of the same search without it."""
+    conditions = [
+        (condition, links.search(**chosen, where=[one for one in where if one != condition], file=files))
+        for condition in dict.fromkeys(where)
+    ]
+    names = [(file, links.search(**chosen, where=where, file=[one for one in files if one != file])) for file in files]
+    return [*conditions, *names]
+
+
+# ---- facets ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Facet:
+    """A metadata key with few values.
+
+    Attributes:
+        key: The key.
+        values: For each value its text, the condition, and whether the search is narrowed to it.
+    """
+
+    key: str
+    values: Sequence[tuple[str, str, bool]]
+
+
+def facets_of(project: Project, where: Sequence[str]) -> list[Facet]:
+    """Return the metadata keys with few values that are not of this package; none for an empty project."""
+    if not project.documents():
+        return []
+    facets = []
+    for key, values in project.metadata_values().items():
+        is_usable = key not in keys.RUNNING_LINES and key.strip() == key and not set(key) & set("=!<>~")
+        if is_usable and 1 < len(values) <= FACET_VALUES:
+            rows = [(visible(str(value)), f"{key}={value}") for value in values if len(str(value)) <= 80]
+            facets.append(Facet(key, [(shown, condition, condition in where) for shown, condition in rows]))
+    return facets

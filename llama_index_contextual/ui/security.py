@@ -1,0 +1,237 @@
+"""Who may read: checks of every request, headers of every response, and the login.
+
+`Guard` wraps the whole application. Without a token, the server answers only on the loopback interface, and everyone on
+this machine may read. With a token, a client sends it in the Authorization header, or logs in once and keeps a cookie
+that is derived from the token. A web page of another origin gets nothing in either case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual.ui.views import page
+
+logger = get_logger(__name__)
+
+LOGIN = "/login"
+STATIC = "/static/"
+
+POLICY = (
+    "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_READING = ("GET", "HEAD")
+_MAX_BODY = 4_096
+_COOKIE_DAYS = 30
+
+
+class Session:
+    """Proof that a client knows the token: the token itself, or a cookie derived from it.
+
+    Args:
+        token: The token.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode("utf-8", "surrogatepass")
+        self.cookie_value = self._derived("session")
+        # Cookies do not depend on the port: two servers on this machine must not overwrite each other's.
+        self.cookie_name = f"workbench_{self._derived('name')[:12]}"
+
+    def _derived(self, purpose: str) -> str:
+        return hmac.new(self._token, f"llama-index-contextual workbench {purpose}".encode(), hashlib.sha256).hexdigest()
+
+    def is_token(self, value: str) -> bool:
+        """Return whether a value is the token; the comparison takes the same time for every wrong one."""
+        return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
+
+    def has_access(self, headers: Headers) -> bool:
+        """Return whether a request has the token or the cookie."""
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(value.strip()):
+            return True
+        return any(
+            hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self.cookie_value.encode())
+            for value in _cookies(headers, self.cookie_name)
+        )
+
+    def redirect(self, request: Request, target: str) -> RedirectResponse:
+        """Return a redirection that sets the cookie."""
+        response = RedirectResponse(target, status_code=303)
+        response.set_cookie(
+            self.cookie_name,
+            self.cookie_value,
+            max_age=_COOKIE_DAYS * 86_400,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+
+def _cookies(headers: Headers, name: str) -> list[str]:
+    values = []
+    for line in headers.getlist("cookie"):
+        try:
+            cookie = SimpleCookie(line)
+        except CookieError:
+            continue
+        if name in cookie:
+            values.append(cookie[name].value)
+    return values
+
+
+class Guard:
+    """Middleware that refuses requests of other hosts, origins and users, and sets the headers of all responses.
+
+    Args:
+        app: The application.
+        hosts: Names, without ports, under which the server may be addressed.
+        session: Proof that clients need; None lets everyone read.
+        failed: Returns the response to a request that raised an unexpected error.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Sequence[str],
+        session: Session | None,
+        failed: Callable[[Request], Response],
+    ) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._session = session
+        self._failed = failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if scope["path"].startswith(STATIC) and message["status"] in (200, 304):
+                    headers["Cache-Control"] = "max-age=86400"  # the address changes with the content
+            await send(message)
+
+        request = Request(scope, receive)
+        response = self._refusal(request) or self._login_needed(request)
+        try:
+            await (response or self._app)(scope, receive, send_with_headers)
+        except Exception as error:
+            logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            if started:
+                raise
+            await self._failed(request)(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        host = request.headers.get("host", "")
+        if _without_port(host) not in self._hosts:
+            return PlainTextResponse(
+                "The name of this server in the request is not known here. Start the server with --allow-host NAME"
+                " to reach it under another name.\n",
+                421,
+            )
+        if _is_cross_origin(request, host):
+            return PlainTextResponse("Requests of other web pages are refused.\n", 403)
+        return None
+
+    def _login_needed(self, request: Request) -> Response | None:
+        """Return the way to the login, or None if the request may pass."""
+        session, path = self._session, request.url.path
+        if session is None or path == LOGIN or path.startswith(STATIC):
+            return None
+        if request.method in _READING and session.is_token(request.query_params.get("token", "")):
+            return session.redirect(request, _local(str(request.url.remove_query_params("token"))))
+        if session.has_access(request.headers):
+            return None
+        if request.method in _READING and "text/html" in request.headers.get("accept", ""):
+            target = _local(str(request.url.remove_query_params("token")))
+            return RedirectResponse(f"{LOGIN}?{urlencode({'to': target})}", 303)
+        return PlainTextResponse("A token is needed.\n", 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _without_port(host: str) -> str:
+    name, _, port = host.lower().rpartition(":")
+    return name if name and port.isdigit() else host.lower()
+
+
+def _is_cross_origin(request: Request, host: str) -> bool:
+    """Return whether a page of another origin sent a request; plain navigation to a view is allowed."""
+    headers = request.headers
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    is_navigation = (
+        request.method in _READING
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+        and origin is None
+    )
+    if site not in (None, "same-origin", "none") and not is_navigation:
+        return True
+    if origin is None:
+        return False
+    return origin.lower().partition("://")[2] != host.lower()
+
+
+def _local(target: str) -> str:
+    """Return the path and query of an address, so that no redirection leads to another server."""
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        return "/"
+    path = f"/{parts.path.lstrip('/')}".replace("\\", "%5C")
+    return f"{path}?{parts.query}" if parts.query else path
+
+
+# ---- login -----------------------------------------------------------------------------------------------------------
+
+
+def routes() -> list[Route]:
+    """Return the routes of the login."""
+    return [Route(LOGIN, _login, methods=["GET", "POST"])]
+
+
+async def _login(request: Request) -> Response:
+    session: Session | None = request.app.state.session
+    target = _local(request.query_params.get("to", "/"))
+    if session is None:
+        return RedirectResponse("/", 303)
+    if request.method != "POST":
+        return page(request, "login.html", to=target, is_wrong=False)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_BODY:
+            return page(request, "login.html", status_code=413, to=target, is_wrong=True)
+    form = parse_qs(body.decode("utf-8", "replace"))
+    target = _local(form.get("to", ["/"])[0])
+    if session.is_token(form.get("token", [""])[0].strip()):
+        return session.redirect(request, target)
+    return page(request, "login.html", status_code=403, to=target, is_wrong=True)

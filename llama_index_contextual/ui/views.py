@@ -1,0 +1,257 @@
+"""Tools of all views: rendering, addresses, parameters of requests, and errors in words."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, wraps
+from importlib.resources import files as package_files
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.errors import (
+    ContextualError,
+    CorruptVersionError,
+    FormatError,
+    InputError,
+    LedgerError,
+    ModelError,
+    NoVersionError,
+)
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.analysis import Analyzer
+from llama_index_contextual.retrievers.response import visible
+
+MAX_QUESTION = 4_000
+"""Maximum number of characters of a question."""
+
+MAX_PARAMETER = 2_000
+"""Maximum number of characters of any other parameter of a request."""
+
+
+# ---- addresses -----------------------------------------------------------------------------------------------------
+
+
+class Links:
+    """Addresses of the views of one project.
+
+    Templates use these methods, never addresses of their own, because the page of `inspect` has other ones.
+
+    Args:
+        project: Name of the project.
+    """
+
+    is_file = False
+    """Whether the views are sections of one file, which has no forms and cannot load anything."""
+
+    def __init__(self, project: str) -> None:
+        self._base = f"/p/{quote(project, safe='')}"
+
+    def search(self, **parameters: Any) -> str:
+        """Return the address of the search, with parameters such as `q` and `where`; empty ones are left out."""
+        return _with_query(f"{self._base}/", parameters)
+
+    def passage(self, node_id: str, q: str = "") -> str:
+        """Return the address of a passage; the words of `q` are marked in it."""
+        return _with_query(f"{self._base}/passage/{quote(node_id, safe='')}", {"q": q})
+
+    def image(self, doc_id: str, page: int, **parameters: Any) -> str:
+        """Return the address of the image of a page."""
+        return _with_query(f"{self._base}/image", {"doc": doc_id, "page": page, **parameters})
+
+    def document(self, doc_id: str, **parameters: Any) -> str:
+        """Return the address of a document's segments and chunks."""
+        return _with_query(f"{self._base}/document", {"id": doc_id, **parameters})
+
+    def anchor(self, node_id: str) -> str:
+        """Return the id of the element of a chunk."""
+        return f"chunk-{node_id}"
+
+    def ask(self, q: str = "") -> str:
+        """Return the address of the view that answers questions."""
+        return _with_query(f"{self._base}/ask", {"q": q})
+
+    def overview(self, **parameters: Any) -> str:
+        """Return the address of the view of the project itself."""
+        return _with_query(f"{self._base}/project", parameters)
+
+
+def _with_query(path: str, parameters: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in parameters.items() if value not in (None, "", [], ())}
+    return f"{path}?{urlencode(given, doseq=True, errors='replace')}" if given else path
+
+
+# ---- rendering -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def static_address(name: str) -> str:
+    """Return the address of a static file, which changes with its content, so that browsers may keep the file."""
+    content = package_files("llama_index_contextual.ui").joinpath("static", name).read_bytes()
+    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def make_templates() -> jinja2.Environment:
+    """Return the environment of the templates; everything that is not marked as safe is escaped."""
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("llama_index_contextual.ui"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {"pluralize": pluralize, "visible": visible, "static": static_address}
+    return templates
+
+
+def page(
+    request: Request,
+    template: str,
+    *,
+    status_code: int = 200,
+    headers: Mapping[str, str] | None = None,
+    **values: Any,
+) -> HTMLResponse:
+    """Return the response of a view.
+
+    Args:
+        request: The request.
+        template: Name of a template, usually one that extends base.html.
+        status_code: HTTP status.
+        headers: Further headers.
+        **values: Values for the template. It also gets `project`, the Project or None; `links`, its `Links`; `view`,
+            the first word of the path below the project ("" for the search); `has_llm`; and `several`, whether there
+            are other projects.
+    """
+    projects: Mapping[str, Project] = request.app.state.projects
+    name = request.path_params.get("project", "")
+    project = projects.get(name)
+    view = request.url.path.removeprefix("/p/").partition("/")[2].partition("/")[0] if project else ""
+    context = {
+        "project": project,
+        "links": Links(name),
+        "view": view,
+        "has_llm": project is not None and project.has_llm,
+        "several": len(projects) > 1,
+        "needs_token": request.app.state.token is not None,
+        **values,
+    }
+    html = request.app.state.templates.get_template(template).render(context)
+    # A lone surrogate in a text cannot be encoded.
+    return HTMLResponse(html.encode("utf-8", "replace"), status_code=status_code, headers=headers)
+
+
+# ---- requests ------------------------------------------------------------------------------------------------------
+
+
+def project_of(request: Request) -> Project:
+    """Return the project that the address names; the answer to an unknown name is 404."""
+    project: Project | None = request.app.state.projects.get(request.path_params["project"])
+    if project is None:
+        raise HTTPException(404, f"There is no project {request.path_params['project'][:100]!r} here.")
+    return project
+
+
+def parameter(request: Request, name: str, *, limit: int = MAX_PARAMETER) -> str:
+    """Return a parameter of the address without white space around it; "" if it is missing.
+
+    Raises:
+        InputError: It is longer than `limit`.
+    """
+    return bounded(request.query_params.get(name, ""), name, limit=limit)
+
+
+def bounded(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
+    """Return a value from a request without white space around it.
+
+    Raises:
+        InputError: It is longer than `limit`.
+    """
+    if len(value) > limit:
+        what = "The question" if name in ("q", "question") else f"The parameter {name!r}"
+        raise InputError(f"{what} has {len(value):,} characters: use at most {limit:,}.")
+    return value.strip()
+
+
+def analyzer_of(project: Project) -> Analyzer:
+    """Return the analyzer of the project's words, to mark those of a question in a text."""
+    return project.as_retriever().analyzer
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """An error in words.
+
+    Attributes:
+        title: What happened, in a few words.
+        text: What is wrong and what to do.
+        command: A command line that helps, or "".
+        status: HTTP status.
+    """
+
+    title: str
+    text: str
+    command: str = ""
+    status: int = 400
+
+
+def problem_of(error: ContextualError, project: Project | None) -> Problem:
+    """Return an error of the engine in the words of this interface."""
+    name = project.name if project else "NAME"
+    program = "llama-index-contextual"
+    if isinstance(error, NoVersionError):
+        return Problem(
+            title="No documents yet",
+            text=f"Project {name!r} is empty. Add documents on the command line, then reload this page:",
+            command=f"{program} ingest {quoted(name)} FOLDER",
+            status=409,
+        )
+    if isinstance(error, CorruptVersionError):
+        return Problem(
+            title="The project is damaged",
+            text=f"{error} To see what is wrong:",
+            command=f"{program} verify {quoted(name)}",
+            status=500,
+        )
+    if isinstance(error, ModelError):
+        return Problem(title="A model is not available", text=str(error), status=503)
+    if isinstance(error, InputError):
+        return Problem(title="This cannot be searched", text=str(error))
+    status = 500 if isinstance(error, FormatError | LedgerError) else 400
+    return Problem(title="The request failed", text=str(error), status=status)
+
+
+def quoted(name: str) -> str:
+    """Return a name of a project or document as one word of a command line."""
+    return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f'"{name}"'
+
+
+def with_problems(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """Return a view that shows errors of this package as a page.
+
+    The view is an ordinary function: Starlette runs it in a thread, so that other requests are answered meanwhile.
+    """
+
+    @wraps(view)
+    def wrapper(request: Request) -> Response:
+        try:
+            return view(request)
+        except ContextualError as error:
+            return problem_page(request, problem_of(error, project_of(request)))
+
+    return wrapper
+
+
+def problem_page(request: Request, problem: Problem) -> HTMLResponse:
+    """Return the page of an error."""
+    return page(request, "error.html", status_code=problem.status, problem=problem)

@@ -1,0 +1,1 @@
+"""Tests of the Workbench in a browser."""

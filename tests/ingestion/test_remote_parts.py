@@ -1,0 +1,223 @@
+"""Versions whose chunks an engine keeps: what is sent, what is dropped, and changes of the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import BackendError
+from llama_index_contextual.ingestion.remote_parts import _by_document
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.bm25 import LexicalIndexBuilder
+from llama_index_contextual.storage import files, qdrant, remote
+from llama_index_contextual.storage.collection import Engine, View
+from llama_index_contextual.storage.engine import open_engine, read_collection
+from tests.support.models import CountingEmbedding
+
+pytest.importorskip("qdrant_client")
+
+
+def documents(mark: str, number: int = 6) -> list[Document]:
+    return [Document(text=f"{mark} report {at} about pump {at}", id_=f"d{at}") for at in range(number)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A project in an engine."""
+    manager = ProjectManager(tmp_path)
+    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", keep_versions=9)
+    yield manager.create("p", config, embed_model=CountingEmbedding())
+    manager.delete("p")
+
+
+def engine_of(project: Project) -> Engine:
+    return open_engine(project.directory)
+
+
+def everything(project: Project) -> int:
+    """Return the number of points of a project."""
+    engine: Any = engine_of(project)
+    return int(engine._client.count(engine.collection.name, exact=True).count)
+
+
+def test_a_changed_document_is_sent_and_the_others_are_not(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.ingest(documents("old"))
+    sent = []
+    write = qdrant.QdrantEngine.write
+
+    def watched(self: Any, chunks: Any, dimensions: Any) -> None:
+        sent.extend(one := list(chunks))
+        write(self, one, dimensions)
+
+    monkeypatch.setattr(qdrant.QdrantEngine, "write", watched)
+    project.ingest([Document(text="new report", id_="d3")])
+    assert [chunk.doc_id for chunk in sent] == ["d3"]
+    assert [chunk.born for chunk in sent] == [2]
+    assert everything(project) == 7
+    assert project.read("d3") == "new report"
+
+
+def test_the_parts_contain_neither_texts_nor_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", "qd-secret-key")
+    secret = "Zanzibar plans for the pump"
+    project.ingest([Document(text=f"{secret} and more", id_="a")])
+    for path in files.walk(project.directory):
+        content = path.read_bytes()
+        assert secret.encode() not in content or "documents" in path.as_posix() or path.name == "ledger.sqlite", path
+        assert b"qd-secret-key" not in content, path
+
+
+def test_an_ingest_after_a_rollback_drops_the_abandoned_versions(project: Project) -> None:
+    project.ingest(documents("one"))
+    project.ingest(documents("two"))
+    project.ingest([Document(text="three", id_="new")])
+    project.rollback("v000001")
+    assert everything(project) == 13
+    project.ingest([Document(text="four", id_="d0")])
+    assert [version.name for version in project.versions()] == ["v000001", "v000004"]
+    assert everything(project) == 7
+    assert project.read("d1") == documents("one")[1].text
+    project.rollback()
+    assert project.read("d0") == documents("one")[0].text
+    assert project.verify().problems == []
+
+
+def test_pruned_versions_leave_no_points(project: Project) -> None:
+    project.update_config(keep_versions=2)
+    for mark in ("one", "two", "three", "four"):
+        project.ingest(documents(mark))
+    assert [version.name for version in project.versions()] == ["v000003", "v000004"]
+    assert everything(project) == 12
+
+
+def test_forget_and_removal_leave_no_points(project: Project) -> None:
+    project.ingest(documents("one"))
+    project.ingest(documents("two"))
+    project.remove("d2", forget=True)
+    assert everything(project) == 5
+    assert project.verify().problems == []
+
+
+def test_a_failed_run_leaves_points_that_nobody_sees_and_the_next_run_drops(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.ingest(documents("one"))
+    with monkeypatch.context() as patch:
+        patch.setattr(qdrant.QdrantEngine, "end", _fail)
+        with pytest.raises(BackendError):
+            project.ingest(documents("two", 3))
+    assert project.retrieve("report").version == "v000001"
+    assert len(project.retrieve("report", top_k=50)) == 6
+    assert everything(project) == 9
+    (problem,) = project.verify().problems
+    assert problem.harmless
+    assert "3 chunks" in problem.message
+    assert project.verify(repair=True).problems == []
+    assert everything(project) == 6
+    project.ingest(documents("two", 3))
+    assert project.read("d1") == documents("two")[1].text
+
+
+def _fail(*_: Any) -> None:
+    raise BackendError("It does not answer.")
+
+
+def test_a_lost_chunk_is_reported_and_a_rebuild_reads_its_document_again(project: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.md").write_text(f"# Note {number}\n\nThe pump {number}.", encoding="utf-8")
+    project.ingest(folder)
+    engine: Any = engine_of(project)
+    keys = {project.live_version.docstore.get_node(key[0]).ref_doc_id: key for key in engine.keys(View(1))}
+    engine._client.delete(engine.collection.name, [qdrant.point_id(*keys["notes/4.md"])])
+    report = project.verify()
+    assert not report.sound
+    assert "notes/4.md" in report.problems[0].message
+    assert project.rebuild().version == "v000002"
+    assert len(project.retrieve("pump", top_k=50)) == 5
+    assert project.verify().sound
+    assert project.verify(repair=True).problems == []
+
+
+def test_an_engine_that_does_not_answer_is_a_problem_but_no_damage(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.ingest(documents("one"))
+    with monkeypatch.context() as patch:
+        patch.setattr(qdrant.QdrantEngine, "count", _fail)
+        (problem,) = project.verify().problems
+        assert "could not be checked" in problem.message
+        with pytest.raises(BackendError):
+            project.verify(repair=True)
+    assert project.verify().problems == []
+
+
+def test_a_rebuild_moves_the_documents_to_an_engine_and_back(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path)
+    project = manager.create("p", ProjectConfig.local(), embed_model=CountingEmbedding())
+    project.ingest(documents("one"))
+    texts = [hit.text for hit in project.retrieve("pump 3")]
+    assert project.update_config(backend="qdrant", backend_url=":memory:") == ["backend"]
+    project.rebuild()
+    assert everything(project) == 6
+    assert [hit.text for hit in project.retrieve("pump 3")] == texts
+    project.ingest([Document(text="one more", id_="x")])
+    project.rollback("v000001")
+    assert [hit.text for hit in project.retrieve("pump 3")] == texts
+    project.rollback("v000003")
+    project.update_config(backend="files", backend_url=None)
+    project.rebuild()
+    assert len(project.retrieve("pump report", top_k=50)) == 7
+    assert project.verify().problems == []
+    project.forget()
+    assert read_collection(project.directory) is None
+    manager.delete("p")
+
+
+def test_without_a_lexical_or_a_semantic_index_the_other_one_works(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path)
+    for name in ("faiss", "bm25"):
+        config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", **{name: False})
+        project = manager.create(name, config, embed_model=CountingEmbedding())
+        project.ingest(documents("one"))
+        project.ingest([Document(text="two", id_="d1")])
+        for number in range(10):
+            project.ingest([Document(text=f"more {number}", id_=f"m{number}")])
+        assert project.retrieve("report 3 pump", top_k=1).results
+        assert project.verify().problems == []
+        manager.delete(name)
+
+
+def test_a_large_version_is_searched_with_the_probed_list(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "EXACT_CHUNKS", 20)
+    project.ingest(documents("one", 15))
+    assert read_collection(project.directory).ef is None  # type: ignore[union-attr]
+    project.ingest(documents("two", 30))
+    collection = read_collection(project.directory)
+    assert collection is not None
+    assert (collection.ef, collection.probed) == (remote.EF[0], 30)
+    assert project.live_version.docstore.view().ef == remote.EF[0]  # type: ignore[attr-defined]
+    assert len(project.retrieve("pump 3", mode="semantic", top_k=5)) == 5
+
+
+def test_terms_are_counted_by_document_and_their_weights_averaged() -> None:
+    builder = LexicalIndexBuilder(language="none")
+    builder.add(["alpha beta alpha", "alpha", "beta"])
+    counts = builder.build().counts()
+    weights = np.array([0.5, 0.25, 0.5, 0.75], dtype=np.float32)  # alpha in rows 0, 1; beta in rows 0, 2
+    by_document, squares, means = _by_document(counts, weights, np.array([0, 0, 1]))
+    assert {term: [part.tolist() for part in by_document.of(term) or ()] for term in ("alpha", "beta")} == {
+        "alpha": [[0], [2]],
+        "beta": [[0, 1], [1, 1]],
+    }
+    assert means.tolist() == [0.375, 0.625]
+    assert squares.tolist() == [0.15625, 0.40625]
+    assert by_document.lengths.tolist() == [3, 1]

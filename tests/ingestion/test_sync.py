@@ -1,0 +1,506 @@
+"""Sync of folders: the documents are those of a fresh ingest, and none is lost because its file cannot be seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError, PathNotFoundError, ProjectLockedError
+from llama_index_contextual.ingestion import sync as syncing
+from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, UNSETTLED, FileDigests
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers import DocumentReader
+from llama_index_contextual.storage.project_file import write_lock
+from tests.support.changes import RandomChanges, differences
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.trees import write
+
+CONTEXT = "The annual report of the fund describes how its returns developed over the last twelve months."
+
+as_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="permissions do not stop this user, or this system"
+)
+
+
+def ids(project: Project) -> set[str]:
+    return {record.doc_id for record in project.documents()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with three documents, one of them in a folder within."""
+    root = tmp_path / "files"
+    for name in ("one", "two", "within/three"):
+        write(root / f"{name}.md", f"# Document {name}\n\nThe text of {name}.")
+    return root
+
+
+def synced(project: Project, folder: Path, **options: Any) -> dict[str, Any]:
+    """Sync and return what the report lists, without empty entries."""
+    report = project.sync([folder], **options)
+    names = ("added", "updated", "renamed", "removed", "missing")
+    lists = {name: getattr(report, name) for name in names}
+    return {name: dict(v) if name == "renamed" else sorted(v) for name, v in lists.items() if v}
+
+
+# ---- the same state as one ingest ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [3, 4, 9, 10])
+def test_after_200_random_changes_the_documents_are_those_of_a_fresh_ingest(
+    seed: int, manager: ProjectManager, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    project = manager.create("synced", ProjectConfig.local())
+    changes = RandomChanges(folder, seed)
+    for batch in range(10):
+        for _ in range(20):
+            changes.change()
+        if batch == 9:
+            changes.finish()
+        project.sync([folder])
+    fresh = manager.create("fresh", ProjectConfig.local())
+    fresh.ingest([folder])
+    assert len(fresh.documents()) > 5
+    assert differences(project, fresh) == [], f"seed {seed}: {changes.log}"
+    version = project.sync([folder]).version
+    assert version == project.sync([folder]).version, "a sync without changes publishes nothing"
+
+
+def test_all_changes_are_published_in_one_version(counted: Project, folder: Path) -> None:
+    assert synced(counted, folder) == {"added": ["files/one.md", "files/two.md", "files/within/three.md"]}
+    (folder / "one.md").rename(folder / "uno.md")
+    (folder / "two.md").unlink()
+    write(folder / "within" / "three.md", "# Changed\n\nAnother text.")
+    write(folder / "four.md", "# Four\n\nA new one.")
+    assert synced(counted, folder) == {
+        "added": ["files/four.md"],
+        "updated": ["files/within/three.md"],
+        "renamed": {"files/one.md": "files/uno.md"},
+        "removed": ["files/two.md"],
+    }
+    assert [version.name for version in counted.versions()] == ["v000001", "v000002"]
+    assert ids(counted) == {"files/uno.md", "files/within/three.md", "files/four.md"}
+
+
+def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    (folder / "one.md").rename(folder / "uno.md")
+    (folder / "two.md").unlink()
+    before = {path: path.stat().st_mtime_ns for path in counted.directory.rglob("*") if path.is_file()}
+    plan = synced(counted, folder, dry_run=True)
+    assert {path: path.stat().st_mtime_ns for path in counted.directory.rglob("*") if path.is_file()} == before
+    assert plan == synced(counted, folder)
+    assert plan == {"renamed": {"files/one.md": "files/uno.md"}, "removed": ["files/two.md"]}
+
+
+async def test_the_async_method_does_the_same(counted: Project, folder: Path) -> None:
+    assert len((await counted.async_([folder])).added) == 3
+    (folder / "one.md").unlink()
+    assert (await counted.async_(folder, dry_run=True)).removed == ("files/one.md",)
+    assert (await counted.async_(folder)).removed == ("files/one.md",)
+
+
+def test_a_moved_file_costs_neither_a_context_nor_an_embedding(tmp_path: Path, folder: Path) -> None:
+    llm, model = ScriptedLLM(default=CONTEXT), CountingEmbedding()
+    config = ProjectConfig.local(context="llm", context_on_structure=False)
+    project = ProjectManager(tmp_path / "root").create("p", config, llm=llm, embed_model=model)
+    project.sync([folder])
+    calls, texts = len(llm.history), len(model.texts)
+    assert calls == 3
+    (folder / "archive").mkdir()
+    (folder / "one.md").rename(folder / "archive" / "uno.md")
+    report = project.sync([folder])
+    assert dict(report.renamed) == {"files/one.md": "files/archive/uno.md"}
+    assert (len(llm.history), len(model.texts), report.contexts_paid) == (calls, texts, 0)
+    assert CONTEXT in str(project.chunks("files/archive/uno.md")[0].metadata["context"])
+
+
+def test_a_file_replaced_by_a_folder_and_the_reverse(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    (folder / "one.md").unlink()
+    write(folder / "one.md" / "inside.md", "# Inside\n\nA text in a folder.")
+    shutil.rmtree(folder / "within")
+    write(folder / "within", "no extension")
+    assert synced(counted, folder) == {
+        "added": ["files/one.md/inside.md"],
+        "removed": ["files/one.md", "files/within/three.md"],
+    }
+
+
+def test_files_that_become_equal_are_one_document_and_two_again_when_they_differ(
+    counted: Project, folder: Path
+) -> None:
+    counted.sync([folder])
+    write(folder / "two.md", (folder / "one.md").read_bytes())
+    report = counted.sync([folder])
+    assert list(report.removed) == ["files/two.md"]
+    assert "has the same content as" in report.skipped[0].reason
+    write(folder / "one.md", "# One\n\nChanged.")
+    assert synced(counted, folder) == {"added": ["files/two.md"], "updated": ["files/one.md"]}
+
+
+def test_a_file_with_the_former_content_of_a_copy_takes_over_its_document(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    (folder / "two.md").rename(folder / "new.md")
+    write(folder / "two.md", (folder / "one.md").read_bytes())
+    assert synced(counted, folder) == {"renamed": {"files/two.md": "files/new.md"}}
+
+
+def test_a_new_file_gets_the_id_of_a_document_that_is_removed(counted: Project, tmp_path: Path) -> None:
+    folders = [tmp_path / year / "reports" for year in ("2023", "2024")]
+    for path in folders:
+        write(path / "annual.md", f"# Annual report\n\nOf {path.parent.name}.")
+    write(folders[0] / "note.md", "# Note\n\nOf 2023.")
+    counted.sync(folders)
+    (folders[0] / "note.md").unlink()
+    write(folders[1] / "note.md", "# Note\n\nOf 2024.")
+    report = counted.sync(folders)
+    assert (list(report.added), list(report.removed)) == (["reports/note.md"], ["reports/note.md"])
+    assert counted.read("reports/note.md") == "# Note\n\nOf 2024."
+    assert ids(counted) == {"reports/annual.md", "2024/reports/annual.md", "reports/note.md"}
+
+
+def test_names_in_other_normal_forms_and_with_escaped_characters_are_followed(counted: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    composed, strange = unicodedata.normalize("NFC", "über.md"), "back\\slash\u00ad.md"
+    write(folder / composed, "# Composed\n\nA text.")
+    write(folder / "stays.md", "# Stays\n\nIt stays.")
+    if os.name != "nt":
+        write(folder / strange, "# Strange\n\nA name.")
+    counted.sync([folder])
+    (folder / composed).rename(folder / unicodedata.normalize("NFD", composed))
+    (folder / strange).unlink(missing_ok=True)
+    counted.sync([folder])
+    fresh = ProjectManager(tmp_path / "other").create("fresh", ProjectConfig.local())
+    fresh.ingest([folder])
+    assert {unicodedata.normalize("NFC", name) for name in ids(counted)} == {"files/über.md", "files/stays.md"}
+    if not (folder / composed).exists():  # a file system that normalizes names keeps the former one
+        assert ids(counted) == ids(fresh)
+
+
+def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    # A second link to the file is what a file system that ignores case shows: both names exist.
+    os.link(folder / "one.md", folder / "ONE.md")
+    assert synced(counted, folder) == {"renamed": {"files/one.md": "files/ONE.md"}}
+    (folder / "one.md").unlink()
+    assert synced(counted, folder) == {}
+
+
+# ---- documents from elsewhere ----------------------------------------------------------------------------------------
+
+
+def test_documents_from_elsewhere_are_never_removed(counted: Project, folder: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "elsewhere" / "files" / "one.md", "# Elsewhere\n\nAnother text.").parent
+    counted.sync([folder])
+    strange = "files/\\Uffffffff.md"  # in the name of a file, this backslash would be escaped
+    counted.ingest([other, Document(id_=strange, text="By hand."), Document(id_="note", text="Another.")])
+    shutil.rmtree(other)
+    (folder / "one.md").unlink()
+    assert synced(counted, folder) == {"removed": ["files/one.md"]}
+    assert ids(counted) == {
+        *("files/two.md", "files/within/three.md", "elsewhere/files/one.md", strange, "note"),
+    }
+
+
+def test_documents_ingested_alone_or_from_a_folder_within_belong_to_the_folder(
+    counted: Project, folder: Path, tmp_path: Path
+) -> None:
+    write(folder / "deep" / "er" / "four.md", "# Four\n\nA text.")
+    counted.ingest([folder / "deep" / "er", folder / "within" / "three.md"])
+    assert ids(counted) == {"er/four.md", "three.md"}
+    counted.sync([folder])
+    assert {"er/four.md", "three.md"} < ids(counted), "documents keep their ids"
+    (folder / "deep" / "er" / "four.md").unlink()
+    (folder / "within" / "three.md").unlink()
+    assert synced(counted, tmp_path / "files") == {"removed": ["er/four.md", "three.md"]}
+
+
+def test_two_folders_in_turn_do_not_remove_the_documents_of_each_other(counted: Project, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name / "files" / "same.md", f"# Of {name}\n\nThe text of {name}.")
+        write(tmp_path / name / "files" / f"{name}.md", f"# Only {name}\n\nThe other text of {name}.")
+        counted.sync([tmp_path / name / "files"])
+    (tmp_path / "a" / "files" / "same.md").unlink()
+    assert synced(counted, tmp_path / "b" / "files") == {}
+    assert synced(counted, tmp_path / "a" / "files") == {"removed": ["files/same.md"]}
+    assert ids(counted) == {"files/a.md", "b/files/same.md", "files/b.md"}
+
+
+def test_a_folder_that_was_moved_keeps_its_documents_with_moved(counted: Project, folder: Path, tmp_path: Path) -> None:
+    counted.sync([folder])
+    (tmp_path / "new").mkdir()
+    folder.rename(tmp_path / "new" / "files")
+    write(tmp_path / "new" / "files" / "one.md", "# Changed too\n\nA text.")
+    assert synced(counted, tmp_path / "new" / "files", moved=True) == {"updated": ["files/one.md"]}
+    (tmp_path / "new" / "files" / "two.md").unlink()
+    assert synced(counted, tmp_path / "new" / "files") == {"removed": ["files/two.md"]}
+
+
+# ---- files that cannot be seen ---------------------------------------------------------------------------------------
+
+
+def test_a_missing_folder_is_an_error_that_changes_nothing(counted: Project, folder: Path, tmp_path: Path) -> None:
+    counted.sync([folder])
+    folder.rename(tmp_path / "unmounted")
+    for dry_run in (True, False):
+        with pytest.raises(PathNotFoundError, match=r"does not exist: .* mount it; no document was changed"):
+            counted.sync([folder], dry_run=dry_run)
+    assert len(ids(counted)) == 3
+
+
+def test_a_missing_folder_next_to_another_one_is_an_error(counted: Project, folder: Path, tmp_path: Path) -> None:
+    write(tmp_path / "others" / "x.md", "# X\n\nA text.")
+    counted.sync([folder, tmp_path / "others"])
+    shutil.rmtree(tmp_path / "others")
+    (folder / "one.md").unlink()
+    with pytest.raises(PathNotFoundError, match="others does not exist"):
+        counted.sync([folder, tmp_path / "others"])
+    assert len(ids(counted)) == 4
+
+
+@pytest.mark.parametrize("left", [(), (".hidden.md", "lost+found.zip", "readme")])
+def test_an_empty_folder_does_not_remove_its_documents_unless_a_person_says_so(
+    left: tuple[str, ...], counted: Project, folder: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "others" / "x.md", "# X\n\nA text.")
+    counted.sync([folder, tmp_path / "others"])
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for name in left:
+        write(folder / name, "not a document")
+    for dry_run in (True, False):
+        with pytest.raises(InputError, match=r"contains no file .* 3 documents came from it.*allow_empty=True"):
+            counted.sync([folder, tmp_path / "others"], dry_run=dry_run)
+    assert len(ids(counted)) == 4
+    assert len(synced(counted, folder, remove=False)["missing"]) == 3
+    assert len(synced(counted, folder, allow_empty=True)["removed"]) == 3
+    assert ids(counted) == {"others/x.md"}
+
+
+def test_the_last_document_can_be_removed(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    shutil.rmtree(folder)
+    folder.mkdir()
+    counted.sync([folder], allow_empty=True)
+    assert (len(counted.documents()), len(counted.retrieve("text").results)) == (0, 0)
+    write(folder / "new.md", "# New\n\nA text.")
+    assert synced(counted, folder) == {"added": ["files/new.md"]}
+
+
+def test_an_empty_folder_without_documents_is_no_error(counted: Project, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    write(tmp_path / "files" / "empty.md", " ")
+    report = counted.sync([tmp_path / "files"])
+    assert (report.version, report.chunks, len(report.skipped)) == (None, 0, 1)
+    assert counted.versions() == []
+
+
+def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
+    counted: Project, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.sync([folder])
+    real = syncing.unsettled
+
+    def unmount(files: Any, seconds: float) -> Any:
+        folder.rename(tmp_path / "unmounted")
+        write(folder / "one.md", "# Of the drive below")
+        return real(files, seconds)
+
+    monkeypatch.setattr("llama_index_contextual.ingestion.plan.unsettled", unmount)
+    with pytest.raises(InputError, match="was replaced while it was searched"):
+        counted.sync([folder])
+    assert len(ids(counted)) == 3
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(116, "Stale file handle")])
+def test_a_folder_within_that_cannot_be_read_keeps_its_documents(
+    error: OSError, counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.sync([folder])
+    (folder / "one.md").unlink()
+    blocked = str(folder / "within")
+    listdir, lstat = os.listdir, os.lstat
+
+    def list_unless_blocked(path: Any) -> list[str]:
+        if str(path) == blocked:
+            raise error
+        return listdir(path)
+
+    def look_unless_blocked(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(blocked + os.sep):
+            raise error
+        return lstat(path, **options)
+
+    monkeypatch.setattr(os, "listdir", list_unless_blocked)
+    monkeypatch.setattr(os, "lstat", look_unless_blocked)
+    report = counted.sync([folder])
+    assert list(report.removed) == ["files/one.md"]
+    assert "the folder cannot be opened" in next(file.reason for file in report.skipped)
+    assert ids(counted) == {"files/two.md", "files/within/three.md"}
+
+
+@as_root
+def test_a_file_without_permission_keeps_its_document(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    (folder / "one.md").chmod(0)
+    report = counted.sync([folder])
+    (folder / "one.md").chmod(stat.S_IRUSR | stat.S_IWUSR)
+    assert (report.removed, report.missing) == ((), ())
+    assert "Permission denied" in report.skipped[0].reason
+    assert len(ids(counted)) == 3
+
+
+def test_a_file_that_becomes_unreadable_keeps_its_former_text(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    write(folder / "one.md", " \n ")
+    report = counted.sync([folder])
+    assert "is empty" in report.skipped[0].reason
+    assert counted.read("files/one.md").startswith("# Document one")
+
+
+# ---- files that are being written ------------------------------------------------------------------------------------
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_sync(
+    counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.sync([folder])
+    real = DocumentReader._parse
+
+    def append_first(self: DocumentReader, ref: Any) -> Any:
+        with ref.path.open("a") as file:
+            file.write(" More.")
+        return real(self, ref)
+
+    write(folder / "one.md", "# First half")
+    write(folder / "new.md", "# First half of another file")
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentReader, "_parse", append_first)
+        report = counted.sync([folder])
+    assert {file.reason for file in report.skipped} == {CHANGED_MEANWHILE}
+    assert (report.version, len(report.skipped)) == ("v000001", 2)
+    assert synced(counted, folder) == {"added": ["files/new.md"], "updated": ["files/one.md"]}
+    assert counted.read("files/one.md") == "# First half More."
+
+
+def test_a_file_that_does_not_settle_is_left_for_the_next_sync(
+    counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.sync([folder])
+    write(folder / "one.md", "# First half")
+    (folder / "two.md").unlink()
+    monkeypatch.setattr("time.sleep", lambda seconds: write(folder / "one.md", "# First half, second half"))
+    report = counted.sync([folder], settle=0.5)
+    assert [file.reason for file in report.skipped] == [UNSETTLED]
+    assert list(report.removed) == ["files/two.md"]
+    assert counted.read("files/one.md").startswith("# Document one")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert synced(counted, folder, settle=0.5) == {"updated": ["files/one.md"]}
+    assert counted.read("files/one.md") == "# First half, second half"
+
+
+def test_digests_are_kept_only_for_files_that_did_not_change_recently(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one")
+    digests = FileDigests()
+    first = digests.hash(path)
+    status = path.stat()
+    path.write_bytes(b"two")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert digests.hash(path) != first, "the same size and time, within the resolution of the clock"
+
+
+# ---- only what was confirmed is removed ------------------------------------------------------------------------------
+
+
+def test_only_the_named_documents_are_removed(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    (folder / "one.md").unlink()
+    plan = counted.sync([folder], dry_run=True)
+    (folder / "two.md").unlink()
+    assert synced(counted, folder, remove=plan.removed) == {"removed": ["files/one.md"], "missing": ["files/two.md"]}
+    assert synced(counted, folder, remove=False) == {"missing": ["files/two.md"]}
+    assert synced(counted, folder, remove="files/two.md") == {"removed": ["files/two.md"]}
+
+
+def test_only_folders_can_be_synced(counted: Project, folder: Path) -> None:
+    with pytest.raises(InputError, match=r"one\.md is not a folder: name the folder that contains it"):
+        counted.sync([folder / "one.md"])
+    with pytest.raises(InputError, match="There is no folder to sync"):
+        counted.sync([])
+    with pytest.raises(PathNotFoundError, match="does not exist"):
+        counted.sync([folder / "*.md"])
+
+
+# ---- faults and other processes --------------------------------------------------------------------------------------
+
+
+def test_a_sync_that_is_killed_while_it_publishes_leaves_the_old_version(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    (folder / "one.md").unlink()
+    write(folder / "new.md", "# New\n\nA text.")
+    script = (
+        "import os, sys\n"
+        "from llama_index_contextual.ingestion.builder import VersionBuilder\n"
+        "from llama_index_contextual.storage import publish\n"
+        "from llama_index_contextual import ProjectManager\n"
+        "publish.write_current = lambda *arguments: os._exit(9)\n"
+        "ProjectManager(sys.argv[1]).load(sys.argv[2]).sync([sys.argv[3]])\n"
+    )
+    project = ProjectManager(counted.directory.parent).create("killed", ProjectConfig.local())
+    project.ingest([Document(id_="note", text="A note.")])
+    command = [sys.executable, "-c", script, str(project.directory.parent), "killed", str(folder)]
+    assert subprocess.run(command, timeout=120).returncode == 9
+    assert ids(project) == {"note"}
+    project.sync([folder])
+    assert ids(project) == {"note", "files/new.md", "files/two.md", "files/within/three.md"}
+
+
+def test_a_locked_project_is_an_error_and_a_dry_run_needs_no_lock(counted: Project, folder: Path) -> None:
+    counted.sync([folder])
+    (folder / "one.md").unlink()
+    with write_lock(counted.directory):
+        with pytest.raises(ProjectLockedError):
+            counted.sync([folder])
+        assert list(counted.sync([folder], dry_run=True).removed) == ["files/one.md"]
+
+
+def test_readers_see_complete_versions_while_folders_are_synced(counted: Project, folder: Path) -> None:
+    write(folder / "pair-a.md", "# Pair\n\nThe pair has number 0, part a.")
+    write(folder / "pair-b.md", "# Pair\n\nThe pair has number 0, part b.")
+    counted.sync([folder])
+    reader = Project(counted.directory, counted.config, embed_model=counted.embed_model)
+    seen: list[set[str]] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            results = reader.retrieve("pair number part", mode="lexical", top_k=10).results
+            seen.append({hit.text.partition("number ")[2].partition(",")[0] for hit in results if "pair" in hit.text})
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for number in range(1, 6):
+            for part in "ab":
+                write(folder / f"pair-{part}.md", f"# Pair\n\nThe pair has number {number}, part {part}.")
+            counted.sync([folder])
+    finally:
+        done.set()
+        thread.join()
+    assert seen
+    assert [numbers for numbers in seen if len(numbers) != 1] == [], "two versions were mixed in one result"

@@ -1,0 +1,191 @@
+"""An answer as HTML: links of citations, marks of quotations and figures, and findings in words."""
+
+from __future__ import annotations
+
+import random
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from llama_index_contextual.answering.citations import Passage, check_citations
+from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.ui.answer import ShownSource, answer_html, findings_of
+
+nh3 = pytest.importorskip("nh3", reason="needs the extra ui")
+from llama_index_contextual.ui.markdown import render_markdown  # noqa: E402
+
+PASSAGES = [Passage("Food keeps for three days in the <cold> room."), Passage("Boil all water for 5 minutes & wait.")]
+SOURCES = [
+    ShownSource(number=number, label=f"manual & notes {number}.md", url=f"/p/a/passage/{number}?q=a&b", is_cited=True)
+    for number in (1, 2)
+]
+
+
+def render(text: str) -> str:
+    return render_markdown(text)
+
+
+def html_of(answer: str) -> str:
+    report = check_citations(answer, PASSAGES)
+    return answer_html(report.text, report, SOURCES, render, lambda quotation: f"/quoted/{quotation.found_in}")
+
+
+class Outline(HTMLParser):
+    """Checks that elements are nested, and collects texts by the marks around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[tuple[str, str]] = []
+        self.marked: list[tuple[str, str]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):  # type: ignore[no-untyped-def]
+        if tag not in ("br", "hr", "img"):
+            self.open.append((tag, dict(attrs).get("class") or ""))
+
+    def handle_endtag(self, tag):  # type: ignore[no-untyped-def]
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):  # type: ignore[no-untyped-def]
+        self.text += data
+        self.marked += [(css, data) for tag, css in self.open if tag == "mark"]
+
+
+def outline(html: str) -> Outline:
+    parsed = Outline()
+    parsed.feed(str(html))
+    parsed.close()
+    assert parsed.open == []
+    return parsed
+
+
+def test_a_citation_is_a_link_to_its_passage() -> None:
+    assert html_of("Three days [Source 1].") == (
+        '<p>Three days <a class="citation" href="/p/a/passage/1?q=a&amp;b" title="manual &amp; notes 1.md">'
+        "[Source 1]</a>.</p>\n"
+    )
+
+
+def test_several_sources_of_one_citation_are_several_links() -> None:
+    html = html_of("Boil [Sources 1 and 2].")
+    assert re.findall(r'href="/p/a/passage/(\d)', html) == ["1", "2"]
+    assert outline(html).text == "Boil [Source 1] [Source 2].\n"
+
+
+def test_each_quotation_has_its_check_as_text() -> None:
+    html = html_of(
+        'It “keeps for three days” [Source 1], "boil all water" [Source 1], “food keeps … boil all water” [Source 1],'
+        " and “it never ends at all” [Source 2]."
+    )
+    labels = re.findall(r'class="check-label check-label-([\w-]+)"[^>]*>([^<]+)<', html)
+    assert labels == [
+        ("verified", "verified"),
+        ("wrong-source", "in Source 2"),
+        ("stitched", "pieced together"),
+        ("not-found", "not found"),
+    ]
+    assert re.findall(r'href="(/quoted/\d)"', html) == ["/quoted/1", "/quoted/2"]
+
+
+def test_an_unsupported_figure_is_marked() -> None:
+    parsed = outline(html_of("Wait 7 minutes, not 5 [Source 2]."))
+    assert parsed.marked == [("check check-unsupported", "7")]
+    assert "7unsupported minutes" in parsed.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "> Food keeps for three days [Source 1]\n> in the room\n\nSo it is.",
+        "> - boil all water\n> - for 5 minutes",
+        "- “boil **all** water for `5` minutes” [Source 2]\n- next",
+        "**“boil all water”** and *“keeps for three days”*",
+        "| a | b |\n|---|---|\n| “boil all water” | 9 [Source 1] |",
+        "# “Boil all water” [Source 2]\n\ntext",
+        "“boil all water\nfor 5 minutes”",
+        '["boil all water"](https://example.org "boil all water") [Source 2]',
+        "[see [Source 1]](https://example.org/1)",
+        "```\n“boil all water” 77 [Source 1]\n```",
+        "<https://example.org/99>",
+        "[Source 1]: https://example.org\n\n[Source 1]",
+    ],
+)
+def test_marks_follow_the_elements_of_markdown(answer: str) -> None:
+    report = check_citations(answer, PASSAGES)
+    html = html_of(answer)
+    parsed = outline(html)
+    assert not re.search("[\U000f0000-\U000ffffd]|%f3%b", html, re.IGNORECASE)
+    plain = outline(render(report.text))
+    without_labels = re.sub(r"<(a|span) class=\"check-label.*?</\1>", "", html)
+    if not answer.startswith("[Source 1]:"):  # CommonMark reads this line as the target of a link
+        expected = [tag for tag, _ in re.findall(r"<(\w+)([^>]*)>", render(report.text)) if tag not in ("mark", "a")]
+        assert [tag for tag in re.findall(r"<(\w+)", without_labels) if tag not in ("mark", "a")] == expected
+        assert outline(without_labels).text == plain.text
+    assert "[Source" not in parsed.text or "citation" in html or "[see [Source 1]]" in answer
+
+
+def test_signs_of_the_renderer_in_an_answer_are_harmless() -> None:
+    html = html_of("a\U000f0000b\U000f0001 [Source 1] \U000ffffd")
+    assert outline(html).text == "a\ufffdb\ufffd [Source 1] \ufffd\n"
+
+
+def test_random_answers_stay_well_formed_and_keep_their_text() -> None:
+    source = random.Random(18)
+    pieces = (
+        *("“boil all water” ", '"it never ends" ', "[Source 1]", "[Source 2]", " 77 ", "**", "*", "`", "\n\n", "\n> "),
+        *("\n- ", "| a | b |\n", "[x](https://a.example/“boil all water”)", "<b>", "</b>", "&amp;", "<", "\\", "# "),
+        *("Food keeps for three days", "‘keeps for three days’", "\U000f0003", "![“boil all water”](a.png)", "~~~\n"),
+    )
+    for round_ in range(300):
+        answer = "".join(source.choice(pieces) for _ in range(source.randint(1, 14)))
+        html = html_of(answer)
+        assert not re.search("[\U000f0000-\U000ffffd]|%f3%b", html, re.IGNORECASE), (round_, answer)
+        cleaned = nh3.clean(
+            html,
+            attributes={
+                "a": {"class", "href", "title"},
+                "mark": {"class", "title"},
+                "span": {"class", "title"},
+                "img": {"src", "alt"},
+            },
+            link_rel=None,
+        )
+        assert outline(cleaned).text == outline(html).text, (round_, answer)
+
+
+def test_findings_are_sentences_with_the_words_concerned() -> None:
+    text = "“it never ends at all” 77 [Source 1] [Source 9]. “boil all water” [Source 1]. “for three days” [Source 1]"
+    report = check_citations(text, PASSAGES)
+    answer = GroundedResponse(report.text, [], citations=report, partial="The model sent nothing for 10 seconds.")
+    assert [(one.kind, one.text, one.quoted) for one in findings_of(answer)] == [
+        ("bad", "The answer is incomplete: The model sent nothing for 10 seconds.", ""),
+        ("bad", "A citation of Source 9, which does not exist, was removed.", ""),
+        ("bad", "No passage contains this quotation.", "it never ends at all"),
+        ("bad", "This quotation is in Source 2, not in the source that is cited for it.", "boil all water"),
+        ("bad", "No cited passage contains this figure.", "77"),
+        ("good", "1 quotation verified word by word.", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "is_withheld", "text"),
+    [
+        (
+            {"grounded": True, "hallucinated": False, "relevant": True, "confidence": 0.9},
+            False,
+            "The judge found the answer supported by the passages (confidence 0.90 of 1).",
+        ),
+        (
+            {"grounded": False, "hallucinated": True, "relevant": True, "confidence": 0.8},
+            True,
+            "The judge withheld the answer: not every statement is supported; a statement is in no passage"
+            " (confidence 0.80 of 1).",
+        ),
+        ({"error": "No reply."}, True, "The judge could not check the answer: No reply."),
+    ],
+)
+def test_the_verdict_of_the_judge_is_a_sentence(verdict: dict[str, object], is_withheld: bool, text: str) -> None:
+    metadata = {"original": "Yes."} if is_withheld else {}
+    answer = GroundedResponse("Yes.", [], verdict=verdict, metadata=metadata)
+    assert [one.text for one in findings_of(answer)] == [text]

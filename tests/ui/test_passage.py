@@ -1,0 +1,330 @@
+"""The view of a passage: on its page, with its contexts and neighbours, whatever happened to the file."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
+from PIL import Image
+from starlette.testclient import TestClient
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.ui import make_app
+from llama_index_contextual.ui.pages import Originals, PageRenderer
+from llama_index_contextual.ui.passage import PagePart, parts_on_pages, passage_view
+from llama_index_contextual.ui.views import Links
+from tests.support.pdf_files import encrypted, lines, pdf_of
+from tests.support.scans import pdf_of_images
+
+ATTACK = """</script><script>alert(1)</script><img src=x onerror="alert(2)"> {{ 7 * 7 }} &amp;"""
+LEXICAL = ProjectConfig.local(mode="lexical", faiss=False, chunk_size=60, chunk_overlap=6)
+PAGES = [
+    [f"Clause {page}.{line}: the lessee pays {page}{line}00 euros of rent." for line in range(8)] for page in range(3)
+]
+NOTES = "# Notes\n\n" + "\n\n".join(
+    f"## Part {part}\n\n- item *{part}* of the notes\n- {ATTACK}\n\n" + f"Sentence {part} about valves. " * 20
+    for part in range(30)
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a project of a PDF, a Markdown file, a text and a Document; tests do not change it."""
+    folder = tmp_path_factory.mktemp("passages")
+    texts = folder / "texts"
+    texts.mkdir()
+    (texts / "lease.pdf").write_bytes(pdf_of(map(lines, PAGES)).data())
+    (texts / "notes.md").write_text(NOTES, encoding="utf-8")
+    (texts / "plain.txt").write_text("\n".join(f"Row {row}\t{ATTACK if row == 40 else row}" for row in range(400)))
+    project = ProjectManager(folder / "knowledge").create("all", LEXICAL)
+    project.ingest([texts, Document(text="A remark on pumps.", id_="remark"), *ready_chunks(), *odd_chunks()])
+    return folder / "knowledge"
+
+
+def ready_chunks() -> list[TextNode]:
+    source = RelatedNodeInfo(node_id="ready")
+    return [
+        TextNode(text=f"Ready chunk {at}", id_=f"ready-{at}", relationships={NodeRelationship.SOURCE: source})
+        for at in range(3)
+    ]
+
+
+ODD_IDS = ("two\nlines", "ends\n", "a/b?c#d", " spaces ", "\u2028")
+
+
+def odd_chunks() -> list[TextNode]:
+    """Return chunks whose ids are hard to write into an address."""
+    source = RelatedNodeInfo(node_id="odd")
+    return [
+        TextNode(text=f"Odd chunk {at}.", id_=id_, relationships={NodeRelationship.SOURCE: source})
+        for at, id_ in enumerate(ODD_IDS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def project(root: Path) -> Project:
+    return ProjectManager(root).load("all")
+
+
+@pytest.fixture(scope="module")
+def originals() -> Iterator[Originals]:
+    originals = Originals(renderer=PageRenderer(processes=1, seconds=60))
+    yield originals
+    originals.renderer.close()
+
+
+@pytest.fixture(scope="module")
+def browser(project: Project) -> Iterator[TestClient]:
+    app = make_app([project])
+    yield TestClient(app, base_url="http://127.0.0.1")
+    app.state.originals.renderer.close()
+
+
+def chunk(project: Project, name: str, text: str) -> str:
+    """Return the id of the first chunk of a document that contains a text."""
+    record = next(record for record in project.documents() if record.doc_id.endswith(name))
+    return next(node.node_id for node in project.chunks(record.doc_id) if text in node.get_content())
+
+
+def words(page: str) -> str:
+    """Return the text of a page as a reader sees it."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+def address(node_id: str, query: str = "") -> str:
+    return f"/p/all/passage/{quote(node_id, safe='')}{query}"
+
+
+# ---- on its page -----------------------------------------------------------------------------------------------------
+
+
+def test_the_lines_of_a_passage_are_marked_on_its_pages(project: Project, originals: Originals) -> None:
+    view = passage_view(project, chunk(project, "lease.pdf", "Clause 1.3"), question="rent", originals=originals)
+    assert view is not None
+    assert view.original.kind == "pages"
+    assert view.original.file_pages == 3
+    shown = {page.number: page for page in view.original.pages}
+    text = re.sub("<[^>]+>", "", view.text)
+    expected = re.findall(r"(\d)\d00 euros\s+of\s+rent", text)  # the passage may begin within a line
+    assert expected, text
+    for number, page in shown.items():
+        assert page.marks is not None
+        assert len(page.marks.lines) == expected.count(str(number - 1))
+        assert len(page.marks.words) == expected.count(str(number - 1))
+    assert "<mark>rent</mark>" in view.text
+
+
+def test_the_page_of_a_passage_links_its_image_marks_and_neighbours(browser: TestClient, project: Project) -> None:
+    page = browser.get(address(chunk(project, "lease.pdf", "Clause 1.3"), "?q=rent+of+the+lessee")).text
+    image = html.unescape(re.search(r'<img src="([^"]+)" width="800" height="1067" alt="([^"]+)"', page)[1])  # type: ignore[index]
+    assert image.startswith("/p/all/image?")
+    response = browser.get(image)
+    assert (response.status_code, response.headers["content-type"]) == (200, "image/png")
+    assert response.content.startswith(b"\x89PNG")
+    assert re.search(r'<rect id="passage" class="mark-line" x="[\d.]+" y="[\d.]+" width="[\d.]+"', page)
+    assert page.count('id="passage"') == 1
+    assert 'class="mark-word"' in page
+    assert re.search(r'href="/p/all/passage/[^"]+\?q=rent\+of\+the\+lessee" rel="next"', page)
+    assert "lines of the passage marked, whose text follows" in page
+    assert "style=" not in page
+    assert "Place in the document" in page
+    assert 'aria-current="true"' in page
+    assert "← Results for “rent of the lessee”" in words(page)
+
+
+def test_other_pages_of_the_file_can_be_read(browser: TestClient, project: Project) -> None:
+    there = address(chunk(project, "lease.pdf", "Clause 0.1"))
+    page = browser.get(f"{there}?q=rent&page=3").text
+    assert "Page 3 of 3" in words(page)
+    assert "mark-line" not in page
+    assert "Back to the passage" in page
+    assert f'{there}?q=rent&amp;page=2"' in page
+    assert "no page 9" in words(browser.get(f"{there}?page=9").text)
+    assert browser.get(f"{there}?page=x").status_code == 400
+    assert browser.get(f"{there}?page=0").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("?doc=texts/lease.pdf", "?doc=texts/lease.pdf&page=0x1", "?page=1", "?doc=/etc/passwd&page=1"),
+        *("?doc=../texts/lease.pdf&page=1", "?doc=texts/notes.md&page=1", "?doc=texts/lease.pdf&page=4"),
+        "?doc=texts/lease.pdf&page=99999999999",
+    ],
+)
+def test_only_pages_of_documents_are_served(browser: TestClient, query: str) -> None:
+    response = browser.get(f"/p/all/image{query}")
+    assert response.status_code in (400, 404)
+    assert response.headers["content-type"].startswith("text/")
+
+
+def test_a_passage_without_chunk_is_not_found(browser: TestClient) -> None:
+    assert browser.get("/p/all/passage/nothing").status_code == 404
+    assert browser.get("/p/other/passage/nothing").status_code == 404
+    assert browser.get("/p/other/image?doc=a.pdf&page=1").status_code == 404
+
+
+def test_parts_of_a_passage_follow_the_pages() -> None:
+    node = TextNode(text="abcdefgh", start_char_idx=6, end_char_idx=14)
+    where = DocumentMap(page_starts=(0, 8, 10, 11, 20))
+    assert parts_on_pages(node, where) == [
+        PagePart(1, 0, 2),
+        PagePart(2, 2, 4),
+        PagePart(3, 4, 5),
+        PagePart(4, 5, 8),
+    ]
+    assert parts_on_pages(TextNode(text="ab", metadata={"page_start": 4, "page_end": 5}), DocumentMap()) == [
+        PagePart(4, 0, 2),
+        PagePart(5, 0, 2),
+    ]
+    assert parts_on_pages(TextNode(text="ab"), DocumentMap()) == []
+
+
+# ---- if the page cannot be shown -------------------------------------------------------------------------------------
+
+
+def ingested(tmp_path: Path, name: str, data: bytes, **options: str) -> tuple[Project, Path]:
+    path = tmp_path / name
+    path.write_bytes(data)
+    project = ProjectManager(tmp_path / "knowledge").create("one", LEXICAL)
+    project.ingest([path], passwords=options.get("password"))
+    return project, path
+
+
+REASONS = {
+    "missing": ("The file lease.pdf is not where", "llama-index-contextual serve one --documents FOLDER"),
+    "changed": ("The file has changed since it was", "llama-index-contextual ingest one FOLDER"),
+    "broken": ("The file has changed since it was", "llama-index-contextual ingest one FOLDER"),
+    "locked": ("The page cannot be shown: the PDF is encrypted", ""),
+    "folder": ("", ""),
+}
+
+
+@pytest.mark.parametrize("what", REASONS)
+def test_the_text_is_shown_with_the_reason_if_the_page_cannot_be(
+    tmp_path: Path, originals: Originals, what: str
+) -> None:
+    data = encrypted("secret") if what == "locked" else pdf_of(map(lines, PAGES)).data()
+    project, path = ingested(tmp_path, "lease.pdf", data, password="secret")
+    node_id = project.chunks(project.documents()[0].doc_id)[0].node_id
+    if what in ("missing", "folder"):
+        (tmp_path / "elsewhere").mkdir()
+        path.rename(tmp_path / "elsewhere" / path.name)
+    elif what in ("changed", "broken"):
+        path.write_bytes(pdf_of([lines(["Other text"])]).data() if what == "changed" else b"")
+    folders = [tmp_path / "elsewhere"] if what == "folder" else []
+    view = passage_view(project, node_id, originals=Originals(folders, originals.renderer))
+    assert view is not None
+    original = view.original
+    note, command = REASONS[what]
+    assert (original.kind, original.command) == ("pages" if what == "folder" else "text", command)
+    assert original.note.startswith(note)
+    if what != "folder":
+        assert str(tmp_path) not in str(view)
+        assert 'class="in-passage" id="passage"' in original.html
+
+
+def test_a_scan_is_shown_whole_and_says_that_nothing_is_marked(tmp_path: Path, originals: Originals) -> None:
+
+    project, _ = ingested(
+        tmp_path, "scan.pdf", pdf_of_images([Image.new("L", (300, 400), 128)], text_first="Typed text")
+    )
+    node_id = project.chunks(project.documents()[0].doc_id)[0].node_id
+    view = passage_view(project, node_id, originals=originals)
+    assert view is not None
+    assert view.original.file_pages == 2
+    assert view.original.pages[0].marks is not None
+    assert len(view.original.pages[0].marks.lines) == 1
+
+
+# ---- in its text -----------------------------------------------------------------------------------------------------
+
+
+def test_markdown_is_rendered_with_the_passage_marked_and_nothing_active(browser: TestClient, project: Project) -> None:
+    page = browser.get(address(chunk(project, "notes.md", "item *12*"), "?q=notes")).text
+    assert "<em>12</em>" in page
+    assert 'class="in-passage"' in page
+    assert page.count('id="passage"') == 1
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "{{ 7 * 7 }}" in words(page)
+    assert "This is a part of the document." in words(page)
+    assert "<mark>notes</mark>" in page
+
+
+def test_a_text_is_shown_with_whole_lines_around_the_passage(browser: TestClient, project: Project) -> None:
+    page = browser.get(address(chunk(project, "plain.txt", "Row 200"))).text
+    block = re.search(r'<div class="document-text plain">(.*?)</div>\s*(?:<p|</section)', page, re.DOTALL)
+    assert block is not None
+    text = html.unescape(re.sub(r"<[^>]+>", "", block[1]))
+    record = next(record for record in project.documents() if record.doc_id.endswith("plain.txt"))
+    assert text in project.read(record.doc_id)
+    assert re.match(r"Row \d+\t", text)
+    assert "Row 200\t200" in re.search(r'id="passage">(.*?)</div>', page, re.DOTALL)[1]  # type: ignore[index]
+
+
+def test_text_of_a_document_is_never_markup(browser: TestClient, project: Project) -> None:
+    page = browser.get(address(chunk(project, "plain.txt", "<script>"), "?q=" + quote(ATTACK))).text
+    assert "<script>alert" not in page
+    assert "onerror=&#34;" in page
+    assert "<img" not in page
+
+
+@pytest.mark.parametrize("node_id", ODD_IDS)
+def test_a_chunk_is_found_whatever_its_id_is(browser: TestClient, node_id: str) -> None:
+    page = browser.get(Links("all").passage(node_id))
+    assert (page.status_code, f"Odd chunk {ODD_IDS.index(node_id)}." in page.text) == (200, True)
+
+
+@pytest.mark.parametrize(("name", "text"), [("remark", "pumps"), ("ready", "Ready chunk 1")])
+def test_documents_without_a_file_show_their_text(browser: TestClient, project: Project, name: str, text: str) -> None:
+    response = browser.get(address(chunk(project, name, text)))
+    assert response.status_code == 200
+    assert text in words(response.text)
+
+
+def test_neighbours_and_segments_are_listed_in_the_order_of_the_text(project: Project) -> None:
+    record = next(record for record in project.documents() if record.doc_id.endswith("notes.md"))
+    nodes = project.chunks(record.doc_id)
+    view = passage_view(project, nodes[5].node_id)
+    assert view is not None
+    listed = [one for segment in view.segments for one in segment.chunks]
+    assert [one.node_id for one in listed] == [node.node_id for node in nodes]
+    assert [one.node_id for one in listed if one.is_current] == [nodes[5].node_id]
+    assert (view.before, view.after) == (nodes[4].node_id, nodes[6].node_id)
+    first, last = passage_view(project, nodes[0].node_id), passage_view(project, nodes[-1].node_id)
+    assert first is not None
+    assert last is not None
+    assert (first.before, last.after) == ("", "")
+    assert not view.is_part
+
+
+def test_of_a_document_with_many_chunks_those_near_the_passage_are_listed(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create("long", LEXICAL)
+    text = "\n\n".join(f"Paragraph {at}. " + "It says little. " * 30 for at in range(600))
+    project.ingest([Document(text=text, id_="long")])
+    nodes = project.chunks("long")
+    assert len(nodes) > 400
+    view = passage_view(project, nodes[300].node_id)
+    assert view is not None
+    assert view.is_part
+    assert (view.before, view.after) == (nodes[299].node_id, nodes[301].node_id)
+    assert sum(len(segment.chunks) for segment in view.segments) < len(nodes)
+
+
+def test_contexts_of_the_structure_and_of_an_llm_are_told_apart(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create("given", LEXICAL)
+    given = {"context": "The lease of ACME.\nIt concerns the rent.", "context_source": "llm", "context_written_at": 19}
+    project.ingest([TextNode(text="Rent is due.", id_="one", metadata={**given, "fund": "Halpha"})])
+    view = passage_view(project, "one", question="rent")
+    assert view is not None
+    assert (view.structure, view.written) == ("The lease of ACME.", "It concerns the <mark>rent</mark>.")
+    assert view.facts == {"fund": "Halpha"}

@@ -1,0 +1,426 @@
+"""The server of the workbench: who may read, which headers every response has, and how errors look."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from llama_index_contextual.cli.app import app as program
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.ui import make_app
+from llama_index_contextual.ui.app import serve
+from tests.support.documents import write_texts
+from tests.support.source import ROOT
+
+TOKEN = "a-token-of-32-characters-for-test"
+BASE = "http://127.0.0.1:8010"
+PAGES = ("/", "/p/reports/", "/p/reports/?q=pump", "/p/reports/project", "/p/reports/ask", "/nothing", "/p/other/")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the project "reports" of two documents; no test changes it."""
+    folder = tmp_path_factory.mktemp("served")
+    ProjectManager(folder / "knowledge").create("reports", ProjectConfig.local()).ingest(
+        [write_texts(folder / "texts")]
+    )
+    return folder / "knowledge"
+
+
+@pytest.fixture
+def filled(root: Path) -> Project:
+    """The project of two documents."""
+    return ProjectManager(root).load("reports")
+
+
+def client(*projects: Project, **options: Any) -> TestClient:
+    """Return a browser of this machine that does not follow redirections."""
+    return TestClient(make_app(projects, **options), base_url=BASE, follow_redirects=False)
+
+
+# ---- headers and methods ---------------------------------------------------------------------------------------------
+
+
+def test_every_response_forbids_scripts_frames_sniffing_and_storage(filled: Project) -> None:
+    browser = client(filled, token=TOKEN)
+    responses = [browser.get(path, headers={"Authorization": f"Bearer {TOKEN}"}) for path in PAGES]
+    responses += [browser.get("/login"), browser.get("/static/workbench.css"), browser.get("/p/reports/")]
+    responses += [browser.get("/", headers={"Host": "evil.example"}), browser.post("/p/reports/")]
+    for response in responses:
+        policy = response.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "base-uri 'none'" in policy
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["referrer-policy"] == "same-origin"
+        assert response.headers["cache-control"] == ("max-age=86400" if "/static/" in str(response.url) else "no-store")
+
+
+def test_static_files_are_kept_by_browsers_under_an_address_that_changes_with_them(filled: Project) -> None:
+    browser = client(filled)
+    page = browser.get("/p/reports/").text
+    addresses = re.findall(r'"(/static/[^"]+)"', page)
+    assert len(addresses) == 3
+    for address in addresses:
+        assert re.search(r"\?v=[0-9a-f]{12}$", address)
+        assert browser.get(address).headers["cache-control"] == "max-age=86400"
+    assert browser.get("/static/missing.css").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("path", ["/", "/p/reports/", "/p/reports/project", "/p/reports/document", "/static/icon.svg"])
+def test_views_can_only_be_read(filled: Project, method: str, path: str) -> None:
+    response = client(filled).request(method, path)
+    assert response.status_code == 405
+
+
+def test_head_is_answered_like_get(filled: Project) -> None:
+    response = client(filled).head("/p/reports/?q=pump")
+    assert (response.status_code, response.text) == (200, "")
+
+
+# ---- who may read ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8010", "localhost:1", "LOCALHOST", "[::1]:8010"])
+def test_names_of_this_machine_are_accepted(filled: Project, host: str) -> None:
+    assert client(filled).get("/p/reports/", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8010", "localhost.", "localhost@evil", "", "[::1"]
+)
+def test_other_names_are_refused(filled: Project, host: str) -> None:
+    assert client(filled).get("/p/reports/", headers={"Host": host}).status_code == 421
+
+
+def test_a_further_name_is_accepted_if_it_was_allowed(filled: Project) -> None:
+    browser = client(filled, allowed_hosts=["docs.example"])
+    assert browser.get("/p/reports/", headers={"Host": "docs.example:443"}).status_code == 200
+
+
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),  # curl
+        ({"Sec-Fetch-Site": "none", **NAVIGATION}, 200),  # typed into the address bar
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", **NAVIGATION}, 200),  # a link in a mail
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example", **NAVIGATION}, 403),
+        ({"Origin": BASE}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:9999"}, 403),  # another program of this machine
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://[evil"}, 403),
+    ],
+)
+def test_pages_of_other_origins_get_nothing(filled: Project, headers: dict[str, str], status: int) -> None:
+    response = client(filled).get("/p/reports/?q=pump", headers=headers)
+    assert response.status_code == status
+    assert ("manual.txt" in response.text) == (status == 200)
+
+
+def test_a_request_of_another_origin_is_refused_even_with_the_token(filled: Project) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Origin": "https://evil.example"}
+    assert client(filled, token=TOKEN).get("/p/reports/", headers=headers).status_code == 403
+
+
+def test_a_form_of_another_page_cannot_post(filled: Project) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", **NAVIGATION}
+    assert client(filled).post("/p/reports/ask", data={"q": "pump"}, headers=headers).status_code == 403
+
+
+# ---- the token -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong-token-of-32-characters-xx"},
+        {"Authorization": TOKEN},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": "Bearer "},
+        {"Cookie": f"workbench={TOKEN}"},
+        {"Cookie": "=;;=\x7f"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/p/reports/", "/p/reports/?q=pump", "/p/reports/project?token=wrong", "/p/x/"])
+def test_without_the_token_nothing_is_shown(filled: Project, headers: dict[str, str], path: str) -> None:
+    response = client(filled, token=TOKEN).get(path, headers=headers)
+    assert response.status_code == 401
+    assert "reports" not in response.text
+
+
+def test_the_token_is_accepted_as_a_header(filled: Project) -> None:
+    headers = {"Authorization": f"bearer {TOKEN}"}
+    assert client(filled, token=TOKEN).get("/p/reports/", headers=headers).status_code == 200
+
+
+def test_a_browser_logs_in_once_and_comes_back_to_its_page(filled: Project) -> None:
+    browser = client(filled, token=TOKEN)
+    refused = browser.get("/p/reports/?q=pump&top_k=2", headers={"Accept": "text/html"})
+    assert refused.status_code == 303
+    login = browser.get(refused.headers["location"])
+    assert 'value="/p/reports/?q=pump&amp;top_k=2"' in login.text
+    assert "reports</a>" not in login.text
+
+    wrong = browser.post("/login", data={"token": "wrong", "to": "/"})
+    assert (wrong.status_code, "This is not the token" in wrong.text) == (403, True)
+    assert "set-cookie" not in wrong.headers
+
+    form = {"token": TOKEN, "to": "/p/reports/?q=pump&top_k=2"}
+    assert browser.post("/login", data=form, headers={"Origin": "null"}).status_code == 403
+    right = browser.post("/login", data=form, headers={"Origin": BASE})
+    assert (right.status_code, right.headers["location"]) == (303, "/p/reports/?q=pump&top_k=2")
+    cookie = right.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert browser.get("/p/reports/?q=pump").status_code == 200
+
+
+def test_the_token_in_an_address_is_exchanged_for_a_cookie(filled: Project) -> None:
+    browser = client(filled, token=TOKEN)
+    response = browser.get(f"/p/reports/?q=pump&token={TOKEN}")
+    assert (response.status_code, response.headers["location"]) == (303, "/p/reports/?q=pump")
+    assert browser.get(response.headers["location"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "target", ["https://evil.example/", "//evil.example/", "/\\evil.example", "\\\\evil.example", "//[x"]
+)
+def test_a_login_leads_to_this_server_only(filled: Project, target: str) -> None:
+    response = client(filled, token=TOKEN).post("/login", data={"token": TOKEN, "to": target})
+    address = httpx.URL(BASE).join(response.headers["location"].replace("\\", "/"))
+    assert (response.status_code, address.host) == (303, "127.0.0.1")
+
+
+def test_the_cookie_of_another_token_is_refused(filled: Project) -> None:
+    other = client(filled, token=f"{TOKEN}-2")
+    other.post("/login", data={"token": f"{TOKEN}-2", "to": "/"})
+    ((name, value),) = other.cookies.items()
+    (own,) = client(filled, token=TOKEN).post("/login", data={"token": TOKEN}).cookies.items()
+    for cookie in (f"{name}={value}", f"{own[0]}={value}", f"{own[0]}={TOKEN}"):
+        assert client(filled, token=TOKEN).get("/p/reports/", headers={"Cookie": cookie}).status_code == 401
+
+
+def test_a_long_form_is_refused(filled: Project) -> None:
+    assert client(filled, token=TOKEN).post("/login", content=b"token=" + b"x" * 10_000).status_code == 413
+
+
+def test_static_files_are_inside_their_folder(filled: Project) -> None:
+    for path in ("/static/../views.py", "/static/%2e%2e/views.py", "/static//etc/passwd", "/static/"):
+        assert client(filled).get(path).status_code == 404
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unexpected_error_is_logged_and_shown_as_a_sentence(
+    filled: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_arguments: object, **_options: object) -> None:
+        raise ZeroDivisionError("a secret detail")
+
+    monkeypatch.setattr(filled, "retrieve", broken)
+    with caplog.at_level(logging.ERROR):
+        response = client(filled).get("/p/reports/?q=pump")
+    assert response.status_code == 500
+    assert "This is a bug: the log of the server has the details" in response.text
+    assert "secret detail" not in response.text
+    assert "Traceback" not in response.text
+    assert response.headers["content-security-policy"]
+    assert "a secret detail" in caplog.text
+
+
+def test_a_damaged_project_names_the_command_that_helps(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object, **_options: object) -> None:
+        raise CorruptVersionError("manifest.json <b>has changed</b>.")
+
+    monkeypatch.setattr(filled, "documents", broken)
+    response = client(filled).get("/p/reports/project")
+    assert response.status_code == 500
+    assert "llama-index-contextual verify reports" in response.text
+    assert "&lt;b&gt;has changed" in response.text
+
+
+def test_unknown_pages_and_projects_are_named(filled: Project) -> None:
+    assert "There is no such page here" in client(filled).get("/nothing").text
+    response = client(filled).get("/p/<i>other/")
+    assert response.status_code == 404
+    assert "There is no project &#39;&lt;i&gt;other&#39; here" in response.text
+
+
+def test_projects_must_be_given_and_differ(filled: Project) -> None:
+    with pytest.raises(InputError, match="No project was passed"):
+        make_app([])
+    with pytest.raises(InputError, match="Two projects have the same name"):
+        make_app([filled, filled])
+
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port that is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+def test_a_port_in_use_is_named(filled: Project, free_port: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"Port {free_port} of 127.0.0.1 is in use: choose another port"):
+        serve([filled], port=free_port)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": "192.168.1.5"}, "can be reached from other machines: set a token"),
+        ({"host": "0.0.0.0", "token": TOKEN}, "name the host that clients use"),
+        ({"token": "short"}, "The token has 5 characters: use at least 16"),
+    ],
+)
+def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        serve([filled], **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "message"),
+    [
+        (["reports", "--token", ""], None, "The token is empty"),
+        (["reports"], "", "The token is empty"),
+        (["reports", "--host", "192.168.1.5"], None, "set a token"),
+        (["reports", "--documents", "nowhere"], None, "--documents nowhere: there is no such folder."),
+        (["other"], None, "other"),
+    ],
+)
+def test_the_command_reports_errors_in_one_line(
+    filled: Project, arguments: list[str], variable: str | None, message: str
+) -> None:
+    environment = {} if variable is None else {"LLAMA_INDEX_CONTEXTUAL_UI_TOKEN": variable}
+    result = CliRunner().invoke(program, ["serve", *arguments, "--root", str(filled.directory.parent)], env=environment)
+    assert result.exit_code in (1, 2)
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
+def test_ctrl_c_ends_the_command_without_a_traceback(filled: Project) -> None:
+    command = [sys.executable, "-m", "llama_index_contextual", "serve", "reports", "--port", "0", "--root"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    child = subprocess.Popen(
+        [*command, str(filled.directory.parent)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with child:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        address = line.removeprefix("Workbench: ").split(" ")[0]
+        assert httpx.get(f"{address}p/reports/", timeout=60, trust_env=False).status_code == 200
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (0, "", "")
+
+
+def run_server(projects: list[Project], use: Callable[[str], None]) -> None:
+    """Serve projects at a free port in this thread until `use`, in another thread, has read them."""
+    servers: list[uvicorn.Server] = []
+    original = uvicorn.Server.__init__
+
+    def remember(self: uvicorn.Server, config: uvicorn.Config) -> None:
+        original(self, config)
+        servers.append(self)
+
+    def read(address: str) -> None:
+        try:
+            use(address)
+        finally:
+            servers[0].should_exit = True
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
+        patch.setattr(uvicorn.Server, "__init__", remember)
+        done: list[Future[None]] = []
+        serve(projects, port=0, announce=lambda address: done.append(pool.submit(read, address)))
+        done[0].result()
+
+
+def test_a_served_project_answers_eight_readers_at_once_and_shows_a_new_version(
+    project: Project, text_folder: Path
+) -> None:
+    project.ingest([text_folder])
+
+    def use(address: str) -> None:
+        texts: list[tuple[int, str]] = []
+
+        def read(number: int) -> None:
+            response = httpx.get(f"{address}p/reports/?q=pump+{number}", timeout=60, trust_env=False)
+            texts.append((response.status_code, response.text))
+
+        readers = [threading.Thread(target=read, args=[number]) for number in range(8)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        assert [status for status, _ in texts] == [200] * 8
+        assert all("version v000001" in text for _, text in texts)
+
+        (text_folder / "new.txt").write_text("Zebras graze at the weir.", encoding="utf-8")
+        project.ingest([text_folder])
+        text = httpx.get(f"{address}p/reports/?q=zebras", timeout=60, trust_env=False).text
+        assert "version v000002" in text
+        assert "<mark>Zebras</mark>" in text
+
+    run_server([project], use)
+
+
+def test_a_request_without_a_host_is_refused(filled: Project) -> None:
+    def use(address: str) -> None:
+        connection = HTTPConnection(httpx.URL(address).host, httpx.URL(address).port)
+        connection.putrequest("GET", "/p/reports/", skip_host=True)
+        connection.endheaders()
+        assert connection.getresponse().status in (400, 421)
+
+    run_server([filled], use)
+
+
+def test_several_projects_are_listed(manager: ProjectManager) -> None:
+    projects = [manager.create(name, ProjectConfig.local()) for name in ("größe", "b c")]
+    response = client(*projects).get("/")
+    assert 'href="/p/gr%C3%B6%C3%9Fe/"' in response.text
+    assert client(*projects).get("/p/gr%C3%B6%C3%9Fe/").status_code == 200
+    assert client(*projects).get("/p/b%20c/").status_code == 200
+    assert client(projects[0]).get("/").headers["location"] == "/p/gr%C3%B6%C3%9Fe/"
