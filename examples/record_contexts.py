@@ -1,17 +1,17 @@
-"""Write data/contexts.jsonl: the ledger of contexts for the example documents.
+"""Write data/contexts.jsonl and contracts/contexts.jsonl: the ledgers of contexts for the example documents.
 
-    python record_contexts.py [FILE]
+    python record_contexts.py
 
 Runs the package's own pipeline with a stand-in for an LLM, which answers from context_notes/: short descriptions of
-every passage of the documents. Therefore, each row has the key that `ProjectConfig.local(context="llm")` looks up. Run
-it again after changes to the readers, the node parsers, the prompt, the documents or the notes.
+every passage of the documents. Therefore, each row has the key that `ProjectConfig.local(context="llm")` looks up (for
+the contracts, with the chunk size of notebook 04). Run it again after changes to the readers, the node parsers, the
+prompt, the documents or the notes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 import unicodedata
 from collections.abc import Sequence
 from contextlib import closing
@@ -33,6 +33,9 @@ DATA = HERE / "data"
 NOTES = HERE / "context_notes"
 AUTHOR = NOTES.name
 MAX_TOKENS = 120
+CONTRACTS = HERE / "contracts"
+CONTRACT_SETTINGS = {"chunk_size": 200, "chunk_overlap": 20}
+"""Settings of the project in notebook 04."""
 
 _CHUNK = re.compile(r"<chunk>\n(?:\[Section: .*\]\n)?(.*)\n</chunk>", re.DOTALL)
 
@@ -118,13 +121,20 @@ def listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{'; '.join(items[:-1])}; and {items[-1]}"
 
 
-def record(target: Path) -> int:
-    """Write the ledger of the example documents to a file and return the number of contexts."""
-    read = read_documents(documents(DATA)).documents
-    guides = [Guide.of(d.text, NOTES / f"{Path(d.metadata['file_name']).stem}.jsonl") for d in read]
+def record(target: Path, folder: Path = DATA, notes: Path = NOTES, **settings: Any) -> int:
+    """Write the ledger of a folder of documents to a file and return the number of contexts.
+
+    Args:
+        target: The file.
+        folder: The documents.
+        notes: The notes on them, a file for each document.
+        **settings: Settings of the project that will use the contexts.
+    """
+    read = read_documents(documents(folder)).documents
+    guides = [Guide.of(d.text, notes / f"{Path(d.metadata['file_name']).stem}.jsonl") for d in read]
     with TemporaryDirectory() as root:
         manager = ProjectManager(root)
-        config = ProjectConfig.local(context="llm", faiss=False)
+        config = ProjectConfig.local(context="llm", faiss=False, **settings)
         project = manager.create("record", config, llm=NotesLLM(guides=guides))
         report = project.ingest(read)
         if report.failures:
@@ -139,5 +149,6 @@ def record(target: Path) -> int:
 
 
 if __name__ == "__main__":
-    output = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA / CONTEXTS_FILE
-    print(f"{record(output)} contexts in {output}")
+    print(f"{record(DATA / CONTEXTS_FILE)} contexts for {DATA.name}")
+    recorded = record(CONTRACTS / CONTEXTS_FILE, CONTRACTS, NOTES / CONTRACTS.name, **CONTRACT_SETTINGS)
+    print(f"{recorded} contexts for {CONTRACTS.name}")

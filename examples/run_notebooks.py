@@ -18,6 +18,8 @@ from nbformat import NotebookNode
 EXAMPLES = Path(__file__).parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+# The kernel warns that other users of the machine could read its traffic; there is nothing secret in the notebooks.
+QUIET = ["--log-level=ERROR"]
 NO_WIDGETS = "ignore:IProgress not found"
 """Filter for the warning of tqdm if ipywidgets is not installed."""
 
@@ -30,7 +32,8 @@ def execute(path: Path) -> NotebookNode:
     """
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources, extra_arguments=QUIET)
+    client.execute()
     return notebook
 
 

@@ -16,6 +16,9 @@ from tests.support.examples import DATA, EXAMPLES, rows, script
 PDF = "quarterly-reports-2024.pdf"
 _QUARTERS = ("first", "second", "third")
 QUESTIONS = rows(DATA / "questions.jsonl")
+CONTRACTS = EXAMPLES / "contracts"
+OTHER_QUESTIONS = {CONTRACTS: rows(CONTRACTS / "questions.jsonl"), DATA: rows(EXAMPLES / "paraphrases.jsonl")}
+"""Questions of the notebooks by the folder of their documents."""
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,22 @@ def test_the_evidence_of_each_question_stands_in_its_document(row: dict[str, obj
 
 def test_questions_have_ids_of_their_own() -> None:
     assert len({row["id"] for row in QUESTIONS}) == len(QUESTIONS) >= 20
+
+
+@pytest.mark.parametrize("folder", OTHER_QUESTIONS, ids=lambda folder: folder.name)
+def test_the_evidence_of_the_notebooks_questions_occurs_once_in_its_document(folder: Path) -> None:
+    texts = {d.metadata["file_name"]: " ".join(d.text.split()) for d in read_documents([folder])}
+    counts = {
+        row["id"]: [texts[row["file"]].count(text) for text in row["evidence"]] for row in OTHER_QUESTIONS[folder]
+    }
+    assert {key: count for key, count in counts.items() if count != [1]} == {}
+    assert len(counts) == len(OTHER_QUESTIONS[folder])
+
+
+def test_the_recorded_contexts_of_the_contracts_are_what_the_recorder_writes_today(tmp_path: Path) -> None:
+    recorder, fresh = script("record_contexts"), tmp_path / "contexts.jsonl"
+    recorder.record(fresh, CONTRACTS, EXAMPLES / "context_notes" / "contracts", **recorder.CONTRACT_SETTINGS)
+    assert rows(fresh) == rows(CONTRACTS / "contexts.jsonl"), "run `python examples/record_contexts.py`"
 
 
 @pytest.mark.parametrize("report", [*sorted(EXAMPLES.glob("pdf_source/*.md")), DATA / "interim-report-q4-2024.md"])

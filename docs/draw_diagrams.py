@@ -1,0 +1,252 @@
+"""Draw the diagrams of the concept pages as SVG files: `python docs/draw_diagrams.py`.
+
+Each file has its own colours for light and dark pages and needs no font or script. The drawings are 560 units wide, so
+that they can be read on a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+ASSETS = Path(__file__).resolve().parent / "assets"
+WIDTH = 560
+
+_STYLE = """
+  text { font: 14px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; fill: #1c2b2a }
+  .title { font-weight: 600 } .small { font-size: 12.5px; fill: #4a5957 } .lane { font-weight: 600; fill: #00695c }
+  .back { fill: #fbfdfc } .box { fill: #eef5f3; stroke: #5f8f87; stroke-width: 1.2 }
+  .paid { fill: #fdf0dc; stroke: #b8792a } .store { fill: #e6edf8; stroke: #5877ad }
+  .line { fill: none; stroke: #5b6b69; stroke-width: 1.5 } .head { fill: #5b6b69 }
+  .bar { fill: #cfe3de; stroke: #5f8f87 } .bar2 { fill: #9cc8be; stroke: #3f7469 }
+  .mark { fill: #f0b45c; stroke: #b8792a }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e4ecea } .small { fill: #a9b8b5 } .lane { fill: #66c7b8 }
+    .back { fill: #1b2023 } .box { fill: #24312f; stroke: #6aa79c }
+    .paid { fill: #3b2c16; stroke: #d79a4a } .store { fill: #1f2a3d; stroke: #7f9fd6 }
+    .line { stroke: #9aa9a6 } .head { fill: #9aa9a6 }
+    .bar { fill: #2f4a45; stroke: #6aa79c } .bar2 { fill: #3f6f66; stroke: #8fd0c3 }
+    .mark { fill: #8a5f20; stroke: #d79a4a }
+  }
+"""
+
+
+@dataclass
+class Drawing:
+    """A drawing that grows by boxes, arrows and texts.
+
+    Attributes:
+        height: Height in units.
+        label: Description for screen readers.
+        parts: SVG elements drawn so far.
+    """
+
+    height: int
+    label: str
+    parts: list[str] = field(default_factory=list)
+
+    def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
+        """Write one line."""
+        self.parts.append(f'<text x="{x}" y="{y}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>')
+
+    def rect(self, x: float, y: float, w: float, h: float, kind: str, radius: int = 6) -> None:
+        """Draw a rectangle."""
+        self.parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="{radius}" class="{kind}"/>')
+
+    def box(self, x: float, y: float, w: float, title: str, lines: Sequence[str] = (), kind: str = "") -> float:
+        """Draw a box with a title and small lines, and return the y of its lower edge."""
+        height = 30 + 18 * len(lines)
+        self.rect(x, y, w, height, f"box {kind}".strip())
+        self.text(x + w / 2, y + 20, title, "title", "middle")
+        for number, line in enumerate(lines):
+            self.text(x + w / 2, y + 38 + 18 * number, line, "small", "middle")
+        return y + height
+
+    def arrow(self, x1: float, y1: float, x2: float, y2: float, label: str = "") -> None:
+        """Draw a straight arrow, with a label at its right if it points down, above it otherwise."""
+        self.parts.append(f'<path d="M{x1} {y1}L{x2} {y2}" class="line" marker-end="url(#head)"/>')
+        if label and x1 == x2:
+            self.text(x1 + 8, (y1 + y2) / 2 + 4, label, "small")
+        elif label:
+            self.text((x1 + x2) / 2, min(y1, y2) - 5, label, "small", "middle")
+
+    def svg(self) -> str:
+        """Return the file."""
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="{WIDTH}"'
+            f' height="{self.height}" role="img" aria-label="{escape(self.label, quote=True)}">'
+        )
+        marker = (
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+            ' orient="auto"><path d="M0 0L8 4L0 8z" class="head"/></marker></defs>'
+        )
+        back = f'<rect width="{WIDTH}" height="{self.height}" rx="10" class="back"/>'
+        return "\n".join([head, f"<style>{_STYLE}</style>", marker, back, *self.parts, "</svg>", ""])
+
+
+def way() -> Drawing:
+    """The way of the data: ingest at the left, search at the right, a version between them."""
+    d = Drawing(
+        610,
+        "Files become Documents, segments, chunks with context, vectors and terms, and a version on disk;"
+        " a question is ranked twice in the version, fused, and answered.",
+    )
+    d.text(30, 34, "Ingest", "lane")
+    d.text(310, 34, "Search", "lane")
+    steps = [
+        ("Files", ["PDF, Office, HTML, mail, scans"], ""),
+        ("Documents", ["text with pages, headings, tables"], ""),
+        ("Segments", ["up to 8,000 tokens"], ""),
+        ("Chunks", ["up to 800 tokens"], ""),
+        ("Chunks with context", ["from the structure, or by an LLM"], "paid"),
+        ("Vectors and terms", ["embedding model, analyzer"], "paid"),
+    ]
+    y = 50.0
+    for title, lines, kind in steps:
+        bottom = d.box(20, y, 235, title, lines, kind)
+        d.arrow(137, bottom, 137, bottom + 24)
+        y = bottom + 26
+    d.box(
+        20, y, 520, "Version on disk", ["FAISS and BM25 indexes, documents, chunks: replaced, never changed"], "store"
+    )
+    top = y
+    ys = 50.0
+    bottom = d.box(310, ys, 230, "Question", ["words, filters, the conversation"])
+    d.arrow(370, bottom, 370, 150)
+    d.arrow(480, bottom, 480, 150)
+    d.box(310, 152, 110, "Semantic", ["FAISS"])
+    d.box(430, 152, 110, "Lexical", ["BM25"])
+    d.parts.append(f'<path d="M541 {top + 24}H549V175H543" class="line" marker-end="url(#head)"/>')
+    d.text(541, top - 10, "both rankings read it", "small", "end")
+    d.arrow(365, 200, 400, 236)
+    d.arrow(485, 200, 450, 236)
+    bottom = d.box(310, 238, 230, "Fusion", ["both rankings, and the document"])
+    d.arrow(425, bottom, 425, bottom + 24)
+    bottom = d.box(310, bottom + 26, 230, "Passages", ["source, evidence, confidence"])
+    d.arrow(425, bottom, 425, bottom + 24)
+    d.box(310, bottom + 26, 230, "Answer", ["by an LLM; citations are checked"], "paid")
+    d.rect(20, 574, 16, 16, "box paid", 3)
+    d.text(44, 587, "costs money if the model is a paid one; results are kept in the ledger", "small")
+    return d
+
+
+def segments() -> Drawing:
+    """A document, its segments and its chunks."""
+    d = Drawing(
+        368,
+        "A document is cut into overlapping segments, a segment into overlapping chunks; the LLM reads the"
+        " segment and the chunk and writes a context for the chunk.",
+    )
+    d.text(20, 34, "Document: 20,000 tokens", "title")
+    d.rect(20, 44, 520, 22, "bar", 4)
+    d.text(20, 98, "Segments of up to 8,000 tokens; two neighbours share about 800", "title")
+    d.rect(20, 108, 208, 20, "bar2", 4)
+    d.rect(207, 132, 208, 20, "bar2", 4)
+    d.rect(394, 108, 146, 20, "bar2", 4)
+    d.text(20, 186, "Chunks of up to 800 tokens; two neighbours share about 80", "title")
+    for number in range(10):
+        d.rect(20 + number * 20.6, 196 + 22 * (number % 2), 22, 18, "mark" if number == 4 else "bar", 3)
+    d.text(236, 214, "of the first segment", "small")
+    d.box(20, 276, 150, "Segment", ["the chunk's place"])
+    d.box(190, 276, 110, "Chunk", ["the passage"], "paid")
+    d.text(178, 300, "+", "title", "middle")
+    d.arrow(300, 300, 352, 300, "LLM")
+    d.box(354, 276, 186, "Context", ["one or two sentences"])
+    d.arrow(113, 236, 240, 274)
+    d.text(20, 350, "Embedded and indexed: context, then the text of the chunk", "small")
+    return d
+
+
+def cache() -> Drawing:
+    """What is looked up before money is spent."""
+    d = Drawing(
+        420,
+        "The prompt of a chunk is hashed; if the ledger has the key, its context is taken, otherwise the"
+        " budget is asked, the LLM is called and the answer is committed to the ledger.",
+    )
+    d.box(20, 24, 250, "Prompt for a chunk", ["model, template, segment, chunk"])
+    d.arrow(145, 72, 145, 102)
+    d.box(20, 104, 250, "Key", ["SHA-256 of everything above"])
+    d.arrow(145, 152, 145, 182)
+    d.box(20, 184, 250, "In the ledger?", kind="store")
+    d.arrow(270, 199, 338, 199, "yes")
+    d.box(340, 176, 200, "Context", ["no call, nothing is paid"])
+    d.arrow(145, 214, 145, 250, "no")
+    d.box(20, 252, 250, "Within max_cost?")
+    d.arrow(270, 267, 338, 267, "no")
+    d.box(340, 244, 200, "The run stops", ["answers so far are kept"])
+    d.arrow(145, 282, 145, 318, "yes")
+    d.box(20, 320, 250, "Call of the LLM", ["paid once"], "paid")
+    d.arrow(270, 344, 338, 344, "answer")
+    d.box(340, 320, 200, "Commit to the ledger", ["before anything else"], "store")
+    d.text(20, 402, "Embeddings by paid models and pages read by OCR are kept in the same way.", "small")
+    return d
+
+
+def versions() -> Drawing:
+    """How a version becomes live."""
+    d = Drawing(
+        450,
+        "Versions list parts, and share them. A new version adds a part with what is new, is verified, and made live by"
+        " replacing one small file; readers move to it, and earlier versions stay for a rollback.",
+    )
+    d.box(20, 30, 150, "p000001", ["all documents at first"], "store")
+    d.box(205, 30, 150, "p000002", ["one document"], "store")
+    d.box(390, 30, 150, "p000003", ["two documents"], "paid")
+    d.arrow(60, 148, 60, 82)
+    d.arrow(230, 148, 125, 82)
+    d.arrow(290, 148, 280, 82)
+    d.arrow(415, 148, 160, 82)
+    d.arrow(450, 148, 325, 82)
+    d.arrow(490, 148, 475, 82)
+    d.box(20, 150, 150, "v000001", ["kept for a rollback"], "store")
+    d.box(205, 150, 150, "v000002", ["live"], "store")
+    d.box(390, 150, 150, "v000003", ["being built"], "paid")
+    d.box(205, 260, 150, "CURRENT", ["one line: v000002"])
+    d.arrow(280, 258, 280, 202)
+    d.arrow(465, 200, 465, 258)
+    d.box(390, 260, 150, "Verify", ["the new files"])
+    d.arrow(388, 284, 358, 284)
+    d.text(373, 326, "replaces the line", "small", "middle")
+    d.text(373, 342, "in one step", "small", "middle")
+    d.box(20, 370, 520, "Readers", ["a search keeps the version it began with; the next one opens the live one"])
+    d.arrow(280, 368, 280, 312)
+    return d
+
+
+def fusion() -> Drawing:
+    """How two rankings become one."""
+    d = Drawing(
+        452,
+        "The scores of both rankings are measured in standard deviations, weighted by 0.35 and 0.65, added"
+        " to the weight of the document and of its best chunk; confidence comes from the same evidence.",
+    )
+    d.box(20, 24, 250, "Semantic ranking", ["cosine of question and chunk"])
+    d.box(290, 24, 250, "Lexical ranking", ["BM25, words and exact terms"])
+    d.arrow(145, 72, 145, 102)
+    d.arrow(415, 72, 415, 102)
+    d.box(20, 104, 250, "in standard deviations", ["× 0.35"])
+    d.box(290, 104, 250, "in standard deviations", ["× 0.65"])
+    d.arrow(145, 152, 230, 190)
+    d.arrow(415, 152, 330, 190)
+    d.box(170, 192, 220, "Sum", ["score of the chunk"])
+    d.arrow(280, 240, 280, 270)
+    d.box(100, 272, 360, "+ document × 0.15 + its best chunk", ["file name, title, opening; the document's best hit"])
+    d.arrow(190, 320, 150, 356)
+    d.arrow(370, 320, 410, 356)
+    d.box(20, 358, 250, "Order of the results", ["with the share of each part"])
+    d.box(290, 358, 250, "Confidence", ["do these documents answer?"])
+    d.text(20, 436, 'The weights are settings. With fusion="rrf", ranks replace the scores.', "small")
+    return d
+
+
+def main() -> None:
+    """Write all diagrams."""
+    for draw in (way, segments, cache, versions, fusion):
+        (ASSETS / f"{draw.__name__}.svg").write_text(draw().svg(), encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

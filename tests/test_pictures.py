@@ -1,0 +1,103 @@
+"""The pictures of the README, and the script that makes them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import struct
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.support.source import ROOT
+
+ASSETS = ROOT / "docs" / "assets"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PICTURES = re.findall(r"!\[([^\]]+)\]\((docs/assets/[^)]+)\)", README)
+LARGEST = 300_000
+"""Bytes of a picture."""
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script that makes the pictures."""
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "docs" / "make_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_shows_four_pictures_with_descriptions() -> None:
+    assert [Path(target).name for _, target in PICTURES] == [
+        "overview.svg",
+        "marked-page.png",
+        "terminal.svg",
+        "recall.svg",
+    ]
+    assert all(len(text.split()) > 5 for text, _ in PICTURES)
+    assert {
+        target: (ROOT / target).stat().st_size for _, target in PICTURES if (ROOT / target).stat().st_size > LARGEST
+    } == {}
+
+
+@pytest.mark.parametrize("name", ["overview.svg", "recall.svg", "terminal.svg"])
+def test_a_drawing_is_well_formed_described_and_loads_nothing(name: str) -> None:
+    text = (ASSETS / name).read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    assert root.get("aria-label")
+    assert {element.tag.rpartition("}")[2] for element in root.iter()}.isdisjoint({"script", "image", "foreignObject"})
+    assert re.findall(r"(?:href|src|url)\s*[=(]\s*[\"']?(?!#)[^\"')]+", text) == []
+
+
+@pytest.mark.parametrize(("name", "picture"), [("diagram", "overview.svg"), ("chart", "recall.svg")])
+def test_a_drawing_is_what_the_script_draws_today(
+    name: str, picture: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, str] = {}
+    monkeypatch.setattr(script, "write", drawn.__setitem__)
+    script.PICTURES[name]()
+    assert drawn[picture] == (ASSETS / picture).read_text(encoding="utf-8"), (
+        f"run `python docs/make_pictures.py {name}`"
+    )
+
+
+def test_the_chart_shows_every_figure_that_the_benchmarks_printed() -> None:
+    rows = json.loads((ASSETS / "figures.json").read_text(encoding="utf-8"))["rows"]
+    shown = [e.text for e in ElementTree.parse(ASSETS / "recall.svg").iter() if e.tag.endswith("text")]
+    wanted = [f"{row[cut]:.1f}" for row in rows for cut in ("R@5", "R@10", "R@20")]
+    assert len(wanted) == 18
+    assert [figure for figure in wanted if figure not in shown] == []
+
+
+def test_the_recording_holds_the_commands_and_their_output(script: ModuleType) -> None:
+    root = ElementTree.parse(ASSETS / "terminal.svg").getroot()
+    text = "".join(e.text or "" for e in root.iter() if e.tag.endswith("text"))
+    assert [command for command in script.COMMANDS if command not in text] == []
+    assert "Version v000001 is live" in text
+    assert "The processor did not answer its watchdog for eight seconds" in text
+
+
+def test_a_screen_shows_the_last_state_of_a_progress_bar(script: ModuleType) -> None:
+    output = "\x1b[31m10%\x1b[0m\r\x1b[2K\x1b[32m100%\x1b[0m\r\nfirst\r\nsecond\x1b[1A\r\x1b[2Kthird\r\n"
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in script.screen(output)]
+    assert lines == ["100%", "third", "second"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a recording needs a pseudo-terminal")
+def test_a_recording_of_a_command_that_fails_is_refused(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="info nothing failed"):
+        script.run_in_terminal(f"{script.PROGRAM} info nothing", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["search-view.png", "marked-page.png", "ask-view.png"])
+def test_a_screenshot_is_small_and_1280_pixels_wide(name: str) -> None:
+    assert (ASSETS / name).stat().st_size <= LARGEST
+    head = (ASSETS / name).read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", head[16:24])[0] == 1280
