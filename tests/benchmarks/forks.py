@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import select
@@ -22,7 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from llama_index.core.schema import Document
 
@@ -34,7 +35,7 @@ QUESTION = "Which pump runs dry after an agrement?"
 _PARTS = ("pump", "valve", "sensor", "filter", "heater", "motor", "agreement")
 
 Outcome = tuple[str, str]
-"""("answered", ""), ("hung", ""), or ("failed", why)."""
+"""("answered", ""), ("hung", where), or ("failed", why)."""
 
 
 def build(root: Path, name: str, *, faiss_index: FaissIndex = "flat", documents: int = 60) -> Project:
@@ -82,27 +83,43 @@ def searching(project: Project, threads: int, *, opening: bool) -> Iterator[None
 
 
 def fork_once(ask: Callable[[], list[str]], expected: list[str], seconds: float) -> Outcome:
-    """Fork, let the child ask, and return what became of it; a child that hangs is killed."""
+    """Fork, let the child ask, and return what became of it; a child that hangs is killed, and says where it hung."""
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: a fork with threads, as is meant here
-        child = os.fork()
-    if child == 0:
-        _in_child(ask, writing)
-    os.close(writing)
-    try:
-        message = _read(reading, time.monotonic() + seconds)
+    with tempfile.TemporaryFile() as stacks:
+        with warnings.catch_warnings(), _untraced():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: a fork with threads, as is meant here
+            child = os.fork()
+            if child == 0:
+                _in_child(ask, writing, stacks, seconds)
+        os.close(writing)
+        try:
+            message = _read(reading, time.monotonic() + seconds)
+            if message is None:
+                os.kill(child, signal.SIGKILL)
+        finally:
+            os.close(reading)
+            os.waitpid(child, 0)
         if message is None:
-            os.kill(child, signal.SIGKILL)
-            return "hung", ""
-    finally:
-        os.close(reading)
-        os.waitpid(child, 0)
+            stacks.seek(0)
+            return "hung", stacks.read().decode(errors="replace")
     reply = json.loads(message or b'"it said nothing"')
     return ("answered", "") if reply == expected else ("failed", str(reply))
 
 
-def _in_child(ask: Callable[[], list[str]], writing: int) -> NoReturn:
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    """Measure no coverage of this thread meanwhile: another thread may hold a lock of `coverage` during a fork."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+
+
+def _in_child(ask: Callable[[], list[str]], writing: int, stacks: IO[bytes], seconds: float) -> NoReturn:
+    threading.settrace(None)  # type: ignore[arg-type]
+    faulthandler.dump_traceback_later(seconds * 0.8, file=stacks)
     try:
         reply = json.dumps(ask())
     except BaseException:  # noqa: BLE001 - a test runner must not go on in the child
@@ -128,7 +145,7 @@ def run(
     """Fork so many times while threads search; after a child that hangs, no more."""
     expected, outcomes = answer(project), list[Outcome]()
     with searching(project, threads, opening=opening):
-        while len(outcomes) < forks and ("hung", "") not in outcomes[-3:]:
+        while len(outcomes) < forks and not any(outcome == "hung" for outcome, _ in outcomes[-3:]):
             outcomes.append(fork_once(lambda: answer(project), expected, seconds))
     return outcomes
 
@@ -149,7 +166,7 @@ def main() -> int:
             outcomes = run(project, number, threads=options.threads, seconds=options.seconds)
             counts = Counter(outcome for outcome, _ in outcomes)
             print(f"{kind}: {len(outcomes)} forks, {dict(counts)}")
-            print("".join(sorted({why for outcome, why in outcomes if outcome == "failed"})), end="")
+            print("".join(sorted({why for _, why in outcomes})), end="")
             result += counts
             result["left out"] += number - len(outcomes)
     print(

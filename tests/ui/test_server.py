@@ -344,7 +344,6 @@ def test_ctrl_c_ends_the_command_without_a_traceback(filled: Project) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     with child:
         assert child.stdout is not None
