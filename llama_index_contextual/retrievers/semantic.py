@@ -36,9 +36,9 @@ _RETRY = RetryPolicy(attempts=3)
 _CACHE_SIZE = 512
 _CONCURRENT_CALLS = 8
 
-_SAMPLE = 128
+_SAMPLE = 1_024
 """Number of vectors from which mean and deviation of the similarities are estimated if not all vectors are compared;
-the deviation is accurate to about 6 %."""
+the deviation is accurate to about 2 %."""
 
 
 class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
@@ -178,12 +178,11 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         return Scale(float(similarities.mean()), float(similarities.std()))
 
     def _sample_vectors(self) -> NDArray[np.float32] | None:
-        """Return evenly spaced vectors; None if the index cannot reconstruct vectors, as an IVF index."""
+        """Return a sample of the vectors; None if the index cannot reconstruct vectors, as an IVF index."""
         size = len(self._store)
         if self._sample is None or self._sample[0] != size:
-            rows = np.linspace(0, size - 1, min(size, _SAMPLE), dtype=np.int64).tolist()
             try:
-                self._sample = size, self._store.vectors(rows)
+                self._sample = size, self._store.sampled_vectors(_SAMPLE)
             except RuntimeError:  # FAISS raises nothing narrower; the hits are used as the sample instead
                 self._sample = size, None
         return self._sample[1]

@@ -40,7 +40,7 @@ _POOL_SHARE = 50
 _POOL_PER_HIT = 2
 _BLOCK = 256  # number of vectors that fit into the processor's cache
 _SIGN_AND_VALUE = np.int32(-0x7000_0001)  # all bits but the three after the sign
-_SURPLUS = 2  # factor of the hits that are requested because some of them may not be allowed
+_SURPLUS = 3.0  # standard deviations by which more hits are requested than are expected to be needed
 
 
 def compress(flat: Any, kind: FaissIndex, ids: Sequence[str] = ()) -> Any:
@@ -80,6 +80,16 @@ def probed_recall(vectors: NDArray[np.float32], index: Any, ids: Sequence[str]) 
     return float(np.mean(shares) - _CONFIDENCE * np.std(shares) / math.sqrt(len(shares)))
 
 
+def sampled(ids: Sequence[str], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return the rows with the smallest hashes of their ids, and the hashes, in ascending order.
+
+    The sample of a set of rows is the same in any order, and consists of those of its subsets.
+    """
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(node_id.encode()) for node_id in ids), dtype=np.uint64)
+    rows = np.argsort(hashes, kind="stable")[:size]
+    return rows, hashes[rows]
+
+
 def _probes(vectors: NDArray[np.float32], ids: Sequence[str]) -> NDArray[np.float32]:
     """Return unit vectors that are as far from the vectors as questions are from passages; shape (n, dimensions).
 
@@ -87,10 +97,9 @@ def _probes(vectors: NDArray[np.float32], ids: Sequence[str]) -> NDArray[np.floa
     cosine is that of a question and its best passage. Half of the direction is towards other vectors, half is random: a
     direction towards other vectors alone is easier than questions are, a random direction alone is more difficult.
     """
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(node_id.encode()) for node_id in ids), dtype=np.uint64)
-    rows = np.argsort(hashes, kind="stable")[:_PROBES]
+    rows, hashes = sampled(ids, _PROBES)
     sample = vectors[rows]
-    noise = [np.random.default_rng(int(seed)).standard_normal(vectors.shape[1]) for seed in hashes[rows]]
+    noise = [np.random.default_rng(int(seed)).standard_normal(vectors.shape[1]) for seed in hashes]
     others = sum(np.roll(sample, shift, axis=0) for shift in range(1, _NEIGHBOURS + 1))
     directions = unit_vectors(np.asarray(noise, dtype=np.float32)) + unit_vectors(np.asarray(others, dtype=np.float32))
     directions -= (directions * sample).sum(axis=1, keepdims=True) * sample
@@ -114,16 +123,24 @@ def search(
         return _search(index, query, k)
     allowed = np.flatnonzero(mask)
     k = min(k, len(allowed))
-    wanted = _SURPLUS * k * index.ntotal // max(1, len(allowed))
+    wanted = _wanted(k, len(allowed), index.ntotal)
     # As long as it is less work than to compare all rows that are allowed.
     while 0 < wanted < index.ntotal and _pool(wanted, index.ntotal) < len(allowed):
         scores, rows = _search(index, query, wanted)
         passing = mask[rows]
         if np.count_nonzero(passing) >= k:
             return scores[passing][:k], rows[passing][:k]
-        wanted *= _SURPLUS
+        wanted *= 2
     scores, places = top(_exact_scores(index, query[0], allowed), k)
     return scores, allowed[places]
+
+
+def _wanted(k: int, allowed: int, size: int) -> int:
+    """Return how many hits to request so that k of them are probably allowed, as `allowed` of `size` rows are."""
+    if k == 0:
+        return 0
+    share = allowed / size
+    return math.ceil((k + _SURPLUS * math.sqrt(k * (1 - share))) / share)
 
 
 def _exact_scores(index: Any, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:

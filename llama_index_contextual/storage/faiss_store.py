@@ -7,6 +7,7 @@ index is the i-th node of the document store. The store of a published version s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -28,7 +29,7 @@ from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_file import read_index, write_index
 from llama_index_contextual.storage.kvstore import refuse_write
-from llama_index_contextual.storage.part import LivePart, open_parts
+from llama_index_contextual.storage.part import LivePart, Part, open_parts
 from llama_index_contextual.storage.scan import inner_products, top
 from llama_index_contextual.storage.storable import require_storable
 from llama_index_contextual.storage.version_docstore import VersionDocumentStore, first_rows
@@ -53,6 +54,22 @@ class Rows(NamedTuple):
     scores: NDArray[np.float64]
     everything: NDArray[np.float32] | None = None
     moments: tuple[float, float] | None = None
+
+
+class _Sample(NamedTuple):
+    """The rows of a part with the smallest hashes of their ids.
+
+    Attributes:
+        rows: The rows; shape (n,).
+        hashes: Their hashes, in ascending order; shape (n,).
+        vectors: Their vectors; shape (n, dimensions).
+        limit: All rows with hashes up to this one are in the sample.
+    """
+
+    rows: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    vectors: NDArray[np.float32]
+    limit: int
 
 
 class UnitFaissVectorStore(FaissVectorStore):
@@ -238,6 +255,10 @@ class UnitFaissVectorStore(FaissVectorStore):
         vectors: NDArray[np.float32] = self._faiss_index.reconstruct_batch(np.asarray(rows, dtype=np.int64))
         return vectors
 
+    def sampled_vectors(self, size: int) -> NDArray[np.float32]:
+        """Return the vectors of at most `size` nodes, chosen by the hashes of their ids."""
+        return self.vectors(compact.sampled(self._ids(), size)[0].tolist())
+
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Answer a LlamaIndex query with nodes, their cosine similarities (-1 to 1) and their ids."""
         if query.query_embedding is None:
@@ -410,6 +431,26 @@ class VersionVectorStore(UnitFaissVectorStore):
                 vectors[places] = part.part.index.reconstruct_batch(of_part)
         return vectors
 
+    def sampled_vectors(self, size: int) -> NDArray[np.float32]:
+        """Return the vectors of at most `size` nodes, chosen by the hashes of their ids.
+
+        The sample does not depend on how the nodes are distributed over parts, except that it may be a little smaller
+        where some of them are gone. Versions share the samples of their parts.
+        """
+        drawn = [
+            (part, part.part.shared(f"sample-{size}", partial(_draw, part.part, size))) for _, part in self._parts()
+        ]
+        limit = min((sample.limit for _, sample in drawn), default=0)
+        hashes, vectors = [np.zeros(0, dtype=np.uint64)], [np.zeros((0, self._dimensions), dtype=np.float32)]
+        for part, sample in drawn:
+            chosen = sample.hashes <= limit
+            if part.live is not None:
+                chosen &= part.live[sample.rows]
+            hashes.append(sample.hashes[chosen])
+            vectors.append(sample.vectors[chosen])
+        order = np.argsort(np.concatenate(hashes), kind="stable")[:size]
+        return np.asarray(np.concatenate(vectors)[order])
+
     def to_stock(self) -> FaissVectorStore:
         """Return the index as LlamaIndex's own vector store, which identifies nodes by row."""
         if self._faiss_index is not None:
@@ -468,6 +509,12 @@ def search_index(
     scores, rows = index.search(query, k, params=parameters)
     is_hit = rows[0] >= 0
     return scores[0][is_hit], rows[0][is_hit], None
+
+
+def _draw(part: Part, size: int) -> _Sample:
+    rows, hashes = compact.sampled(part.docstore.ids, size)
+    limit = np.iinfo(np.uint64).max if len(rows) == part.index.ntotal else hashes[-1]
+    return _Sample(rows, hashes, part.index.reconstruct_batch(rows), int(limit))
 
 
 def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:

@@ -139,6 +139,18 @@ def test_compact_parts_find_nearly_the_same_as_one_part(tmp_path: Path) -> None:
     assert np.mean(shares) >= 0.99
 
 
+def test_the_sample_of_a_version_over_parts_is_that_of_one_part(tmp_path: Path) -> None:
+    grown = create(tmp_path, "grown", faiss_index="rabitq")
+    by_id = {one.doc_id: one for one in live_through(grown)}
+    fresh = create(tmp_path, "fresh", faiss_index="rabitq")
+    fresh.ingest([by_id[record.doc_id] for record in grown.documents()])
+    for size in (40, 10_000):
+        sample, wanted = (project.storage_context.vector_store.sampled_vectors(size) for project in (grown, fresh))  # type: ignore[attr-defined]
+        assert len(wanted) == min(size, len(fresh._live.current().docstore))
+        assert len(wanted) * 0.8 <= len(sample) <= len(wanted)  # some are gone
+        np.testing.assert_array_equal(sample, wanted[: len(sample)])
+
+
 def test_the_stores_of_a_version_over_parts_equal_those_of_one_built_at_once(tmp_path: Path) -> None:
     grown = create(tmp_path, "grown")
     documents = live_through(grown)
