@@ -34,10 +34,11 @@ _PROBES = 128
 _SIMILARITY = 0.55  # cosine of a question and its best passage; in five sets of questions the median is 0.41 to 0.62
 _NEIGHBOURS = 4
 _CONFIDENCE = 2.0  # number of standard errors
-# Number of RaBitQ hits that are ranked again: one row in 50, within these bounds.
+# Number of RaBitQ hits that are ranked again: one row in 50, within these bounds; but several for each hit, because the
+# last ones of a long ranking, as hybrid retrieval fuses, are more difficult to find than the first ones.
 _POOL = (400, 1_000)
 _POOL_SHARE = 50
-_POOL_PER_HIT = 2
+_POOL_PER_HIT = 8
 _BLOCK = 256  # number of vectors that fit into the processor's cache
 _SIGN_AND_VALUE = np.int32(-0x7000_0001)  # all bits but the three after the sign
 _SURPLUS = 3.0  # standard deviations by which more hits are requested than are expected to be needed

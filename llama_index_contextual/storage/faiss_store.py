@@ -34,7 +34,7 @@ from llama_index_contextual.storage.scan import inner_products, top
 from llama_index_contextual.storage.storable import require_storable
 from llama_index_contextual.storage.version_docstore import VersionDocumentStore, first_rows
 
-_BLOCK = 4_096  # number of vectors that are copied at once
+_BLOCK = 1_000  # number of vectors that are copied at once
 
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
@@ -248,16 +248,15 @@ class UnitFaissVectorStore(FaissVectorStore):
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
         return search_index(self._faiss_index, query, k, mask)
 
-    def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
         if len(rows) == 0:
             return np.zeros((0, self.dimensions or 0), dtype=np.float32)
-        vectors: NDArray[np.float32] = self._faiss_index.reconstruct_batch(np.asarray(rows, dtype=np.int64))
-        return vectors
+        return reconstructed(self._faiss_index, np.asarray(rows, dtype=np.int64))
 
     def sampled_vectors(self, size: int) -> NDArray[np.float32]:
         """Return the vectors of at most `size` nodes, chosen by the hashes of their ids."""
-        return self.vectors(compact.sampled(self._ids(), size)[0].tolist())
+        return self.vectors(compact.sampled(self._ids(), size)[0])
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Answer a LlamaIndex query with nodes, their cosine similarities (-1 to 1) and their ids."""
@@ -419,7 +418,7 @@ class VersionVectorStore(UnitFaissVectorStore):
         known = [of_part for of_part in everything if of_part is not None]
         return best, merged_rows[places], np.concatenate(known) if known and len(known) == len(everything) else None
 
-    def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
         wanted = np.asarray(rows, dtype=np.int64)
         vectors = np.zeros((len(wanted), self._dimensions), dtype=np.float32)
@@ -428,7 +427,7 @@ class VersionVectorStore(UnitFaissVectorStore):
             if len(places):
                 of_part = wanted[places] - start
                 of_part = of_part if part.rows is None else part.rows[of_part]
-                vectors[places] = part.part.index.reconstruct_batch(of_part)
+                vectors[places] = reconstructed(part.part.index, of_part)
         return vectors
 
     def sampled_vectors(self, size: int) -> NDArray[np.float32]:
@@ -481,6 +480,17 @@ class VersionVectorStore(UnitFaissVectorStore):
         return cls(docstore, directory=directory, dimensions=manifest.dimensions or 0)
 
 
+def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the vectors of some rows of an index; shape (rows, dimensions).
+
+    FAISS would start threads for more than 1,000 of them, which a forked child would wait for in vain.
+    """
+    vectors = np.empty((len(rows), index.d), dtype=np.float32)
+    for start in range(0, len(rows), _BLOCK):
+        index.reconstruct_batch(rows[start : start + _BLOCK], vectors[start : start + _BLOCK])
+    return vectors
+
+
 def search_index(
     index: Any, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
@@ -514,7 +524,7 @@ def search_index(
 def _draw(part: Part, size: int) -> _Sample:
     rows, hashes = compact.sampled(part.docstore.ids, size)
     limit = np.iinfo(np.uint64).max if len(rows) == part.index.ntotal else hashes[-1]
-    return _Sample(rows, hashes, part.index.reconstruct_batch(rows), int(limit))
+    return _Sample(rows, hashes, reconstructed(part.index, rows), int(limit))
 
 
 def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:

@@ -285,7 +285,7 @@ class RemoteVectorStore(UnitFaissVectorStore):
         similarities = hits.scores[passing].tolist()
         return VectorStoreQueryResult(nodes=self._docstore.get_nodes(ids), similarities=similarities, ids=ids)
 
-    def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
         distinct, where = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         keys = self._chunks.keys_of_rows(distinct)
