@@ -23,7 +23,7 @@ from llama_index_contextual.storage.manifest import (
 Check = Literal["size", "xxh3", "sha256"]
 """How to compare a file: by its size only, by a fast checksum, or by a cryptographic one."""
 
-_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
 """Errors of the operating system that mean damage; others, such as a missing permission, may be temporary."""
 _TRY_AGAIN = Remedy(
     "Make the files of the project readable for this process, and try again",
@@ -146,13 +146,13 @@ def _content(path: Path, shown: str) -> bytes:
 def is_damage(error: Exception) -> bool:
     """Return whether an error of a version means that it is damaged, and not only that it cannot be read now."""
     cause = error.__cause__
-    is_readable = not isinstance(cause, OSError) or cause.errno in _DAMAGE
+    is_readable = not isinstance(cause, OSError) or cause.errno in DAMAGE
     return isinstance(error, CorruptVersionError) and is_readable
 
 
 def _reading_error(shown: str, error: OSError) -> CorruptVersionError:
     fault = f"cannot be read ({error.strerror or error})"
-    if error.errno in _DAMAGE:
+    if error.errno in DAMAGE:
         return damage_error(shown, fault)
     return CorruptVersionError(f"{shown} {fault}.", file=shown, remedy=_TRY_AGAIN)
 

@@ -17,7 +17,7 @@ import xxhash
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.check import read_manifest
+from llama_index_contextual.storage.check import DAMAGE, read_manifest
 from llama_index_contextual.storage.manifest import PART_MANIFEST, PARTS, PartEntry, PartManifest
 
 CURRENT = "CURRENT"
@@ -68,13 +68,21 @@ class Stamp:
 
 
 def read_stamp(project_dir: Path) -> Stamp | None:
-    """Return the state of CURRENT, or None if it does not exist."""
+    """Return the state of CURRENT, or None if it does not exist.
+
+    Raises:
+        CorruptVersionError: The disk is defective at its place.
+    """
     try:
         with open(project_dir / CURRENT, "rb") as file:
             status = os.fstat(file.fileno())
             return Stamp(file.read(), (status.st_ino, status.st_mtime_ns))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno not in DAMAGE:
+            raise
+        raise _damage_error(project_dir, f"cannot be read ({error.strerror})") from error
 
 
 def read_current(project_dir: Path) -> Current:

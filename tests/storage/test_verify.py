@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_index.core.schema import Document
@@ -106,6 +108,21 @@ def test_a_damaged_or_missing_current_file_is_repaired_by_rollback_to(
     published.rollback("v000001")
     assert published.verify().sound
     assert published.retrieve("pump").results
+
+
+def test_a_defective_disk_at_the_current_file_is_damage(published: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.open
+
+    def open_(path: Path, *rest: Any, **options: Any) -> Any:
+        if Path(path).name == "CURRENT" and rest[0] == "rb":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", open_)
+        (problem,) = published.verify().problems
+        assert (problem.file, problem.message) == ("CURRENT", f"cannot be read ({os.strerror(errno.EIO)})")
+        assert " rollback reports --to v000001 " in problem.remedy
 
 
 def test_a_damaged_ledger_is_found(published: Project) -> None:
