@@ -144,7 +144,7 @@ class PartWriter:
             merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
         """
         self._docstore.write_records([asdict(record) for record in self.records])
-        write_copy_of_records(self.directory, self.records, self._docstore)
+        write_copy_of_records(self.directory, self.records, self._docstore, merged_from)
         self._docstore.index_metadata()
         if self._vectors is not None and self.chunks:
             self._vectors.compact(self._config.faiss_index)
@@ -359,7 +359,7 @@ class VersionBuilder:
             at = last
         if at:
             self._base = [*base, *parts[at:]]
-            self._left_out = set(self.dropped)
+            self._left_out |= self.dropped
             self._kept_parts = None
 
     def _merge(self, parts: Sequence[LivePart]) -> LivePart:

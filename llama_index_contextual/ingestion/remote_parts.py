@@ -230,7 +230,7 @@ class RemotePartWriter:
                 save_sample(self.directory, vectors[sampled_rows(len(vectors))])
         self._store.write_records([asdict(record) for record in self.records])
         self._store.write_values()
-        write_copy_of_records(self.directory, self.records, self._store)
+        write_copy_of_records(self.directory, self.records, self._store, merged_from)
         self._scratch.close()
         for path in self.directory.glob(f"{_SCRATCH}*"):
             files.remove(path)

@@ -1176,7 +1176,7 @@ class Project:
             ProjectLockedError: Another process is writing to the project, or comparing variants of it.
         """
         with write_lock(self.directory):
-            live = self._open_live()
+            live = self._open_live(OpenVersion)  # all files are compared, as the other versions are removed
             if live is None:
                 raise NoVersionError(
                     f"Project {self.name!r} has no version yet",

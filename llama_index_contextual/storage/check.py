@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Literal
 
+from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.headers import check_faiss, check_npy
 from llama_index_contextual.storage.manifest import (
@@ -20,6 +22,13 @@ from llama_index_contextual.storage.manifest import (
 
 Check = Literal["size", "xxh3", "sha256"]
 """How to compare a file: by its size only, by a fast checksum, or by a cryptographic one."""
+
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+"""Errors of the operating system that mean damage; others, such as a missing permission, may be temporary."""
+_TRY_AGAIN = Remedy(
+    "Make the files of the project readable for this process, and try again",
+    "Make the files of the project readable for this user, and try again",
+)
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -50,14 +59,20 @@ def read_part(directory: Path, entry: PartEntry) -> PartManifest:
 
     Raises:
         CorruptVersionError: The manifest is missing or damaged, or is not the one that the version names.
-        FormatError: The manifest was written by a newer release.
+        FormatError: The part was written by a newer release.
     """
     shown = _shown(directory, PART_MANIFEST)
     content = _content(directory / PART_MANIFEST, shown)
-    manifest = PartManifest.from_json(content, file=shown)
+    is_published = files.xxh3_of(content) == entry.xxh3
+    try:
+        manifest = PartManifest.from_json(content, file=shown)
+    except FormatError:
+        if is_published:
+            raise
+        raise damage_error(shown, "has changed since it was published") from None
     if manifest.part != directory.name:
         raise damage_error(shown, f"belongs to part {manifest.part}")
-    if files.xxh3_of(content) != entry.xxh3:
+    if not is_published:
         raise damage_error(shown, "is not the one that the version was published with")
     return manifest
 
@@ -81,7 +96,7 @@ def check_contents(directory: Path, described: Files, check: Check) -> None:
     """Compare files with their description, and their headers with their sizes.
 
     Raises:
-        CorruptVersionError: A file is missing or has changed.
+        CorruptVersionError: A file is missing, has changed or cannot be read.
     """
     check_files(directory, described, check)
     check_headers(directory, described)
@@ -91,16 +106,19 @@ def check_files(directory: Path, described: Files, check: Check) -> None:
     """Compare files with their description.
 
     Raises:
-        CorruptVersionError: A file is missing or has changed.
+        CorruptVersionError: A file is missing, has changed or cannot be read.
     """
     for name, expected in described.items():
         path, shown = directory / name, _shown(directory, name)
-        if not path.is_file():
-            raise damage_error(shown, "is missing")
-        if path.stat().st_size != expected["bytes"]:
-            raise damage_error(shown, f"has {path.stat().st_size} bytes instead of {expected['bytes']}")
-        if check != "size" and getattr(files, check)(path) != expected[check]:
-            raise damage_error(shown, "has changed since it was published")
+        try:
+            if not path.is_file():
+                raise damage_error(shown, "is missing")
+            if (size := path.stat().st_size) != expected["bytes"]:
+                raise damage_error(shown, f"has {size} bytes instead of {expected['bytes']}")
+            if check != "size" and getattr(files, check)(path) != expected[check]:
+                raise damage_error(shown, "has changed since it was published")
+        except OSError as error:
+            raise _reading_error(shown, error) from error
 
 
 def check_headers(directory: Path, described: Files) -> None:
@@ -122,7 +140,21 @@ def _content(path: Path, shown: str) -> bytes:
     except FileNotFoundError as error:
         raise damage_error(shown, "is missing") from error
     except OSError as error:
-        raise damage_error(shown, f"cannot be read ({error.strerror})") from error
+        raise _reading_error(shown, error) from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error of a version means that it is damaged, and not only that it cannot be read now."""
+    cause = error.__cause__
+    is_readable = not isinstance(cause, OSError) or cause.errno in DAMAGE
+    return isinstance(error, CorruptVersionError) and is_readable
+
+
+def _reading_error(shown: str, error: OSError) -> CorruptVersionError:
+    fault = f"cannot be read ({error.strerror or error})"
+    if error.errno in DAMAGE:
+        return damage_error(shown, fault)
+    return CorruptVersionError(f"{shown} {fault}.", file=shown, remedy=_TRY_AGAIN)
 
 
 def _shown(directory: Path, name: str) -> str:

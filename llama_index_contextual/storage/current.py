@@ -7,6 +7,7 @@ xxh3 0123456789abcdef   checksum of the lines above, so that a flipped bit does 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import xxhash
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.check import read_manifest
+from llama_index_contextual.storage.check import DAMAGE, read_manifest
 from llama_index_contextual.storage.manifest import PART_MANIFEST, PARTS, PartEntry, PartManifest
 
 CURRENT = "CURRENT"
@@ -25,7 +26,8 @@ BUILDING = ".building"
 REMOVED = ".removed"
 
 _NAME = re.compile(r"v\d{6,}")
-_PART = re.compile(r"p(\d{6,})(-\d+)?")  # with the number of the version that it was written for
+_PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # with the number of the version that it was written for
+_OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
 _NONE = "none"
 _CONTENT = re.compile(
     rb"(?P<live>v\d{6,}|none)\n?|"
@@ -66,13 +68,21 @@ class Stamp:
 
 
 def read_stamp(project_dir: Path) -> Stamp | None:
-    """Return the state of CURRENT, or None if it does not exist."""
+    """Return the state of CURRENT, or None if it does not exist.
+
+    Raises:
+        CorruptVersionError: The disk is defective at its place.
+    """
     try:
         with open(project_dir / CURRENT, "rb") as file:
             status = os.fstat(file.fileno())
             return Stamp(file.read(), (status.st_ino, status.st_mtime_ns))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno not in DAMAGE:
+            raise
+        raise _damage_error(project_dir, f"cannot be read ({error.strerror})") from error
 
 
 def read_current(project_dir: Path) -> Current:
@@ -161,7 +171,7 @@ def leftovers(project_dir: Path) -> list[Path]:
 
 
 def unused_parts(project_dir: Path) -> list[Path]:
-    """Return the directories in parts/ that no published version names; none if a manifest cannot be read."""
+    """Return the parts on disk that no published version names; none if a manifest cannot be read."""
     directory = project_dir / PARTS
     if not directory.is_dir():
         return []
@@ -172,13 +182,28 @@ def unused_parts(project_dir: Path) -> list[Path]:
         except (CorruptVersionError, FormatError):
             if version_directory(project_dir, name).is_dir():
                 return []
-    return sorted(path for path in directory.iterdir() if path.name not in used)
+    return sorted(path for path in directory.iterdir() if _PART.fullmatch(path.name) and path.name not in used)
 
 
-def remove_unused_parts(project_dir: Path) -> None:
-    """Remove the parts that no published version names."""
+def remove_unused_parts(project_dir: Path, *, required: bool = False) -> None:
+    """Remove the parts that no published version names.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        required: Whether it is an error if a part cannot be removed because another process has it open; otherwise, it
+            is left to a later writer.
+    """
     for path in unused_parts(project_dir):
-        files.remove_tree(path)
+        _remove(path, required=required)
+
+
+def _remove(path: Path, *, required: bool = True) -> None:
+    try:
+        (files.remove_tree if path.is_dir() else files.remove)(path)
+    except OSError as error:
+        is_open = error.errno in _OPEN_ELSEWHERE or getattr(error, "winerror", None) is not None
+        if required or not is_open:
+            raise
 
 
 def remove_leftovers(project_dir: Path) -> dict[str, PartEntry]:
@@ -196,7 +221,7 @@ def remove_leftovers(project_dir: Path) -> dict[str, PartEntry]:
         if (match := _PART.fullmatch(path.name)) and int(match[1]) > newest and (part := _merged_part(path)):
             merged[part[0]] = part[1]
         else:
-            (files.remove_tree if path.is_dir() else files.remove)(path)
+            _remove(path, required=match is None)
     return merged
 
 

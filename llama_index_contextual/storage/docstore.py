@@ -232,10 +232,8 @@ class SQLiteDocumentStore(KVDocumentStore):
         """
         with self._lock, self._kv.transaction() as connection:
             self._ids = self._rows = self._parents = None
-            shapes = {
-                number: _shape_number(connection, body)
-                for number, body in source._kv.query("SELECT shape, body FROM shapes")
-            }
+            bodies = dict(source._kv.query("SELECT shape, body FROM shapes"))
+            numbers: dict[int, int] = {}
             last = 0
             while rows := source._kv.query(
                 "SELECT id, doc_id, start_char, end_char, text, metadata, body, shape, position FROM nodes"
@@ -243,10 +241,14 @@ class SQLiteDocumentStore(KVDocumentStore):
                 (last,),
             ):
                 last = rows[-1][-1]
+                copied = [row for row in rows if live is None or live[row[8] - 1]]
+                # Only the shapes of these nodes: a shape can contain data of its node, such as an image.
+                for shape in {row[7] for row in copied} - numbers.keys():
+                    numbers[shape] = _shape_number(connection, bodies[shape])
                 connection.executemany(
                     "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, shape)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    ((*row[:7], shapes[row[7]]) for row in rows if live is None or live[row[8] - 1]),
+                    ((*row[:7], numbers[row[7]]) for row in copied),
                 )
             frames = source._kv.query("SELECT key, value FROM kv WHERE collection = ?", (FRAMES,))
             kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)

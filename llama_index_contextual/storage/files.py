@@ -205,7 +205,9 @@ def walk(directory: Path) -> Iterator[Path]:
 
 def xxh3(path: Path) -> str:
     """Return the xxh3 (128 bits) of a file in hexadecimal, to detect damage fast."""
-    return _digest(path, xxhash.xxh3_128())
+    digest = xxhash.xxh3_128()
+    _digest(path, digest)
+    return str(digest.hexdigest())
 
 
 def xxh3_of(data: bytes) -> str:
@@ -215,16 +217,24 @@ def xxh3_of(data: bytes) -> str:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal, to prove its content."""
-    return _digest(path, hashlib.sha256())
+    digest = hashlib.sha256()
+    _digest(path, digest)
+    return digest.hexdigest()
 
 
 def describe(path: Path) -> dict[str, Any]:
     """Return the size and the checksums of a file, as manifests contain them."""
-    return {"bytes": path.stat().st_size, "xxh3": xxh3(path), "sha256": sha256(path)}
+    fast, strong = xxhash.xxh3_128(), hashlib.sha256()
+    size = _digest(path, fast, strong)
+    return {"bytes": size, "xxh3": fast.hexdigest(), "sha256": strong.hexdigest()}
 
 
-def _digest(path: Path, digest: Any) -> str:
+def _digest(path: Path, *digests: Any) -> int:
+    """Add the content of a file to digests, and return its size."""
+    size = 0
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):
-            digest.update(block)
-    return str(digest.hexdigest())
+            size += len(block)
+            for digest in digests:
+                digest.update(block)
+    return size

@@ -62,7 +62,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
         remove_scratch(project_dir)
         for name in others:
             remove_version(project_dir, name)
-        remove_unused_parts(project_dir)
+        remove_unused_parts(project_dir, required=True)
         forget_chunks(project_dir, live.name, is_remote=live.is_remote)
         # Even if nothing was removed: an earlier run may have been interrupted before it synced.
         for directory in filter(Path.is_dir, (project_dir / VERSIONS, project_dir / PARTS)):

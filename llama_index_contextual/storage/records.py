@@ -60,11 +60,11 @@ class RecordIndex:
         ]
 
     def _by(self, key_of: Callable[[DocumentRecord], str | None]) -> Mapping[str, Sequence[int]]:
-        numbers: dict[str, tuple[int, ...]] = {}
+        numbers: dict[str, list[int]] = {}
         for number, record in enumerate(self.records):
             key = key_of(record)
             if key is not None:
-                numbers[key] = (*numbers.get(key, ()), number)
+                numbers.setdefault(key, []).append(number)
         return numbers
 
 

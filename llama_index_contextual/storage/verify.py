@@ -17,12 +17,7 @@ from pathlib import Path, PurePosixPath
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import BackendError, CorruptVersionError, FormatError, LedgerError, ProjectError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.check import (
-    check_contents,
-    part_directory,
-    read_manifest,
-    read_part,
-)
+from llama_index_contextual.storage.check import is_damage, part_directory, read_manifest
 from llama_index_contextual.storage.current import (
     CURRENT,
     VERSIONS,
@@ -37,10 +32,16 @@ from llama_index_contextual.storage.current import (
 from llama_index_contextual.storage.engine import COLLECTION_FILE
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import salvage
-from llama_index_contextual.storage.manifest import PART_MANIFEST, PARTS, PartEntry, PartManifest
+from llama_index_contextual.storage.manifest import PARTS, PartEntry
 from llama_index_contextual.storage.project_file import ledger_identity, record_ledger, write_lock
 from llama_index_contextual.storage.remote_check import damaged_chunks, drop_leftover_chunks, leftover_chunks
-from llama_index_contextual.storage.salvage import DamagedVersion, records_of_part
+from llama_index_contextual.storage.salvage import (
+    Condition,
+    DamagedVersion,
+    inspect_files,
+    inspect_part,
+    records_of_part,
+)
 
 DAMAGED = ".damaged"
 LEFTOVER = "was left by an interrupted run"
@@ -103,12 +104,12 @@ def verify_project(project_dir: Path) -> VerifyReport:
         project_dir: Directory of the project.
     """
     names = version_names(project_dir)
-    damage = _damaged_versions(project_dir, names)
-    collection = _collection(project_dir, names, damage)
-    sound = [name for name in names if name not in damage]
+    checked = _check_versions(project_dir, names)
+    collection = _collection(project_dir, names, checked)
+    sound = [name for name in names if name not in checked.faults]
     problems = [
         *_current(project_dir, sound),
-        *_versions(project_dir, sound, damage),
+        *_versions(project_dir, sound, checked),
         *_ledger(project_dir),
         *collection,
         *_leftovers(project_dir),
@@ -129,11 +130,11 @@ def repair_project(project_dir: Path) -> VerifyReport:
     with write_lock(project_dir):
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
-        damage = _damaged_versions(project_dir, names)
-        damage |= damaged_chunks(project_dir, [name for name in names if name not in damage])
+        checked = _check_versions(project_dir, names)
+        _check_chunks(project_dir, names, checked)
         drop_leftover_chunks(project_dir, names)
-        for name, error in damage.items():
-            if live not in (None, name) and not isinstance(error, FormatError):
+        for name, faults in checked.faults.items():
+            if live not in (None, name) and any(map(is_damage, faults)):
                 remove_version(project_dir, name)
         remove_unused_parts(project_dir)
         _repair_ledger(project_dir)
@@ -221,41 +222,62 @@ def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
         yield Problem(CURRENT, f"names {live}, which does not exist", remedy)
 
 
-def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exception]:
-    """Return the error of each damaged version; a part that several versions share is read once."""
-    damage: dict[str, Exception] = {}
-    parts: dict[PartEntry, Exception | None] = {}
+@dataclass
+class _Checked:
+    """Result of comparing versions with their checksums.
+
+    Attributes:
+        faults: The errors of each damaged version.
+        conditions: The condition of the parts of each version.
+        parts: The condition of each part, by its entry.
+    """
+
+    faults: dict[str, list[Exception]] = field(default_factory=dict)
+    conditions: dict[str, list[Condition]] = field(default_factory=dict)
+    parts: dict[PartEntry, Condition] = field(default_factory=dict)
+
+    def documents(self, project_dir: Path) -> dict[str, tuple[str, ...]]:
+        """Return the ids of the documents of each damaged part, by its name; none if they cannot be read."""
+        return {
+            entry.name: tuple(
+                record.doc_id for record in records_of_part(project_dir / PARTS / entry.name, condition)[0]
+            )
+            for entry, condition in self.parts.items()
+            if condition.faults
+        }
+
+
+def _check_versions(project_dir: Path, names: Sequence[str]) -> _Checked:
+    """Compare the files of versions with their checksums; a part that several versions share is read once."""
+    checked = _Checked()
     for name in names:
         directory = version_directory(project_dir, name)
+        conditions = checked.conditions[name] = []
+        faults: list[Exception] = []
         try:
             manifest = read_manifest(directory)
-            check_contents(directory, manifest.files, "sha256")
+            if manifest.files:
+                conditions.append(inspect_files(directory, manifest.files))
             for entry in manifest.parts:
                 part = replace(entry, gone=())
-                if part not in parts:
-                    parts[part] = _damage_of_part(part_directory(directory, entry.name), part)
-                if (error := parts[part]) is not None:
-                    raise error
-        except (CorruptVersionError, FormatError, OSError) as error:
-            # A writer may have removed an old version in the meantime.
-            if directory.is_dir() or name == live_if_sound(project_dir):
-                damage[name] = error
-    return damage
+                if part not in checked.parts:
+                    place = part_directory(directory, entry.name)
+                    checked.parts[part] = inspect_part(place, part, manifest.dimensions)
+                conditions.append(checked.parts[part])
+            faults += [fault for condition in conditions for fault in condition.faults]
+        except (CorruptVersionError, FormatError) as error:
+            faults.append(error)
+        # A writer may have removed an old version in the meantime.
+        if faults and (directory.is_dir() or name == live_if_sound(project_dir)):
+            checked.faults[name] = faults
+    return checked
 
 
-def _damage_of_part(directory: Path, entry: PartEntry) -> Exception | None:
-    try:
-        check_contents(directory, read_part(directory, entry).files, "sha256")
-    except (CorruptVersionError, FormatError, OSError) as error:
-        return error
-    return None
-
-
-def _collection(project_dir: Path, names: Sequence[str], damage: dict[str, Exception]) -> list[Problem]:
-    """Add the versions with damaged chunks in an engine to `damage`, and return the other problems of the engine."""
+def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
+    """Add the versions with damaged chunks in an engine to `checked`, and return the other problems of the engine."""
     verify = _command(project_dir, "verify")
     try:
-        damage |= damaged_chunks(project_dir, [name for name in names if name not in damage])
+        _check_chunks(project_dir, names, checked)
         left = leftover_chunks(project_dir, names)
     except BackendError as error:
         return [Problem(COLLECTION_FILE, f"could not be checked: {_fault(error, COLLECTION_FILE)}", verify)]
@@ -267,36 +289,53 @@ def _collection(project_dir: Path, names: Sequence[str], damage: dict[str, Excep
     return [Problem(COLLECTION_FILE, message, _command(project_dir, "verify", "--repair"), harmless=True)]
 
 
-def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exception]) -> Iterator[Problem]:
+def _check_chunks(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
+    """Add the versions with damaged chunks in an engine."""
+    for name, error in damaged_chunks(project_dir, [name for name in names if name not in checked.faults]).items():
+        checked.faults[name] = [error]
+
+
+def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
-    for name, error in damage.items():
-        file = getattr(error, "file", None) or f"{VERSIONS}/{name}"
-        fault = _fault(error, file)
+    documents_of = checked.documents(project_dir)
+    for name, faults in checked.faults.items():
         is_old = live not in (None, name)
-        documents = _documents_of_part(project_dir, file)
-        fault += _list(documents)
-        if isinstance(error, FormatError):
-            problem = Problem(file, fault, _UPGRADE, harmless=is_old)
-        elif is_old:
-            remedy = _command(project_dir, "verify", "--repair")
-            problem = Problem(file, fault, remedy, harmless=True, documents=documents)
-        else:
-            lost, remedy = _restoration(project_dir, name, sound, is_live=name == live)
-            problem = Problem(file, fault + lost, remedy, documents=documents)
-        # A part may belong to several versions: the live one decides.
-        if file not in problems or not problem.harmless:
-            problems[file] = problem
+        lost, remedy = "", _command(project_dir, "verify", "--repair")
+        if any(isinstance(error, FormatError) for error in faults):
+            remedy = _UPGRADE
+        elif not is_old:
+            lost, remedy = _restoration(project_dir, name, sound, checked, is_live=name == live)
+        listed: set[str] = set()
+        for error in faults:
+            file = getattr(error, "file", None) or f"{VERSIONS}/{name}"
+            part = next(iter(PurePosixPath(file).parts[1:]), "")
+            documents = documents_of.get(part, ())
+            fault = _fault(error, file)
+            if part not in listed:  # several files of a part belong to the same documents
+                fault += _list(documents)
+                listed.add(part)
+            problem = Problem(file, fault + lost, remedy, harmless=is_old, documents=documents)
+            lost = ""
+            # A part may belong to several versions: the live one decides.
+            if file not in problems or not problem.harmless:
+                problems[file] = problem
     yield from problems.values()
 
 
-def _restoration(project_dir: Path, name: str, sound: Sequence[str], *, is_live: bool) -> tuple[str, str]:
+def _restoration(
+    project_dir: Path, name: str, sound: Sequence[str], checked: _Checked, *, is_live: bool
+) -> tuple[str, str]:
     """Return which documents of a damaged version are lost, and the command that restores most of them."""
     previous = _command(project_dir, "rollback", f"--to {sound[-1]}") if sound else None
     anew = _command(project_dir, "ingest", "PATHS", "--replace")
+    if not all(map(is_damage, checked.faults[name])):
+        return "", _command(project_dir, "verify")
     try:
-        version = DamagedVersion(version_directory(project_dir, name))
-    except (CorruptVersionError, FormatError, OSError):  # the manifest of the version is damaged
+        version = DamagedVersion(version_directory(project_dir, name), checked.conditions[name])
+    except BackendError:  # reported with the engine
+        return "", _command(project_dir, "verify")
+    except (CorruptVersionError, FormatError):  # the manifest of the version is damaged
         return "", previous or anew
     with closing(version):
         number = len(version.lost) + version.unnamed
@@ -306,19 +345,6 @@ def _restoration(project_dir: Path, name: str, sound: Sequence[str], *, is_live:
         if is_live and previous is None and (len(version.records) or version.originals):
             return lost, _command(project_dir, "rebuild", "--allow-loss")
         return lost, previous or anew
-
-
-def _documents_of_part(project_dir: Path, file: str) -> tuple[str, ...]:
-    """Return the ids of the documents of a damaged part; none if they cannot be read, or it is no part."""
-    place = PurePosixPath(file)
-    if place.parts[0] != PARTS or len(place.parts) < 3:
-        return ()
-    directory = project_dir / PARTS / place.parts[1]
-    try:
-        manifest = PartManifest.from_json(files.read(directory / PART_MANIFEST), file=PART_MANIFEST)
-        return tuple(record.doc_id for record in records_of_part(directory, manifest.files))
-    except (CorruptVersionError, FormatError, OSError):
-        return ()
 
 
 def _list(documents: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import pytest
 from typer.testing import CliRunner
 
 from llama_index_contextual.errors import ContextualError, CorruptVersionError, FormatError, ProjectError
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import CURRENT, read_current, version_directory
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.headers import check_faiss, check_npy
-from llama_index_contextual.storage.manifest import MANIFEST, Manifest
+from llama_index_contextual.storage.manifest import MANIFEST, PART_MANIFEST, Manifest
 from llama_index_contextual.storage.project_file import PROJECT_FILE, read_config
 from llama_index_contextual.storage.verify import verify_project
 from llama_index_contextual.storage.version import OpenVersion
@@ -293,8 +296,22 @@ def test_a_numpy_header_with_a_false_size_is_refused(tmp_path: Path, header: byt
 def test_files_of_a_newer_release_are_refused_with_a_message(copy: Path, name: str, known: int) -> None:
     path = copy / name
     path.write_text(path.read_text("utf-8").replace(f'"format_version": {known}', f'"format_version": {known + 1}'))
+    if path.name == PART_MANIFEST:  # a version names it by its checksum
+        directory = version_directory(copy, LIVE)
+        manifest = read_manifest(directory)
+        (entry,) = manifest.parts
+        manifest = replace(manifest, parts=[replace(entry, xxh3=files.xxh3(path))])
+        (directory / MANIFEST).write_bytes(manifest.to_json())
     with pytest.raises(FormatError, match=f"has format {known + 1}, this release reads up to {known}: upgrade llama-"):
         load(copy.parent.parent).retrieve("alpha")
+
+
+def test_a_changed_digit_of_the_format_of_a_part_is_damage(copy: Path) -> None:
+    path = part_of(copy, LIVE) / PART_MANIFEST
+    path.write_text(path.read_text("utf-8").replace('"format_version": 3', '"format_version": 7'))
+    with pytest.raises(CorruptVersionError, match=r"part.json has changed since it was published"):
+        load(copy.parent.parent).retrieve("alpha")
+    assert set(load(copy.parent.parent).rebuild().rebuilt) == {"doc0", "doc1", "doc2"}
 
 
 @pytest.mark.parametrize(

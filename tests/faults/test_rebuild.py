@@ -15,6 +15,7 @@ from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo,
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
@@ -176,6 +177,75 @@ def test_damage_of_several_parts_is_undone_at_once(sound: Path, tmp_path: Path) 
     report = load(case.root).rebuild()
     assert set(report.rebuilt) == {doc_id for ids in PARTS.values() for doc_id in ids}
     assert case.answers() == before
+
+
+@pytest.mark.parametrize("kind", ["bit 0", "truncated", "removed"])
+def test_a_damaged_manifest_of_a_merged_part_loses_nothing(kind: str, tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create(NAME, CONFIG, llm=ScriptedLLM(), embed_model=CountingEmbedding())
+    for number in range(MAX_SMALL_PARTS + 2):
+        project.ingest([Document(id_=f"doc{number}", text=f"Pump number {number}.")])
+    before = answers(project)
+    merged = project._live.current().parts[0].part
+    path = merged.directory / PART_MANIFEST
+    assert b"merged_from" in path.read_bytes()
+    damage(path, kind, path, random.Random(4))
+    report = load(tmp_path).rebuild()
+    assert set(report.rebuilt) == {record.doc_id for record in merged.records}
+    assert answers(load(tmp_path)) == before
+
+
+def spoil_manifest_and(case: Case, *names: str, kind: str = "bit 0", part: str = "p000001") -> None:
+    for name in (PART_MANIFEST, *names):
+        path = case.directory / "parts" / part / name
+        damage(path, kind if name == PART_MANIFEST else "bit 0", path, random.Random(5))
+
+
+def test_files_are_restored_although_the_manifest_of_their_part_is_damaged_too(sound: Path, tmp_path: Path) -> None:
+    before = answers(load(sound / "root"))
+    case = Case(sound, tmp_path)
+    spoil_manifest_and(case, "bm25/counts.npy", part="p000003")
+    faults = {problem.file: problem for problem in load(case.root).verify().problems if not problem.harmless}
+    assert list(faults) == ["parts/p000003/part.json", "parts/p000003/bm25/counts.npy"]
+    assert faults["parts/p000003/part.json"].documents == PARTS["p000003"]
+    project = load(case.root)
+    assert set(project.rebuild().rebuilt) == set(PARTS["p000003"])
+    assert calls(project) == ([], [])
+    assert case.answers() == before
+
+
+@pytest.mark.parametrize(("name", "kind"), [(DOCSTORE, "bit 0"), (DOCSTORE, "removed"), (RECORDS, "bit 0")])
+def test_without_checksums_documents_are_read_from_their_unchanged_files(
+    name: str, kind: str, sound: Path, tmp_path: Path
+) -> None:
+    before = answers(load(sound / "root"))
+    case = Case(sound, tmp_path)
+    spoil_manifest_and(case, name, kind=kind)
+    assert set(load(case.root).rebuild().rebuilt) == set(PARTS["p000001"])
+    assert case.answers() == before
+
+
+def test_a_document_whose_id_may_be_damaged_is_not_restored(sound: Path, tmp_path: Path) -> None:
+    case = Case(sound, tmp_path)
+    part = case.directory / "parts" / "p000001"
+    spoil_manifest_and(case, DOCSTORE, kind="removed")
+    content = (part / RECORDS).read_bytes()
+    (part / RECORDS).write_bytes(content.replace(b"reports/03.md", b"reports/93.md", 1))
+    with pytest.raises(CorruptVersionError, match=r"1 document cannot be restored: reports/93.md \(its id cannot be"):
+        load(case.root).rebuild()
+
+
+def test_a_part_of_another_project_is_not_taken_for_a_damaged_one(sound: Path, tmp_path: Path) -> None:
+    case = Case(sound, tmp_path)
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "other.md").write_text("Another report.", encoding="utf-8")
+    other = ProjectManager(tmp_path).create("other", CONFIG, llm=ScriptedLLM(), embed_model=CountingEmbedding())
+    other.ingest([folder])
+    part = case.directory / "parts" / "p000001"
+    shutil.rmtree(part)
+    shutil.copytree(other.directory / "parts" / "p000001", part)
+    with pytest.raises(CorruptVersionError, match="11 documents cannot be restored: 11 more"):
+        load(case.root).rebuild()
 
 
 def spoil_documents_without_files(case: Case) -> None:

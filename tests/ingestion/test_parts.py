@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -9,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import Document, ImageNode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.ingestion import builder
 from llama_index_contextual.ingestion.builder import merges
 from llama_index_contextual.project.manager import ProjectManager
@@ -266,6 +268,90 @@ def test_forgetting_leaves_no_trace_of_removed_documents(tmp_path: Path) -> None
     assert project.retrieve("pump").results
     assert [path for path in files.walk(project.directory) if b"Quincunx" in path.read_bytes()] == []
     assert project.verify().sound
+
+
+def test_forgetting_leaves_no_trace_of_what_nodes_have_in_common(tmp_path: Path) -> None:
+    project = create(tmp_path, "p")
+    source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="secret")}
+    node = ImageNode(id_="n", text="A pump.", image="Quincunx", relationships=source)
+    project.ingest([*map(document, range(20)), node])
+    assert any(b"Quincunx" in path.read_bytes() for path in files.walk(project.directory / "parts"))
+    project.remove("secret", forget=True)
+    assert [path for path in files.walk(project.directory) if b"Quincunx" in path.read_bytes()] == []
+    assert len(project.chunks("doc003")) > 0
+
+
+@pytest.mark.parametrize("name", ["default__vector_store.faiss", "bm25/counts.npy", "documents.json"])
+def test_nothing_is_forgotten_while_the_live_version_is_damaged(name: str, tmp_path: Path) -> None:
+    project = create(tmp_path, "p")
+    project.ingest([document(1)])
+    project.ingest([document(2)])
+    path = project.directory / "parts" / "p000002" / name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    for dry_run in (True, False):
+        with pytest.raises(CorruptVersionError, match=name):
+            ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding()).forget(dry_run=dry_run)
+    assert [version.name for version in project.versions()] == ["v000001", "v000002"]
+    assert project.rollback() == "v000001"
+
+
+def test_other_files_next_to_the_parts_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = create(tmp_path, "p", keep_versions=2)
+    parts = project.directory / "parts"
+    real = files.system.rename
+
+    def rename(source: Path, target: Path) -> None:
+        real(source, target)
+        (parts / ".DS_Store").write_bytes(b"a file manager wrote this")
+
+    monkeypatch.setattr(files.system, "rename", rename)
+    for number in range(4):
+        project.ingest([document(number)], replace=True)
+    assert {path.name for path in parts.iterdir()} == {".DS_Store", "p000003", "p000004"}
+    assert project.verify().problems == []
+
+
+def test_a_part_that_another_process_has_open_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = create(tmp_path, "p", keep_versions=2)
+    real = files.system.remove_tree
+
+    def remove_tree(path: Path) -> None:
+        if path.parent.name == "parts":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.system, "remove_tree", remove_tree)
+        for number in range(4):
+            assert project.ingest([document(number)], replace=True).version == f"v{number + 1:06d}"
+        with pytest.raises(OSError, match=os.strerror(errno.EBUSY)):  # it still has the text of removed documents
+            project.forget()
+    project.ingest([document(5)], replace=True)
+    assert {path.name for path in (project.directory / "parts").iterdir()} == {"p000004", "p000005"}
+
+
+def test_a_document_that_cannot_be_read_any_more_is_kept_although_parts_are_merged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    project = create(tmp_path / "root", "p")
+    paths = [folder / f"{number}.txt" for number in range(2 * builder.MAX_SMALL_PARTS)]
+    with monkeypatch.context() as patch:
+        patch.setattr(builder, "MAX_SMALL_PARTS", 99)
+        for number, path in enumerate(paths):
+            path.write_text(f"Pump {number} runs.", encoding="utf-8")
+            project.ingest([path])
+    monkeypatch.setattr(builder, "_GROWTH", 0)  # only two parts are merged at a time
+    unreadable = paths[-3:]
+    for number, path in enumerate(unreadable):
+        path.write_bytes(b"\xff\xfe\x00" + bytes(number))
+    paths[0].unlink()
+    report = project.sync(folder)
+    assert report.removed == ("0.txt",)
+    assert {skipped.path for skipped in report.skipped} == {str(path) for path in unreadable}
+    kept = {record.doc_id: project.read(record.doc_id) for record in project.documents()}
+    assert kept == {path.name: f"Pump {number} runs." for number, path in enumerate(paths) if number}
 
 
 def test_a_node_id_of_a_document_in_another_part_is_refused_and_that_of_a_gone_one_is_free(tmp_path: Path) -> None:

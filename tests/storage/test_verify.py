@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import json
+import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_index.core.schema import Document
@@ -51,9 +56,15 @@ def test_a_damaged_live_version_is_repaired_by_rebuild_rollback_or_ingest(publis
     flip(part / "docstore.sqlite")
     report = published.verify()
     assert not report.sound
-    assert set(found(report)) == {"parts/p000001/docstore.sqlite"}  # of both versions
+    # The first part belongs to both versions, the second one to the version that is not live.
+    assert [(problem.file, problem.harmless) for problem in report.problems] == [
+        ("parts/p000001/docstore.sqlite", False),
+        ("parts/p000002/docstore.sqlite", True),
+    ]
     assert " rebuild reports " in found(report)["parts/p000001/docstore.sqlite"]
     (part / "documents.json").unlink()
+    assert " rebuild reports " in found(published.verify())["parts/p000001/docstore.sqlite"]
+    (part / "docstore.sqlite").unlink()
     assert "ingest reports PATHS --replace" in found(published.verify())["parts/p000001/docstore.sqlite"]
 
 
@@ -97,6 +108,21 @@ def test_a_damaged_or_missing_current_file_is_repaired_by_rollback_to(
     published.rollback("v000001")
     assert published.verify().sound
     assert published.retrieve("pump").results
+
+
+def test_a_defective_disk_at_the_current_file_is_damage(published: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.open
+
+    def open_(path: Path, *rest: Any, **options: Any) -> Any:
+        if Path(path).name == "CURRENT" and rest[0] == "rb":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", open_)
+        (problem,) = published.verify().problems
+        assert (problem.file, problem.message) == ("CURRENT", f"cannot be read ({os.strerror(errno.EIO)})")
+        assert " rollback reports --to v000001 " in problem.remedy
 
 
 def test_a_damaged_ledger_is_found(published: Project) -> None:
@@ -173,9 +199,63 @@ def test_a_damaged_part_names_its_documents_if_they_can_be_read(published: Proje
     assert problem.documents == ("reports/manual.txt", "reports/quarter.md")
     assert problem.message.endswith("; it belongs to 2 documents: reports/manual.txt, reports/quarter.md")
     flip(part / "docstore.sqlite")
-    assert [problem.documents for problem in published.verify().problems] == [problem.documents]
-    flip(part / "documents.json")
-    assert [problem.documents for problem in published.verify().problems] == [()]
+    assert {problem.documents for problem in published.verify().problems} == {problem.documents}
+    (part / "documents.json").unlink()
+    (part / "docstore.sqlite").write_bytes(b"nonsense")
+    assert {problem.documents for problem in published.verify().problems} == {()}
+
+
+def test_every_damaged_file_is_named_and_each_file_is_read_once(
+    published: Project, part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.ingest([Document(id_="note", text="A note.")])
+    damaged = ["bm25/counts.npy", "docstore.sqlite", "documents.json"]
+    for name in damaged:
+        flip(part / name)
+    for name in ("docstore.sqlite", "documents.json"):
+        (part.with_name("p000002") / name).unlink()
+    read: list[Path] = []
+    real = files.sha256
+    monkeypatch.setattr(files, "sha256", lambda path: read.append(path) or real(path))
+    report = published.verify()
+    assert sorted(found(report)) == [
+        *(f"parts/p000001/{name}" for name in damaged),
+        "parts/p000002/docstore.sqlite",
+        "parts/p000002/documents.json",
+    ]
+    assert len(read) == len(set(read)) > len(damaged)
+    listed = [problem.file for problem in report.problems if "; it belongs to " in problem.message]
+    assert listed == ["parts/p000001/bm25/counts.npy"]  # nothing of the other part can be read
+
+
+@pytest.mark.parametrize(
+    "name", ["versions/v000001/manifest.json", "parts/p000001/part.json", "parts/p000001/bm25/counts.npy"]
+)
+def test_a_repair_keeps_a_version_whose_files_cannot_be_read_now(
+    name: str, published: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published.ingest([Document(id_="note", text="A note.")], replace=True)
+    path = published.directory / name
+
+    def fail(error: int) -> None:
+        def reading(read: Callable[[Path], object]) -> Callable[[Path], object]:
+            def of(file: Path) -> object:
+                if file == path:
+                    raise OSError(error, os.strerror(error), str(file))
+                return read(file)
+
+            return of
+
+        monkeypatch.undo()
+        for function in ("read", "sha256"):
+            monkeypatch.setattr(files, function, reading(getattr(files, function)))
+
+    fail(errno.EMFILE)
+    (problem,) = published.verify(repair=True).problems
+    assert (problem.file, problem.harmless) == (name, True)
+    assert problem.message.startswith(f"cannot be read ({os.strerror(errno.EMFILE)})")
+    fail(errno.EIO)  # a defective disk
+    assert published.verify(repair=True) == VerifyReport(["v000002"], [])
 
 
 def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, version: Path, part: Path) -> None:
