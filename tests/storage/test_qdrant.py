@@ -177,7 +177,7 @@ def test_nodes_are_returned_as_they_were_stored(engine: Engine) -> None:
 def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) -> None:
     engine.write([chunk("a", 1)], 2)
     again = QdrantEngine(engine.collection)
-    with pytest.raises(ConfigurationError, match="has vectors with 2 dimensions, .* 3 dimensions: set backend to"):
+    with pytest.raises(ConfigurationError, match=r"has vectors with 2 dimensions, .* 3 dimensions: set backend to"):
         again.write([chunk("b", 2, vector=np.ones(3, dtype=np.float32))], 3)
 
 
@@ -465,7 +465,7 @@ def test_a_collection_that_is_gone_is_an_error_and_no_empty_answer(
     server.client.delete_collection(name)
     fresh = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
     for reader in (project, fresh):
-        with pytest.raises(CorruptVersionError, match="There is no collection .*`rebuild` reads the documents again"):
+        with pytest.raises(CorruptVersionError, match=r"There is no collection .*`rebuild` reads the documents again"):
             reader.retrieve("pump", mode=mode)
     assert not project.verify().sound
     with pytest.raises(CorruptVersionError, match="has 1 chunk of the new version instead of 6, so it is not pub"):
