@@ -384,7 +384,7 @@ class RemotePartWriter:
             raise missing(lost[0])
         sample = np.asarray([found[node_id] for node_id, _ in keys], dtype=np.float32)
         save_sample(self.directory, sample)
-        return sample.shape[1]
+        return int(sample.shape[1])
 
 
 def _has_chunk_terms(source: LivePart) -> bool:

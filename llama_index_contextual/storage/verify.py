@@ -256,14 +256,14 @@ def _collection(project_dir: Path, names: Sequence[str], damage: dict[str, Excep
     verify = _command(project_dir, "verify")
     try:
         damage |= damaged_chunks(project_dir, [name for name in names if name not in damage])
-        left = leftover_chunks(project_dir, names)
+        left = leftover_chunks(project_dir)
     except BackendError as error:
         return [Problem(COLLECTION_FILE, f"could not be checked: {_fault(error, COLLECTION_FILE)}", verify)]
     except ProjectError as error:
         return [Problem(COLLECTION_FILE, _fault(error, COLLECTION_FILE), verify)]
     if not left:
         return []
-    message = f"names a collection with {pluralize(left, 'chunk')} that {LEFTOVER.removeprefix('was ')}"
+    message = f"names a collection with {pluralize(left, 'chunk')} {LEFTOVER.removeprefix('was ')}"
     return [Problem(COLLECTION_FILE, message, _command(project_dir, "verify", "--repair"), harmless=True)]
 
 

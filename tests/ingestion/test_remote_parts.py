@@ -120,7 +120,7 @@ def test_a_failed_run_leaves_points_that_nobody_sees_and_the_next_run_drops(
     assert everything(project) == 9
     (problem,) = project.verify().problems
     assert problem.harmless
-    assert "3 chunks" in problem.message
+    assert problem.message == "names a collection with 3 chunks left by an interrupted run"
     assert project.verify(repair=True).problems == []
     assert everything(project) == 6
     project.ingest(documents("two", 3))
@@ -213,6 +213,26 @@ def test_a_version_that_lacks_chunks_is_not_published(project: Project) -> None:
     assert [version.name for version in project.versions()] == ["v000001"]
     assert project.ingest(documents("two"), replace=True).version == "v000002"
     assert project.verify(repair=True).sound
+
+
+def test_a_version_that_a_writer_removes_during_a_check_is_not_damaged(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.update_config(keep_versions=2)
+    project.ingest(documents("one"))
+    project.ingest(documents("two"))
+    count = qdrant.QdrantEngine.count
+
+    def counted_late(self: Any, view: View) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(qdrant.QdrantEngine, "count", count)
+            if len(project.versions()) == 2 and view.version == 1:
+                project.ingest(documents("three"))
+        return count(self, view)
+
+    monkeypatch.setattr(qdrant.QdrantEngine, "count", counted_late)
+    assert project.verify().problems == []
+    assert [version.name for version in project.versions()] == ["v000002", "v000003"]
 
 
 def test_parts_whose_chunks_are_lost_are_not_merged(project: Project) -> None:
