@@ -535,6 +535,8 @@ def _unwrapped(send: Callable[[], T]) -> T:
         source = getattr(error, "source", error)
         if type(source).__name__.endswith("Timeout"):
             raise TimeoutError(f"{type(source).__name__} after {_TIMEOUT} seconds") from error
+        if type(source).__name__ in ("WriteError", "CloseError"):
+            raise ConnectionError(f"{type(source).__name__}: {source}") from error
         if source is not error:
             raise source from error
         raise

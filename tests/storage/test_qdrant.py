@@ -535,3 +535,51 @@ def test_a_server_that_stops_after_the_switch_does_not_make_a_published_version_
     assert "Version v000002 is published" in caplog.text
     server.fault = None
     assert len(project.retrieve("pump", top_k=50)) == 6
+
+
+def test_a_rebuild_restores_a_collection_that_is_gone(server: QdrantServer, tmp_path: Path) -> None:
+    folder = tmp_path / "größe"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"合同 {number}.md").write_text(f"# Note {number}\n\nThe pump {number}.", encoding="utf-8")
+    project = on(server, tmp_path)
+    project.ingest(folder)
+    (name,) = server.indexes
+    server.client.delete_collection(name)
+    assert project.rebuild().lost == ()
+    assert len(project.retrieve("pump", top_k=50)) == 3
+    assert project.verify(repair=True).sound
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_server_that_never_answers_is_given_up(
+    server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qdrant, "_TIMEOUT", 1)
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    ended = threading.Event()
+    server.fault = lambda *_: ended.wait()
+    try:
+        with pytest.raises(BackendError, match=r"does not answer \(TimeoutError\): start it"):
+            project.retrieve("pump")
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("name", ["ReadError", "WriteError", "CloseError", "ConnectError", "RemoteProtocolError"])
+@pytest.mark.usefixtures("_impatient")
+def test_a_connection_that_breaks_is_made_again(name: str) -> None:
+    import httpx
+    from qdrant_client.http.exceptions import ResponseHandlingException
+
+    attempts = []
+
+    def send(_: Any) -> str:
+        attempts.append(name)
+        if len(attempts) == 1:
+            raise ResponseHandlingException(getattr(httpx, name)("Broken pipe"))
+        return "answer"
+
+    engine: Any = QdrantEngine(Collection("qdrant", qdrant.MEMORY, "c"))
+    assert engine._call(send) == "answer"
