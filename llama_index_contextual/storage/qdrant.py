@@ -256,8 +256,8 @@ class QdrantEngine(Engine):
     def settle(self) -> bool:
         """Wait at most ten minutes until the indexes contain what was written, and return whether they do."""
         until = time.monotonic() + _SETTLING
-        while self._call(lambda client: client.get_collection(self._name)).status != "green":
-            if time.monotonic() > until:
+        while (status := self._call(lambda client: client.get_collection(self._name)).status) != "green":
+            if status == "red" or time.monotonic() > until:  # red: the server could not build them
                 return False
             time.sleep(_POLL)
         return True

@@ -9,6 +9,7 @@ sample.npy              in a part: some of its vectors, evenly spaced, for the m
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -222,7 +223,9 @@ class RemoteVersionStore(VersionDocumentStore):
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
         """Write the chunks to a file and sync it."""
         copy = SQLiteDocumentStore()
-        copy.add_documents(list(self.iterate()))
+        nodes = self.iterate()
+        while block := list(itertools.islice(nodes, _BLOCK)):
+            copy.add_documents(block)
         for part in self.parts:
             for record in part.records:
                 if (frame := part.part.docstore.get_extra(FRAMES, record.doc_id)) is not None:

@@ -235,8 +235,9 @@ async def test_an_interrupted_run_leaves_the_old_version_live(
     await project.aingest(folder / "file 0.md")
     before = project.info().version
     provider.clear_history()
+    loopback = f"127.0.0.1:{cluster.address.rpartition(':')[2]}"  # other addresses are out of bounds for tests
     with provider.hold():
-        run = asyncio.create_task(project.aingest(folder, executor="ray", address=cluster.address))
+        run = asyncio.create_task(project.aingest(folder, executor="ray", address=loopback))
         await asyncio.to_thread(provider.wait_in_flight, 1)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -583,3 +583,19 @@ def test_a_connection_that_breaks_is_made_again(name: str) -> None:
 
     engine: Any = QdrantEngine(Collection("qdrant", qdrant.MEMORY, "c"))
     assert engine._call(send) == "answer"
+
+
+def test_indexes_that_the_server_cannot_build_are_not_waited_for(
+    server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    assert open_engine(project.directory).settle()
+    answer = server.answer
+
+    def red(request: Request) -> tuple[int, Any]:
+        status, result = answer(request)
+        return status, result | {"status": "red"}
+
+    monkeypatch.setattr(server, "answer", red)
+    assert not open_engine(project.directory).settle()
