@@ -269,8 +269,9 @@ class RemotePartWriter:
         else:
             mean = self._send(dimensions, mean)
             if dimensions is not None:
-                sampled = set(sampled_rows(self.chunks).tolist())
-                save_sample(self.directory, np.array([row for at, row in enumerate(self._rows()) if at in sampled]))
+                wanted = dict.fromkeys(sampled_rows(self.chunks).tolist())
+                sample = [vector for row, vector in enumerate(self._rows()) if row in wanted]
+                save_sample(self.directory, np.array(sample))
         self._store.write_records([asdict(record) for record in self.records])
         self._store.write_values()
         write_copy_of_records(self.directory, self.records, self._store)

@@ -597,7 +597,7 @@ def _require_open(address: str) -> None:
         return  # "auto" or "local", or Ray says what is wrong with it
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_CONNECT).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise _unreachable(address, error) from error
 
 
