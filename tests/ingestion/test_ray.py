@@ -159,7 +159,8 @@ async def test_progress_is_returned_at_once_when_the_run_has_ended(monkeypatch: 
 
     assert await owner.run(run, []) == "report"
     # The report may arrive after any number of these.
-    assert [await owner.progress() for _ in range(3)] == [states[-1]] * 3
+    async with asyncio.timeout(60):
+        assert [await owner.progress() for _ in range(3)] == [states[-1]] * 3
 
 
 # ---- on a cluster ----------------------------------------------------------------------------------------------------
