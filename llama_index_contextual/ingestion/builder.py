@@ -36,6 +36,7 @@ from llama_index_contextual.storage.current import (
     version_directory,
 )
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.engine import delete_unused_collection
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.manifest import (
     BM25_DIRECTORY,
@@ -220,7 +221,7 @@ class VersionBuilder:
         directory = publish.next_part(self.project_dir, self._name)
         if self._remote is None:
             return PartWriter(directory, self.config)
-        return self._remote.writer(directory, [*self._kept(), *self._parts])
+        return self._remote.writer(directory, [*self._kept(), *self._parts], self._base)
 
     @property
     def documents(self) -> int:
@@ -347,6 +348,8 @@ class VersionBuilder:
         publish.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
             self._remote.published(parts, version_directory(self.project_dir, self._name), manifest.dimensions)
+        else:
+            delete_unused_collection(self.project_dir)
         return manifest
 
     def _merge_kept(self) -> None:

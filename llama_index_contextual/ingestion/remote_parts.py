@@ -7,6 +7,8 @@ reader sees them before the version is live. Parts are merged without the engine
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +18,9 @@ import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import BackendError, CorruptVersionError, Remedy
 from llama_index_contextual.retrievers.bm25 import (
     COUNTS_FILE,
     LexicalIndexBuilder,
@@ -49,9 +53,11 @@ from llama_index_contextual.storage.remote import (
     save_sample,
     tune,
 )
-from llama_index_contextual.storage.remote_docstore import RemoteDocumentStore
+from llama_index_contextual.storage.remote_docstore import RemoteDocumentStore, missing
 from llama_index_contextual.storage.salvage import DamagedVersion, write_copy_of_records
 from llama_index_contextual.storage.version import DocumentFrame, OpenVersion, store_frame
+
+logger = logging.getLogger(__name__)
 
 _SCRATCH = "chunks.sqlite"
 
@@ -71,15 +77,17 @@ class RemoteParts:
         self._config = config
         self._engine = engine
         self._version = number(version)
+        self._is_rebuilt = False
 
-    def writer(self, directory: Path, parts: Sequence[LivePart]) -> RemotePartWriter:
+    def writer(self, directory: Path, parts: Sequence[LivePart], dropped: Sequence[LivePart]) -> RemotePartWriter:
         """Return a writer of a part.
 
         Args:
             directory: Directory of the part.
             parts: The other parts of the version so far.
+            dropped: Parts that the version may still contain, if new content of their documents cannot be read.
         """
-        return RemotePartWriter(directory, self._config, self._engine, self._version, parts)
+        return RemotePartWriter(directory, self._config, self._engine, self._version, parts, dropped)
 
     def end(self, before: OpenVersion | None, kept: Sequence[LivePart], parts: Sequence[LivePart]) -> None:
         """Let the chunks die that the new version does not contain.
@@ -88,6 +96,9 @@ class RemoteParts:
             before: The previous version.
             kept: Its parts as far as the new version contains them.
             parts: The parts of the new version.
+
+        Raises:
+            CorruptVersionError: The engine has another number of chunks than the parts.
         """
         alive = {record.doc_id for part in kept for record in part.records}
         if before is None or not alive:
@@ -98,12 +109,37 @@ class RemoteParts:
             alive_keys = {key for part in parts for key in _keys_of(part)}
             strays = [key for key in self._engine.keys(View(self._version)) if key not in alive_keys]
             self._engine.end_chunks(strays, self._version)
+        self._is_rebuilt = not alive
+        expected, actual = sum(part.size for part in parts), self._engine.count(View(self._version))
+        if actual != expected:
+            raise CorruptVersionError(
+                f"The collection {self._engine.collection.name!r} at {self._engine.collection.url} has"
+                f" {pluralize(actual, 'chunk')} of the new version instead of {expected}, so it is not published",
+                name=self._project_dir.name,
+                remedy=Remedy(
+                    "call `rebuild`, which restores chunks that are missing",
+                    "run `llama-index-contextual rebuild {project}`, which restores chunks that are missing",
+                ),
+            )
 
     def published(self, parts: Sequence[LivePart], directory: Path, dimensions: int | None) -> None:
-        """Remove chunks that no version contains any more, and choose how to search the new version."""
-        drop_unused(self._project_dir, self._engine)
-        if dimensions is not None:
-            tune(self._project_dir, RemoteVectorStore(RemoteVersionStore(parts, directory), dimensions=dimensions))
+        """Remove chunks that no version contains any more, and choose how to search the new version, which is live."""
+        try:
+            drop_unused(self._project_dir, self._engine)
+            if dimensions is not None:
+                store = RemoteVersionStore(parts, directory)
+                tune(
+                    self._project_dir,
+                    RemoteVectorStore(store, dimensions=dimensions),
+                    is_rebuilt=self._is_rebuilt,
+                )
+        except BackendError as error:
+            logger.warning(
+                "Version %s is published, but chunks of removed versions are still in the collection; the next version"
+                " removes them. %s",
+                directory.name,
+                error,
+            )
 
 
 def _keys_of(part: LivePart) -> list[Key]:
@@ -137,6 +173,7 @@ class RemotePartWriter:
         engine: The engine.
         version: Number of the version.
         parts: The other parts of the version so far, which have numbers of terms and the mean length.
+        dropped: Parts that the version may still contain: their terms keep their numbers too.
 
     Attributes:
         records: Records of the documents that were added.
@@ -144,14 +181,20 @@ class RemotePartWriter:
     """
 
     def __init__(
-        self, directory: Path, config: ProjectConfig, engine: Engine, version: int, parts: Sequence[LivePart]
+        self,
+        directory: Path,
+        config: ProjectConfig,
+        engine: Engine,
+        version: int,
+        parts: Sequence[LivePart],
+        dropped: Sequence[LivePart],
     ) -> None:
         self.directory = directory
         self.chunks = 0
         self._config = config
         self._engine = engine
         self._version = version
-        self._parts = parts
+        self._parts, self._dropped = parts, dropped
         self.records: list[DocumentRecord] = []
         self._store = RemoteDocumentStore(directory / DOCSTORE, engine, access="build")
         self._scratch = SQLiteDocumentStore(directory / _SCRATCH)
@@ -220,14 +263,15 @@ class RemotePartWriter:
         if self._config.bm25:
             files.make_directory(self.directory / BM25_DIRECTORY)
         mean = next((mean for part in self._parts if (mean := RemotePart.of(part.part).mean_length)), None)
-        vectors = np.concatenate(self._vectors) if self._vectors else None
-        dimensions = None if vectors is None else vectors.shape[1]
+        dimensions = self._vectors[0].shape[1] if self._vectors else None
         if self._copied or not len(self._scratch):
             dimensions = self._finish_copy()
         else:
-            mean = self._send(vectors, mean)
-            if vectors is not None:
-                save_sample(self.directory, vectors[sampled_rows(len(vectors))])
+            mean = self._send(dimensions, mean)
+            if dimensions is not None:
+                wanted = dict.fromkeys(sampled_rows(self.chunks).tolist())
+                sample = [vector for row, vector in enumerate(self._rows()) if row in wanted]
+                save_sample(self.directory, np.array(sample))
         self._store.write_records([asdict(record) for record in self.records])
         self._store.write_values()
         write_copy_of_records(self.directory, self.records, self._store, merged_from)
@@ -252,7 +296,11 @@ class RemotePartWriter:
 
     # ---- new documents -----------------------------------------------------------------------------------------------
 
-    def _send(self, vectors: NDArray[np.float32] | None, mean: float | None) -> float:
+    def _rows(self) -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors of the chunks."""
+        return itertools.chain.from_iterable(self._vectors)
+
+    def _send(self, dimensions: int | None, mean: float | None) -> float:
         """Send the chunks to the engine, and return the mean length with which the weights were computed."""
         chunks_of = np.fromiter((record.chunks for record in self.records), dtype=np.int64)
         document_of = np.repeat(np.arange(len(chunks_of), dtype=np.int32), chunks_of)
@@ -262,13 +310,14 @@ class RemotePartWriter:
         mean = mean or float(lengths.mean()) or 1.0
         norms = length_norms(lengths, mean)
         weights = (counts.frequencies / (norms[counts.holders] + counts.frequencies)).astype(np.float32)
-        numbers = _term_numbers(counts.vocabulary, self._parts)
+        numbers = _term_numbers(counts.vocabulary, [*self._parts, *self._dropped])
         terms = np.repeat(numbers, np.diff(counts.pointers))
         order = np.argsort(counts.holders, kind="stable")
         starts = np.searchsorted(counts.holders[order], np.arange(self.chunks + 1))
 
         def stored() -> Iterator[StoredChunk]:
-            for row, node in enumerate(self._scratch.iterate()):
+            vectors = itertools.repeat(None) if dimensions is None else self._rows()
+            for row, (node, vector) in enumerate(zip(self._scratch.iterate(), vectors, strict=False)):
                 at = order[starts[row] : starts[row + 1]]
                 yield StoredChunk(
                     node=node,
@@ -279,10 +328,10 @@ class RemotePartWriter:
                     norm=float(norms[row]),
                     terms=terms[at],
                     weights=weights[at],
-                    vector=None if vectors is None else vectors[row],
+                    vector=vector,
                 )
 
-        self._engine.write(stored(), None if vectors is None else vectors.shape[1])
+        self._engine.write(stored(), dimensions)
         if self._config.bm25:
             entry_of = np.repeat(np.arange(np.count_nonzero(chunks_of)), chunks_of[chunks_of > 0])
             of_documents, squares, means = _by_document(counts, weights, entry_of)
@@ -332,10 +381,11 @@ class RemotePartWriter:
             return None
         keys = self._store.keys_of_rows(sampled_rows(self.chunks))
         found = self._engine.vectors(keys)
-        sample = np.asarray([found[node_id] for node_id, _ in keys if node_id in found], dtype=np.float32)
-        if len(sample):
-            save_sample(self.directory, sample)
-        return sample.shape[1] if len(sample) else None
+        if lost := [node_id for node_id, _ in keys if node_id not in found]:
+            raise missing(lost[0])
+        sample = np.asarray([found[node_id] for node_id, _ in keys], dtype=np.float32)
+        save_sample(self.directory, sample)
+        return int(sample.shape[1])
 
 
 def _has_chunk_terms(source: LivePart) -> bool:
@@ -344,7 +394,7 @@ def _has_chunk_terms(source: LivePart) -> bool:
 
 def _term_numbers(vocabulary: Mapping[str, int], parts: Sequence[LivePart]) -> NDArray[np.int32]:
     """Return the number of each term in the collection: the one that another part has given it, or a new one."""
-    known = [part_terms(part.part) for part in parts if part.part.has_lexical]
+    known = [part_terms(part) for part in dict.fromkeys(part.part for part in parts) if part.has_lexical]
     highest = max((int(statistics.numbers.max(initial=-1)) for _, statistics in known), default=-1)
     numbers = np.full(len(vocabulary), -1, dtype=np.int32)
     for at, term in enumerate(vocabulary):

@@ -17,6 +17,7 @@ from llama_index.core.schema import BaseNode
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.storage.facets import Condition
 
 NEVER = 2**31 - 1
@@ -113,7 +114,8 @@ class Collection:
 class Engine(ABC):
     """A collection of an engine.
 
-    Every method raises `BackendError` if the engine cannot be reached, after some attempts.
+    Every method raises `BackendError` if the engine cannot be reached, after some attempts. A search raises
+    `CorruptVersionError` if there is no collection; the other methods then find no chunks.
 
     Args:
         collection: Address and name of the collection.
@@ -136,8 +138,16 @@ class Engine(ABC):
         """Check that the engine answers and accepts the key."""
 
     @abstractmethod
+    def exists(self) -> bool:
+        """Return whether the collection exists."""
+
+    @abstractmethod
     def write(self, chunks: Iterable[StoredChunk], dimensions: int | None) -> None:
-        """Store chunks; the collection is created with the first ones. Storing a chunk again changes nothing."""
+        """Store chunks; the collection is created with the first ones. Storing a chunk again changes nothing.
+
+        Raises:
+            ConfigurationError: The vectors in the collection have another length.
+        """
 
     @abstractmethod
     def rank_vectors(self, view: View, vector: NDArray[np.float32], k: int) -> list[tuple[str, float]]:
@@ -190,6 +200,14 @@ class Engine(ABC):
     @abstractmethod
     def delete(self) -> None:
         """Remove the collection, if it exists."""
+
+
+def lost_collection(collection: Collection) -> CorruptVersionError:
+    """Return the error for a version with chunks whose collection does not exist."""
+    return CorruptVersionError(
+        f"There is no collection {collection.name!r} at {collection.url}: correct `backend_url` if it is on another"
+        f" server, or restore it from a backup. Without it, `rebuild` reads the documents again from their files."
+    )
 
 
 def point_id(node_id: str, born: int) -> str:

@@ -12,17 +12,30 @@ Another engine is a subclass of `Engine` in `storage/collection.py`, and a line 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ProjectError
+from llama_index_contextual.errors import BackendError, CorruptVersionError, FormatError, ProjectError
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.collection import Collection, Engine
-from llama_index_contextual.storage.current import current_name, directories, number, remove_version, version_names
+from llama_index_contextual.storage.current import (
+    current_name,
+    directories,
+    number,
+    remove_version,
+    version_directory,
+    version_names,
+)
+from llama_index_contextual.storage.project_file import read_config
+
+logger = logging.getLogger(__name__)
 
 COLLECTION_FILE = "collection.json"
 FILES = "files"
@@ -90,13 +103,25 @@ def open_engine(project_dir: Path) -> Engine:
     Raises:
         ProjectError: The project has none.
     """
-    collection = read_collection(project_dir)
-    if collection is None:
+    engine = _engine(project_dir)
+    if engine is None:
         raise ProjectError(
             f"{COLLECTION_FILE} of project {project_dir.name!r} is missing: restore it from a backup; without it, the"
             f" collection of the project cannot be found.",
             name=project_dir.name,
         )
+    return engine
+
+
+def _engine(project_dir: Path) -> Engine | None:
+    """Open the collection of a project, or return None if it has none."""
+    collection = read_collection(project_dir)
+    if collection is None:
+        return None
+    with contextlib.suppress(ProjectError):  # then the address of the last writer is the best guess
+        config = read_config(project_dir)
+        if config.backend == collection.backend and config.backend_url is not None:
+            collection = replace(collection, url=config.backend_url)
     return engine_type(collection.backend)(collection)
 
 
@@ -104,6 +129,9 @@ def use_engine(project_dir: Path, config: ProjectConfig) -> Engine | None:
     """Open the collection for writing, and give it a name at the first time; None if the settings name no engine.
 
     The project's write lock must be held.
+
+    Raises:
+        ProjectError: There are versions with chunks, but no collection at the address in the settings.
     """
     if config.backend == FILES or config.backend_url is None:
         return None
@@ -112,9 +140,26 @@ def use_engine(project_dir: Path, config: ProjectConfig) -> Engine | None:
         known = Collection(config.backend, config.backend_url, f"contextual-{uuid.uuid4().hex}")
         write_collection(project_dir, known)
     elif known.url != config.backend_url:
-        known = replace(known, url=config.backend_url)
+        former, known = known, replace(known, url=config.backend_url)
+        if _has_chunks(project_dir) and not engine_type(config.backend)(known).exists():
+            raise ProjectError(
+                f"There is no collection {known.name!r} at {known.url}: set backend_url to the address of the server"
+                f" that has it ({former.url} until now), or copy it to the new one with a snapshot. Without a copy, set"
+                f" backend to 'files', `rebuild` and `forget`, then set the new address and `rebuild` again.",
+                name=project_dir.name,
+            )
         write_collection(project_dir, known)
     return engine_type(config.backend)(known)
+
+
+def _has_chunks(project_dir: Path) -> bool:
+    """Return whether an engine keeps chunks of a version."""
+    for name in version_names(project_dir):
+        with contextlib.suppress(CorruptVersionError, FormatError):
+            manifest = read_manifest(version_directory(project_dir, name))
+            if manifest.chunks and manifest.config.get("backend", FILES) != FILES:
+                return True
+    return False
 
 
 def drop_unpublished(project_dir: Path, engine: Engine) -> None:
@@ -158,18 +203,36 @@ def forget_chunks(project_dir: Path, live: str, *, is_remote: bool) -> None:
         live: Name of the live version.
         is_remote: Whether the engine keeps its chunks.
     """
-    if read_collection(project_dir) is None:
-        return
-    if is_remote:
-        engine = open_engine(project_dir)
+    if not is_remote:
+        delete_collection(project_dir)
+    elif (engine := _engine(project_dir)) is not None:
         engine.drop_after(number(live))
         engine.drop_before(number(live))
-    else:
-        delete_collection(project_dir)
-        files.remove(project_dir / COLLECTION_FILE)
+
+
+def delete_unused_collection(project_dir: Path) -> None:
+    """Remove the collection of a project whose versions are all in files; later, if its server does not answer."""
+    if read_collection(project_dir) is not None and not _has_chunks(project_dir):
+        try:
+            delete_collection(project_dir)
+        except BackendError as error:
+            logger.warning("The collection of project %s is not needed any more. %s", project_dir.name, error)
 
 
 def delete_collection(project_dir: Path) -> None:
-    """Remove the collection of a project, if it has one."""
-    if (collection := read_collection(project_dir)) is not None:
-        engine_type(collection.backend)(collection).delete()
+    """Remove the collection of a project, if it has one, and collection.json.
+
+    Raises:
+        BackendError: The engine does not answer.
+    """
+    if (engine := _engine(project_dir)) is None:
+        return
+    try:
+        engine.delete()
+    except BackendError as error:
+        raise BackendError(
+            f"{error} If the server is gone for good, remove {COLLECTION_FILE} from {project_dir} first: then the"
+            f" collection is left alone.",
+            url=error.url,
+        ) from error
+    files.remove(project_dir / COLLECTION_FILE)

@@ -14,21 +14,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.calls import RetryPolicy, call, is_connection_error
+from llama_index_contextual._utils.calls import ProviderError, RetryPolicy, call, is_connection_error
 from llama_index_contextual._utils.forks import new_lock, new_rlock
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import BackendError, ConfigurationError
+from llama_index_contextual.errors import BackendError, ConfigurationError, ContextualError
 from llama_index_contextual.storage.collection import (
     NEVER,
     Collection,
@@ -37,6 +38,7 @@ from llama_index_contextual.storage.collection import (
     StoredChunk,
     TermHit,
     View,
+    lost_collection,
     point_id,
     sorted_terms,
 )
@@ -50,6 +52,7 @@ T = TypeVar("T")
 KEY_VARIABLE = "QDRANT_API_KEY"
 MEMORY = ":memory:"
 _SERVER = ("http://", "https://")
+_PORT = 6333  # if the address has none
 VECTOR, TERMS = "dense", "terms"
 """Names of the two vectors of a point."""
 
@@ -61,8 +64,11 @@ _SETTLING, _POLL = 600.0, 1.0  # seconds
 _RETRY = RetryPolicy(attempts=4)
 _LINKS, _LINK_CANDIDATES = 32, 256  # twice Qdrant's defaults: questions are far from the chunks
 _BATCH = 128  # points of one request that contain vectors or texts
+_BATCH_CHARACTERS = 4_000_000  # of the chunks of one request; a server refuses requests of more than 32 MB
 _PAGE = 1_000  # points of one request that contain neither
 _DOCUMENTS = 500  # documents that are named in one filter
+_INDEXES = {BORN: "integer", DIED: "integer", FACETS: "integer", DOCUMENT: "keyword"}
+_UNREADABLE = frozenset({"_NotQdrantError", "AssertionError", "JSONDecodeError", "ValidationError"})
 
 
 class QdrantEngine(Engine):
@@ -75,8 +81,7 @@ class QdrantEngine(Engine):
     def __init__(self, collection: Collection) -> None:
         super().__init__(collection)
         self._name = collection.name
-        self._client, self._lock = _client(collection.url, os.environ.get(KEY_VARIABLE), os.getpid())
-        self._exists = False
+        self._exists = self._is_ready = False
         self._is_server = collection.url.startswith(_SERVER)
 
     @staticmethod
@@ -84,9 +89,10 @@ class QdrantEngine(Engine):
         """Check that Qdrant can do what the settings of a project require.
 
         Raises:
-            ConfigurationError: It cannot, or the client is not installed.
+            ConfigurationError: It cannot, the address is invalid, or the client is not installed.
         """
         _models()
+        _check_address(str(config.backend_url))
         if config.faiss_index != "auto":
             raise ConfigurationError(
                 f"Qdrant stores the vectors itself: leave faiss_index at 'auto' instead of {config.faiss_index!r}, or"
@@ -101,28 +107,46 @@ class QdrantEngine(Engine):
 
         Raises:
             BackendError: All of them failed.
+            CorruptVersionError: The collection has been removed.
         """
+        client, lock = self._client_and_lock
         try:
-            with self._lock:
-                return call(functools.partial(_unwrapped, functools.partial(send, self._client)), _RETRY)
+            with lock:
+                return call(functools.partial(_unwrapped, functools.partial(send, client)), _RETRY)
         except Exception as error:  # the client raises exceptions of many libraries; the user gets a sentence
             raise self._error(error) from error
 
-    def _error(self, error: Exception) -> BackendError:
-        url, status = self.collection.url, getattr(error, "status_code", None)
+    @property
+    def _client_and_lock(self) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
+        # At each call: the user may have corrected the key, or the process may have been forked.
+        return _client(self.collection.url, os.environ.get(KEY_VARIABLE), os.getpid())
+
+    @property
+    def _client(self) -> Any:
+        return self._client_and_lock[0]
+
+    def _error(self, error: Exception) -> ContextualError:
+        url, status, fault = self.collection.url, getattr(error, "status_code", None), " ".join(str(error).split())
+        if self._name and self._name in fault and "not found" in fault.lower():
+            self._exists = self._is_ready = False
+            return lost_collection(self.collection)
         if status in (401, 403):
             message = f"Qdrant at {url} refuses the key: set the environment variable {KEY_VARIABLE} to a valid one"
         elif is_connection_error(error):
-            message = f"Qdrant at {url} does not answer ({type(error).__name__}): start it, or change `backend_url`"
+            name = type(error).__name__
+            message = f"Qdrant at {_with_port(url)} does not answer ({name}): start it, or change `backend_url`"
+        elif self._is_server and type(error).__name__ in _UNREADABLE:
+            message = f"The server at {_with_port(url)} does not answer as Qdrant does: correct `backend_url`"
         else:
-            message = f"Qdrant at {url} refuses a call ({error}): see its log, and check its version and its disk"
+            message = f"Qdrant at {url} refuses a call ({fault[:300]}): see its log, and check its version and its disk"
         return BackendError(f"{message}; then run the same again.", url=url)
 
     def ping(self) -> None:
         """Check that the server answers and accepts the key."""
         self._call(lambda client: client.get_collections())
 
-    def _has_collection(self) -> bool:
+    def exists(self) -> bool:
+        """Return whether the collection exists."""
         if not self._exists:
             self._exists = self._call(lambda client: client.collection_exists(self._name))
         return self._exists
@@ -132,38 +156,60 @@ class QdrantEngine(Engine):
     def write(self, chunks: Iterable[StoredChunk], dimensions: int | None) -> None:
         """Store chunks in batches; the collection is created with the first ones."""
         models = _models()
-        self._create(dimensions)
-        remaining = iter(chunks)
-        while batch := list(itertools.islice(remaining, _BATCH)):
-            points = [_point(models, chunk) for chunk in batch]
+        self._prepare(dimensions)
+        for points in _batches(_point(models, chunk) for chunk in chunks):
             self._call(lambda client, points=points: client.upsert(self._name, points, wait=True))  # type: ignore[misc]
 
-    def _create(self, dimensions: int | None) -> None:
-        if self._has_collection():
+    def _prepare(self, dimensions: int | None) -> None:
+        """Create the collection and the indexes of its payload, as far as an interrupted writer has not.
+
+        Raises:
+            ConfigurationError: The vectors of the collection have another length.
+        """
+        if self._is_ready:
             return
+        if not self.exists():
+            self._create(dimensions)
+        info = self._call(lambda client: client.get_collection(self._name))
+        known = info.config.params.vectors or {}
+        if dimensions is not None and (VECTOR not in known or known[VECTOR].size != dimensions):
+            stored = f"vectors with {known[VECTOR].size} dimensions" if VECTOR in known else "no vectors"
+            raise ConfigurationError(
+                f"The collection of this project has {stored}, and cannot store vectors with {dimensions} dimensions:"
+                f" set backend to 'files', `rebuild` and `forget`, then set backend to 'qdrant' and `rebuild` again."
+                f" Contexts and embeddings are not paid for again.",
+                setting="embed_model" if VECTOR in known else "faiss",
+            )
+        # The local mode has no indexes, and warns about it.
+        missing = [field for field in _INDEXES if self._is_server and field not in info.payload_schema]
+        for field in missing:
+            self._call(
+                lambda client, field=field: client.create_payload_index(  # type: ignore[misc]
+                    self._name, field, _INDEXES[field], wait=True
+                )
+            )
+        self._is_ready = True
+
+    def _create(self, dimensions: int | None) -> None:
         models = _models()
         dense = {}
         if dimensions is not None:
             graph = models.HnswConfigDiff(m=_LINKS, ef_construct=_LINK_CANDIDATES)
             # The vectors have unit length already.
             dense[VECTOR] = models.VectorParams(size=dimensions, distance=models.Distance.DOT, hnsw_config=graph)
-        self._call(
-            lambda client: client.create_collection(
-                self._name, vectors_config=dense, sparse_vectors_config={TERMS: models.SparseVectorParams()}
-            )
-        )
-        if self._is_server:  # the local mode has no indexes, and warns about it
-            for field, kind in ((BORN, "integer"), (DIED, "integer"), (FACETS, "integer"), (DOCUMENT, "keyword")):
-                self._call(
-                    lambda client, field=field, kind=kind: client.create_payload_index(
-                        self._name, field, kind, wait=True
-                    )  # type: ignore[misc]
+
+        def create(client: Any) -> None:
+            if not client.collection_exists(self._name):  # the response to an earlier attempt may have been lost
+                client.create_collection(
+                    self._name, vectors_config=dense, sparse_vectors_config={TERMS: models.SparseVectorParams()}
                 )
+
+        self._call(create)
         self._exists = True
 
     def end(self, doc_ids: Sequence[str] | None, version: int) -> None:
         """Let the chunks of documents, or all of them, that were added before a version die in it."""
-        if not self._has_collection():
+        if not self.exists():
             return
         models = _models()
         alive = [_range(models, DIED, gte=NEVER), _range(models, BORN, lt=version)]
@@ -184,14 +230,14 @@ class QdrantEngine(Engine):
 
     def drop_after(self, version: int) -> None:
         """Remove chunks that were added after a version, and revive those that died after it."""
-        if self._has_collection():
+        if self.exists():
             models = _models()
             self._delete(models.Filter(must=[_range(models, BORN, gt=version)]))
             self._set_died(models.Filter(must=[_range(models, DIED, gt=version, lt=NEVER)]), NEVER)
 
     def drop_before(self, version: int) -> None:
         """Remove chunks that had died when a version was published."""
-        if self._has_collection():
+        if self.exists():
             models = _models()
             self._delete(models.Filter(must=[_range(models, DIED, lte=version)]))
 
@@ -210,8 +256,8 @@ class QdrantEngine(Engine):
     def settle(self) -> bool:
         """Wait at most ten minutes until the indexes contain what was written, and return whether they do."""
         until = time.monotonic() + _SETTLING
-        while self._call(lambda client: client.get_collection(self._name)).status != "green":
-            if time.monotonic() > until:
+        while (status := self._call(lambda client: client.get_collection(self._name)).status) != "green":
+            if status == "red" or time.monotonic() > until:  # red: the server could not build them
                 return False
             time.sleep(_POLL)
         return True
@@ -220,7 +266,7 @@ class QdrantEngine(Engine):
         """Remove the collection, if it exists."""
         if self._call(lambda client: client.collection_exists(self._name)):
             self._call(lambda client: client.delete_collection(self._name))
-        self._exists = False
+        self._exists = self._is_ready = False
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -248,8 +294,10 @@ class QdrantEngine(Engine):
         self, view: View, using: str, query: Any, k: int, fields: list[str], *, vectors: list[str] | bool
     ) -> list[Any]:
         selection = _selection(view)
-        if k <= 0 or selection is None or not self._has_collection():
+        if k <= 0 or selection is None:
             return []
+        if not self.exists():
+            raise lost_collection(self.collection)
         params = None  # the local mode always compares all, and warns about parameters
         if using == VECTOR and self._is_server:
             params = _models().SearchParams(exact=view.ef is None, hnsw_ef=view.ef)
@@ -281,7 +329,7 @@ class QdrantEngine(Engine):
         return {point.payload[NODE_ID]: point.vector[VECTOR] for point in points}
 
     def _retrieve(self, keys: Sequence[Key], *, payload: list[str], vectors: list[str] | bool) -> Iterator[Any]:
-        if not self._has_collection():
+        if not self.exists():
             return
         for start in range(0, len(keys), _BATCH):
             ids = [point_id(*key) for key in keys[start : start + _BATCH]]
@@ -292,7 +340,7 @@ class QdrantEngine(Engine):
     def keys(self, view: View) -> Iterator[Key]:
         """Yield the keys of all chunks of a view."""
         selection, place = _selection(view), None
-        while selection is not None and self._has_collection():
+        while selection is not None and self.exists():
             points, place = self._call(
                 lambda client, place=place: client.scroll(  # type: ignore[misc]
                     self._name, selection, limit=_PAGE, offset=place, with_payload=[NODE_ID, BORN], with_vectors=False
@@ -308,9 +356,23 @@ class QdrantEngine(Engine):
         return 0 if selection is None else self._count(selection)
 
     def _count(self, selection: models.Filter) -> int:
-        if not self._has_collection():
+        if not self.exists():
             return 0
         return int(self._call(lambda client: client.count(self._name, selection, exact=True)).count)
+
+
+def _batches(points: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield points in batches that a server accepts in one request."""
+    batch: list[Any] = []
+    size = 0
+    for point in points:
+        batch.append(point)
+        size += len(point.payload[_NODE[0]])
+        if len(batch) == _BATCH or size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _point(models: Any, chunk: StoredChunk) -> Any:
@@ -376,6 +438,34 @@ def _models() -> Any:
     return models
 
 
+def _check_address(url: str) -> None:
+    """Check that an address is that of a server, a path, or ":memory:".
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if "://" not in url:
+        return
+    try:
+        parts = urlsplit(url)
+        is_valid = url.startswith(_SERVER) and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number, or too large
+        is_valid = False
+    if not is_valid:
+        raise ConfigurationError(
+            f"backend_url is {url!r}: it must be an address such as http://localhost:6333 or https://host:6333.",
+            setting="backend_url",
+        )
+
+
+def _with_port(url: str) -> str:
+    """Return an address with the port that the client adds."""
+    with contextlib.suppress(ValueError):
+        if url.startswith(_SERVER) and urlsplit(url).port is None:
+            return f"{url} (port {_PORT})"
+    return url
+
+
 def connect(url: str, key: str | None) -> Any:
     """Return a client for an address: a server, a path, or ":memory:".
 
@@ -417,14 +507,36 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
         return _clients[url, key, process]
 
 
+class _NotQdrantError(ProviderError):
+    """A response that Qdrant does not send."""
+
+
+def _response_error(error: Any) -> ProviderError:
+    """Return the error for a response with an HTTP status, with the reason that Qdrant gives."""
+    status, kind = int(error.status_code), ProviderError
+    try:
+        reason = str(json.loads(error.content)["status"]["error"])
+    except (ValueError, TypeError, KeyError):
+        reason = f"{status} {error.reason_phrase}"
+        if status < 400 or status in (404, 405):
+            kind = _NotQdrantError
+    return kind(reason, status_code=status)
+
+
 def _unwrapped(send: Callable[[], T]) -> T:
-    """Call the client, and raise the error of the connection instead of the client's error about it."""
+    """Call the client, and raise what its own errors are about: the connection, or the response."""
     try:
         return send()
     except Exception as error:  # of any class; it is raised again
+        if (seconds := getattr(error, "retry_after_s", None)) is not None:  # too many requests
+            raise ProviderError(str(error), status_code=429, retry_after=float(seconds)) from error
+        if getattr(error, "status_code", None) is not None:
+            raise _response_error(error) from error
         source = getattr(error, "source", error)
         if type(source).__name__.endswith("Timeout"):
             raise TimeoutError(f"{type(source).__name__} after {_TIMEOUT} seconds") from error
+        if type(source).__name__ in ("WriteError", "CloseError"):
+            raise ConnectionError(f"{type(source).__name__}: {source}") from error
         if source is not error:
             raise source from error
         raise

@@ -9,6 +9,7 @@ sample.npy              in a part: some of its vectors, evenly spaced, for the m
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -142,10 +143,26 @@ class RemoteVersionStore(VersionDocumentStore):
         if not (self.directory / MANIFEST).exists():
             raise CorruptVersionError(f"Version {self.directory.name} was removed during a query.")
 
+    def require_hits(self, view: View, hits: Sequence[object]) -> None:
+        """Check after a search for something that the version contains that it was not removed, as by a writer.
+
+        Raises:
+            CorruptVersionError: The version is gone, or the engine has none of its chunks.
+        """
+        self.require_present()
+        if not hits and view.condition is True:
+            raise CorruptVersionError(
+                f"The collection {self.engine.collection.name!r} at {self.engine.collection.url} has no chunks of"
+                f" version {self.directory.name}: run `verify`, which says what to do."
+            )
+
     def rank_terms(self, filters: MetadataFilters | None, weights: dict[int, float], k: int) -> list[TermHit]:
         """Return the k chunks with the largest sum of weights of terms; see `Engine.rank_terms`."""
-        hits = self.engine.rank_terms(self.view(filters), weights, min(k + _TIES, len(self))) if weights else []
-        self.require_present()
+        if not weights:
+            return []
+        view = self.view(filters)
+        hits = self.engine.rank_terms(view, weights, min(k + _TIES, len(self)))
+        self.require_hits(view, hits)
         return hits
 
     def rows(self, node_ids: Sequence[str]) -> list[int]:
@@ -206,7 +223,9 @@ class RemoteVersionStore(VersionDocumentStore):
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
         """Write the chunks to a file and sync it."""
         copy = SQLiteDocumentStore()
-        copy.add_documents(list(self.iterate()))
+        nodes = self.iterate()
+        while block := list(itertools.islice(nodes, _BLOCK)):
+            copy.add_documents(block)
         for part in self.parts:
             for record in part.records:
                 if (frame := part.part.docstore.get_extra(FRAMES, record.doc_id)) is not None:
@@ -254,7 +273,7 @@ class RemoteVectorStore(UnitFaissVectorStore):
             )
         k = min(k, len(self))
         hits = self._chunks.engine.rank_vectors(view, query, k + _TIES)
-        self._chunks.require_present()
+        self._chunks.require_hits(view, hits)
         rows = np.asarray(self._chunks.rows([node_id for node_id, _ in hits]), dtype=np.int64)
         # Because of rounding, the product of two unit vectors may exceed 1.
         scores = np.clip(np.asarray([score for _, score in hits], dtype=np.float64), -1.0, 1.0)
@@ -349,10 +368,16 @@ class RemoteVectorStore(UnitFaissVectorStore):
         return None
 
 
-def tune(project_dir: Path, store: RemoteVectorStore) -> None:
-    """Choose how to search the vectors of a large version, if it has grown by half since that was last chosen."""
+def tune(project_dir: Path, store: RemoteVectorStore, *, is_rebuilt: bool) -> None:
+    """Choose how to search the vectors of a large version, if it has grown by half since that was last chosen.
+
+    Args:
+        project_dir: The project.
+        store: The vectors.
+        is_rebuilt: Whether all of them are new, perhaps from another model.
+    """
     collection, size = read_collection(project_dir), len(store)
-    if collection is None or size <= EXACT_CHUNKS or size < 1.5 * collection.probed:
+    if collection is None or size <= EXACT_CHUNKS or (size < 1.5 * collection.probed and not is_rebuilt):
         return
     if store.settle():
         write_collection(project_dir, replace(collection, ef=store.probe(), probed=size))

@@ -12,8 +12,9 @@ import numpy as np
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage.collection import View
-from llama_index_contextual.storage.current import number, version_directory
+from llama_index_contextual.storage.current import number, version_directory, version_names
 from llama_index_contextual.storage.engine import COLLECTION_FILE, FILES, open_engine, read_collection
+from llama_index_contextual.storage.manifest import MANIFEST
 from llama_index_contextual.storage.version import OpenVersion
 
 _SAMPLE = 128  # chunks of a version that are read and compared
@@ -41,15 +42,17 @@ def damaged_chunks(project_dir: Path, names: Sequence[str]) -> dict[str, Corrupt
         except FormatError:
             continue  # reported with the files
         except CorruptVersionError as error:
+            if not (version_directory(project_dir, name) / MANIFEST).exists():
+                continue  # a writer has removed it, and then its chunks, in the meantime
             damage[name] = CorruptVersionError(str(error), file=COLLECTION_FILE, remedy=error.remedy)
     return damage
 
 
-def leftover_chunks(project_dir: Path, names: Sequence[str]) -> int:
+def leftover_chunks(project_dir: Path) -> int:
     """Return the number of chunks that an interrupted writer has left; see `drop_leftover_chunks`."""
     if read_collection(project_dir) is None:
         return 0
-    return open_engine(project_dir).leftovers(_newest(names))
+    return open_engine(project_dir).leftovers(_newest(version_names(project_dir)))
 
 
 def drop_leftover_chunks(project_dir: Path, names: Sequence[str]) -> None:

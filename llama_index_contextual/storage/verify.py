@@ -278,14 +278,14 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
     verify = _command(project_dir, "verify")
     try:
         _check_chunks(project_dir, names, checked)
-        left = leftover_chunks(project_dir, names)
+        left = leftover_chunks(project_dir)
     except BackendError as error:
         return [Problem(COLLECTION_FILE, f"could not be checked: {_fault(error, COLLECTION_FILE)}", verify)]
     except ProjectError as error:
         return [Problem(COLLECTION_FILE, _fault(error, COLLECTION_FILE), verify)]
     if not left:
         return []
-    message = f"names a collection with {pluralize(left, 'chunk')} that {LEFTOVER.removeprefix('was ')}"
+    message = f"names a collection with {pluralize(left, 'chunk')} {LEFTOVER.removeprefix('was ')}"
     return [Problem(COLLECTION_FILE, message, _command(project_dir, "verify", "--repair"), harmless=True)]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -129,6 +131,38 @@ def test_the_command_line_names_its_own_options(project: Project, folder: Path) 
     assert "omit --batch or --ray" in " ".join(result.err.split())
 
 
+def test_a_port_at_which_nothing_answers_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, project: Project, folder: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for many minutes"))
+    with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '127.0.0.1:{port}' .*`ray start --head`"):
+        project.ingest(folder, executor="ray", address=f"127.0.0.1:{port}")
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '127.0.0.1:{port}'"):
+        project.ingest(folder, executor="ray")
+    assert project.info().version is None
+
+
+async def test_progress_is_returned_at_once_when_the_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray.ray, "get_runtime_context", lambda: SimpleNamespace(current_actor=None))
+    monkeypatch.setattr(on_ray, "RayExecutor", lambda *_: None)
+    owner = on_ray.Owner(os.getcwd(), {})
+    states = [IngestProgress(stage=stage) for stage in ("ingest", "done")]
+
+    async def run(_executor: Any, report: Any) -> str:
+        for state in states:
+            report(state)
+        return "report"
+
+    assert await owner.run(run, []) == "report"
+    # The report may arrive after any number of these.
+    async with asyncio.timeout(60):
+        assert [await owner.progress() for _ in range(3)] == [states[-1]] * 3
+
+
 # ---- on a cluster ----------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +236,9 @@ async def test_an_interrupted_run_leaves_the_old_version_live(
     await project.aingest(folder / "file 0.md")
     before = project.info().version
     provider.clear_history()
+    loopback = f"127.0.0.1:{cluster.address.rpartition(':')[2]}"  # other addresses are out of bounds for tests
     with provider.hold():
-        run = asyncio.create_task(project.aingest(folder, executor="ray", address=cluster.address))
+        run = asyncio.create_task(project.aingest(folder, executor="ray", address=loopback))
         await asyncio.to_thread(provider.wait_in_flight, 1)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):

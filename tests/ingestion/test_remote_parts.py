@@ -11,7 +11,7 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import BackendError
+from llama_index_contextual.errors import BackendError, CorruptVersionError
 from llama_index_contextual.ingestion.remote_parts import _by_document
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -19,6 +19,8 @@ from llama_index_contextual.retrievers.bm25 import LexicalIndexBuilder
 from llama_index_contextual.storage import files, qdrant, remote
 from llama_index_contextual.storage.collection import Engine, View
 from llama_index_contextual.storage.engine import open_engine, read_collection
+from llama_index_contextual.storage.qdrant import QdrantEngine
+from tests.support.documents import pdf_bytes
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")
@@ -118,7 +120,7 @@ def test_a_failed_run_leaves_points_that_nobody_sees_and_the_next_run_drops(
     assert everything(project) == 9
     (problem,) = project.verify().problems
     assert problem.harmless
-    assert "3 chunks" in problem.message
+    assert problem.message == "names a collection with 3 chunks left by an interrupted run"
     assert project.verify(repair=True).problems == []
     assert everything(project) == 6
     project.ingest(documents("two", 3))
@@ -182,6 +184,91 @@ def test_a_rebuild_moves_the_documents_to_an_engine_and_back(tmp_path: Path) -> 
     manager.delete("p")
 
 
+def test_terms_keep_their_numbers_if_a_document_is_kept_because_its_new_file_cannot_be_read(tmp_path: Path) -> None:
+    folder, manager = tmp_path / "notes", ProjectManager(tmp_path)
+    folder.mkdir()
+    answers = []
+    for backend in ("files", "qdrant"):
+        (folder / "new.md").unlink(missing_ok=True)
+        (folder / "old.pdf").write_bytes(pdf_bytes())
+        config = ProjectConfig.local(backend=backend, backend_url=":memory:")
+        project = manager.create(backend, config, embed_model=CountingEmbedding())
+        project.ingest(folder)
+        (folder / "old.pdf").write_bytes(b"%PDF-1.7 broken")
+        (folder / "new.md").write_text("zebra yonder xylophone walrus vulture umbrella tapir", encoding="utf-8")
+        report = project.ingest(folder)
+        assert (len(report.added), len(report.unchanged), len(report.skipped)) == (1, 1, 1)
+        found = [project.retrieve(query, mode="lexical") for query in ("tariff", "walrus yonder", "zebra")]
+        answers.append([[(hit.source.doc_id, hit.score) for hit in response] for response in found])
+    assert answers[0] == answers[1]
+    manager.delete("qdrant")
+
+
+def test_a_version_that_lacks_chunks_is_not_published(project: Project) -> None:
+    project.ingest(documents("one"))
+    engine: Any = engine_of(project)
+    engine._client.delete(engine.collection.name, [qdrant.point_id(*next(iter(engine.keys(View(1)))))])
+    with pytest.raises(CorruptVersionError, match=r"has 6 chunks .* instead of 7, so it is not published: call"):
+        project.ingest([Document(text="new", id_="n")])
+    assert [version.name for version in project.versions()] == ["v000001"]
+    assert project.ingest(documents("two"), replace=True).version == "v000002"
+    assert project.verify(repair=True).sound
+
+
+def test_a_version_that_a_writer_removes_during_a_check_is_not_damaged(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.update_config(keep_versions=2)
+    project.ingest(documents("one"))
+    project.ingest(documents("two"))
+    count = qdrant.QdrantEngine.count
+
+    def counted_late(self: Any, view: View) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(qdrant.QdrantEngine, "count", count)
+            if len(project.versions()) == 2 and view.version == 1:
+                project.ingest(documents("three"))
+        return count(self, view)
+
+    monkeypatch.setattr(qdrant.QdrantEngine, "count", counted_late)
+    assert project.verify().problems == []
+    assert [version.name for version in project.versions()] == ["v000002", "v000003"]
+
+
+def test_parts_whose_chunks_are_lost_are_not_merged(project: Project) -> None:
+    for number in range(9):
+        project.ingest([Document(text=f"report {number}", id_=f"d{number}")])
+    engine: Any = engine_of(project)
+    lost = next(key for key in engine.keys(View(9)) if key[1] == 8)
+    engine._client.delete(engine.collection.name, [qdrant.point_id(*lost)])
+    with pytest.raises(CorruptVersionError, match=r"lacks the chunk .*: run `verify`"):
+        project.ingest([Document(text="new", id_="n")])
+    assert project.retrieve("report").version == "v000009"
+
+
+def test_a_collection_is_removed_when_the_last_version_in_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = ProjectManager(tmp_path)
+    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", keep_versions=2)
+    project = manager.create("p", config, embed_model=CountingEmbedding())
+    project.ingest(documents("one"))
+    engine = engine_of(project)
+    project.update_config(backend="files")
+    project.rebuild()
+    assert engine.count(View(1)) == 6
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qdrant.QdrantEngine, "delete", _fail)
+        project.ingest(documents("two"))
+    assert "The collection of project p is not needed any more" in caplog.text
+    assert [version.name for version in project.versions()] == ["v000002", "v000003"]
+    assert read_collection(project.directory) is not None
+    project.ingest(documents("three"))
+    assert read_collection(project.directory) is None
+    assert not QdrantEngine(engine.collection).exists()
+    assert project.verify().problems == []
+
+
 def test_without_a_lexical_or_a_semantic_index_the_other_one_works(tmp_path: Path) -> None:
     manager = ProjectManager(tmp_path)
     for name in ("faiss", "bm25"):
@@ -206,6 +293,19 @@ def test_a_large_version_is_searched_with_the_probed_list(project: Project, monk
     assert (collection.ef, collection.probed) == (remote.EF[0], 30)
     assert project.live_version.docstore.view().ef == remote.EF[0]  # type: ignore[attr-defined]
     assert len(project.retrieve("pump 3", mode="semantic", top_k=5)) == 5
+
+
+def test_new_vectors_are_probed_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "EXACT_CHUNKS", 20)
+    project.ingest(documents("one", 30))
+    probes = []
+    probe = remote.RemoteVectorStore.probe
+    monkeypatch.setattr(remote.RemoteVectorStore, "probe", lambda store: probes.append(store) or probe(store))
+    project.ingest([Document(text="one more", id_="new")])
+    assert probes == []
+    project.update_config(context="none")
+    project.rebuild()
+    assert len(probes) == 1
 
 
 def test_terms_are_counted_by_document_and_their_weights_averaged() -> None:

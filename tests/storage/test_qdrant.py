@@ -6,8 +6,9 @@ import contextlib
 import http.server
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,19 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import BackendError, ConfigurationError
+from llama_index_contextual.errors import BackendError, ConfigurationError, CorruptVersionError, ProjectError
 from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import qdrant
 from llama_index_contextual.storage.collection import NEVER, Collection, Engine, StoredChunk, View, point_id
-from llama_index_contextual.storage.engine import open_engine
+from llama_index_contextual.storage.engine import COLLECTION_FILE, open_engine
 from llama_index_contextual.storage.facets import AnyFacet, Junction
 from llama_index_contextual.storage.qdrant import QdrantEngine, to_filter
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")
+
+from tests.support.qdrant_server import QdrantServer, Request, qdrant_server
 
 
 @pytest.fixture(params=["local", "edge"])
@@ -65,8 +69,11 @@ def visible(engine: Engine, version: int) -> list[str]:
 
 def test_a_collection_without_chunks_answers_with_nothing(engine: Engine) -> None:
     assert visible(engine, 1) == []
-    assert engine.rank_vectors(View(1), np.ones(2, dtype=np.float32), 5) == []
-    assert engine.rank_terms(View(1), {1: 1.0}, 5) == []
+    assert not engine.exists()
+    with pytest.raises(CorruptVersionError, match="There is no collection"):
+        engine.rank_vectors(View(1), np.ones(2, dtype=np.float32), 5)
+    with pytest.raises(CorruptVersionError, match="There is no collection"):
+        engine.rank_terms(View(1), {1: 1.0}, 5)
     assert engine.nodes([("a", 1)]) == {}
     engine.end(["d"], 1)
     engine.drop_after(0)
@@ -167,6 +174,25 @@ def test_nodes_are_returned_as_they_were_stored(engine: Engine) -> None:
     assert engine.nodes([("合同", 1)]) == {"合同": node}
 
 
+def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) -> None:
+    engine.write([chunk("a", 1)], 2)
+    again = QdrantEngine(engine.collection)
+    with pytest.raises(ConfigurationError, match=r"has vectors with 2 dimensions, .* 3 dimensions: set backend to"):
+        again.write([chunk("b", 2, vector=np.ones(3, dtype=np.float32))], 3)
+
+
+def test_a_collection_without_vectors_refuses_them_with_the_way_out(engine: Engine) -> None:
+    engine.write([chunk("a", 1, vector=None)], None)
+    again = QdrantEngine(engine.collection)
+    with pytest.raises(ConfigurationError, match="has no vectors, and cannot store vectors with 2 dimensions"):
+        again.write([chunk("b", 2)], 2)
+
+
+def test_a_request_contains_at_most_some_points_and_some_text() -> None:
+    points = [SimpleNamespace(payload={"_node_content": "x" * size}) for size in (3_000_000, 2_000_000, 1, *[1] * 200)]
+    assert [len(batch) for batch in qdrant._batches(points)] == [2, 128, 73]
+
+
 # ---- settings and errors ---------------------------------------------------------------------------------------------
 
 
@@ -180,6 +206,9 @@ def test_settings_that_qdrant_cannot_follow_are_refused_at_creation(tmp_path: Pa
         ProjectConfig.local(backend="qdrant", backend_url="qdrant/data")
     with pytest.raises(ConfigurationError, match="QDRANT_API_KEY"):
         ProjectConfig.local(backend="qdrant", backend_url="https://user:secret@host:6333")
+    for url in ("ftp://host", "HTTP://host", "http://", "http://host:99999", "http://[::1"):
+        with pytest.raises(ConfigurationError, match="it must be an address such as"):
+            manager.create("p", ProjectConfig.local(backend="qdrant", backend_url=url))
     assert manager.list() == []
 
 
@@ -279,3 +308,294 @@ def test_a_deleted_project_leaves_no_collection(tmp_path: Path) -> None:
     manager.delete("p")
     assert not client.collection_exists(name)
     assert not (tmp_path / "p").exists()
+
+
+# ---- a server --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[QdrantServer]:
+    with qdrant_server() as running:
+        yield running
+
+
+def on(server: QdrantServer, tmp_path: Path) -> Project:
+    """Return a new project on a server."""
+    config = ProjectConfig.local(backend="qdrant", backend_url=server.url)
+    return ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
+
+
+def pumps(number: int = 5) -> list[Document]:
+    return [Document(text=f"report {at} about pump {at}", id_=f"d{at}") for at in range(number)]
+
+
+def indexes(server: QdrantServer) -> list[set[str]]:
+    return [set(fields) for fields in server.indexes.values()]
+
+
+FIELDS = {"born", "died", "facets", "doc_id"}
+
+
+def test_every_call_is_understood_by_a_server(server: QdrantServer, tmp_path: Path) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    project.ingest([Document(text="a valve", id_="d1")])
+    assert indexes(server) == [FIELDS]
+    for mode in ("semantic", "lexical", "hybrid"):
+        (hit,) = project.retrieve("valve", mode=mode, top_k=1)
+        assert hit.text == "a valve"
+    assert project.read("d2") == "report 2 about pump 2"
+    assert project.verify().problems == []
+    project.remove("d1", forget=True)
+    (name,) = server.indexes
+    assert server.client.count(name).count == 4
+    ProjectManager(tmp_path).delete("p")
+    assert not server.client.collection_exists(name)
+
+
+def first(matches: Callable[[Request], bool], *, processed: bool) -> Callable[[Request, Callable[[], None]], bool]:
+    """Return a fault that ends the connection at the first request that matches, processed or not."""
+    struck: list[Request] = []
+
+    def fault(request: Request, process: Callable[[], None]) -> bool:
+        if struck or not matches(request):
+            return False
+        struck.append(request)
+        if processed:
+            process()
+        return True
+
+    return fault
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("processed", [True, False])
+def test_an_ingest_survives_the_loss_of_any_request_or_response(
+    server: QdrantServer, tmp_path: Path, processed: bool
+) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps(2))
+    server.requests.clear()
+    project.ingest(pumps(4))
+    paths = {(one.method, one.path.rpartition("/")[2]) for one in server.requests if one.writes}
+    assert len(paths) > 2
+    for number, (method, end) in enumerate([*sorted(paths), ("PUT", "/index"), ("PUT", "")]):
+        (tmp_path / str(number)).mkdir()
+        project = on(server, tmp_path / str(number))
+        server.fault = first(
+            lambda one: one.method == method and one.path.count("/") == 2 if not end else one.path.endswith(end),  # noqa: B023 - called in this turn
+            processed=processed,
+        )
+        project.ingest(pumps(2))
+        project.ingest(pumps(4))
+        server.fault = None
+        assert len(project.retrieve("pump", top_k=50)) == 4
+        assert project.verify().problems == []
+    assert all(fields == FIELDS for fields in indexes(server))
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_indexes_that_an_interrupted_writer_has_not_created_are_created_by_the_next_one(
+    server: QdrantServer, tmp_path: Path
+) -> None:
+    project = on(server, tmp_path)
+    server.fault = lambda request, _: request.path.endswith("/index")
+    with pytest.raises(BackendError, match="does not answer"):
+        project.ingest(pumps())
+    assert indexes(server) == [set()]
+    server.fault = None
+    project.ingest(pumps())
+    assert indexes(server) == [FIELDS]
+
+
+@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+def test_a_corrected_key_is_used_at_once(server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    project.retrieve("pump")
+    server.key = "qd-secret-key"
+    with pytest.raises(BackendError, match="set the environment variable QDRANT_API_KEY"):
+        project.retrieve("pump")
+    monkeypatch.setenv("QDRANT_API_KEY", "qd-secret-key")
+    assert len(project.retrieve("pump")) == 5
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (200, b"<html>Welcome</html>", "does not answer as Qdrant does: correct `backend_url`"),
+        (200, b"{}", "does not answer as Qdrant does"),
+        (301, b"", "does not answer as Qdrant does"),
+        (404, b"<html>Not found</html>", "does not answer as Qdrant does"),
+        (400, b'{"status": {"error": "Wrong input: no"}}', r"refuses a call \(Wrong input: no\): see its log"),
+        (502, b"<html>Bad gateway</html>", r"refuses a call \(502 Bad Gateway\)"),
+    ],
+)
+def test_an_address_that_is_not_that_of_qdrant_is_said(
+    server: QdrantServer, tmp_path: Path, status: int, body: bytes, message: str
+) -> None:
+    server.status, server.body = status, body
+    with pytest.raises(BackendError, match=message):
+        on(server, tmp_path)
+    assert ProjectManager(tmp_path).list() == []
+
+
+def test_the_port_that_the_client_adds_is_named() -> None:
+    assert qdrant._with_port("https://host") == "https://host (port 6333)"
+    assert qdrant._with_port("https://host:443") == "https://host:443"
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_server_with_too_many_requests_is_asked_again_when_it_says(server: QdrantServer, tmp_path: Path) -> None:
+    server.status, server.headers = 429, {"Retry-After": "0"}
+    with pytest.raises(BackendError, match="refuses a call"):
+        on(server, tmp_path)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
+def test_a_collection_that_is_gone_is_an_error_and_no_empty_answer(
+    server: QdrantServer, tmp_path: Path, mode: Any
+) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    project.retrieve("pump")
+    (name,) = server.indexes
+    server.client.delete_collection(name)
+    fresh = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
+    for reader in (project, fresh):
+        with pytest.raises(CorruptVersionError, match=r"There is no collection .*`rebuild` reads the documents again"):
+            reader.retrieve("pump", mode=mode)
+    assert not project.verify().sound
+    with pytest.raises(CorruptVersionError, match="has 1 chunk of the new version instead of 6, so it is not pub"):
+        project.ingest([Document(text="one more", id_="new")])
+    with pytest.raises(CorruptVersionError, match="has no chunks of version v000001: run `verify`"):
+        project.retrieve("pump", mode=mode)
+    assert len(project.documents()) == 5
+
+
+def test_another_server_without_the_collection_is_refused_and_one_with_it_is_used(
+    server: QdrantServer, tmp_path: Path
+) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    former = server.url
+    with qdrant_server() as other:
+        project.update_config(backend_url=other.url)
+        with pytest.raises(ProjectError, match=f"There is no collection .*{former} until now.*snapshot"):
+            project.ingest([Document(text="one more", id_="new")])
+        assert len(project.documents()) == 5
+        other.client, copied = server.client, other.client
+        other.indexes = server.indexes
+        project.ingest([Document(text="one more", id_="new")])
+        other.client = copied
+    reader = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
+    reader.update_config(backend_url=former)
+    assert len(reader.retrieve("pump", mode="semantic", top_k=50)) == 6
+
+
+def test_an_address_is_corrected_before_the_first_ingest(server: QdrantServer, tmp_path: Path) -> None:
+    project = on(server, tmp_path)
+    with qdrant_server() as other:
+        server.fault = lambda request, _: request.method == "PUT"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(qdrant, "_RETRY", RetryPolicy(attempts=1))
+            with pytest.raises(BackendError):
+                project.ingest(pumps())
+        project.update_config(backend_url=other.url)
+        project.ingest(pumps())
+        assert len(project.retrieve("pump")) == 5
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_project_whose_server_is_gone_can_be_deleted_without_its_collection(
+    server: QdrantServer, tmp_path: Path
+) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    server.fault = lambda *_: True
+    manager = ProjectManager(tmp_path)
+    with pytest.raises(BackendError, match=r"If the server is gone for good, remove collection.json from .*p first"):
+        manager.delete("p")
+    (project.directory / COLLECTION_FILE).unlink()
+    manager.delete("p")
+    assert manager.list() == []
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_server_that_stops_after_the_switch_does_not_make_a_published_version_fail(
+    server: QdrantServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    published = project.directory / "versions" / "v000002"
+    server.fault = lambda *_: published.exists()
+    assert project.ingest(pumps(6)).version == "v000002"
+    assert "Version v000002 is published" in caplog.text
+    server.fault = None
+    assert len(project.retrieve("pump", top_k=50)) == 6
+
+
+def test_a_rebuild_restores_a_collection_that_is_gone(server: QdrantServer, tmp_path: Path) -> None:
+    folder = tmp_path / "größe"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"合同 {number}.md").write_text(f"# Note {number}\n\nThe pump {number}.", encoding="utf-8")
+    project = on(server, tmp_path)
+    project.ingest(folder)
+    (name,) = server.indexes
+    server.client.delete_collection(name)
+    assert project.rebuild().lost == ()
+    assert len(project.retrieve("pump", top_k=50)) == 3
+    assert project.verify(repair=True).sound
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_server_that_never_answers_is_given_up(
+    server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qdrant, "_TIMEOUT", 1)
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    ended = threading.Event()
+    server.fault = lambda *_: ended.wait()
+    try:
+        with pytest.raises(BackendError, match=r"does not answer \(TimeoutError\): start it"):
+            project.retrieve("pump")
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("name", ["ReadError", "WriteError", "CloseError", "ConnectError", "RemoteProtocolError"])
+@pytest.mark.usefixtures("_impatient")
+def test_a_connection_that_breaks_is_made_again(name: str) -> None:
+    import httpx
+    from qdrant_client.http.exceptions import ResponseHandlingException
+
+    attempts = []
+
+    def send(_: Any) -> str:
+        attempts.append(name)
+        if len(attempts) == 1:
+            raise ResponseHandlingException(getattr(httpx, name)("Broken pipe"))
+        return "answer"
+
+    engine: Any = QdrantEngine(Collection("qdrant", qdrant.MEMORY, "c"))
+    assert engine._call(send) == "answer"
+
+
+def test_indexes_that_the_server_cannot_build_are_not_waited_for(
+    server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = on(server, tmp_path)
+    project.ingest(pumps())
+    assert open_engine(project.directory).settle()
+    answer = server.answer
+
+    def red(request: Request) -> tuple[int, Any]:
+        status, result = answer(request)
+        return status, result | {"status": "red"}
+
+    monkeypatch.setattr(server, "answer", red)
+    assert not open_engine(project.directory).settle()

@@ -16,6 +16,7 @@ from qdrant_client import models
 from llama_index_contextual.storage import qdrant
 
 _CLAUSES = ("must", "should", "must_not")
+_FIELDS = {"born": "integer", "died": "integer", "facets": "integer", "doc_id": "keyword"}
 _SCHEMAS = {"integer": edge.PayloadSchemaType.Integer, "keyword": edge.PayloadSchemaType.Keyword}
 
 
@@ -30,6 +31,7 @@ class EdgeClient:
     def __init__(self, folder: Path, indexing_threshold: int | None = None) -> None:
         self.folder = folder
         self.shards: dict[str, Any] = {}
+        self.vectors: dict[str, Mapping[str, Any]] = {}
         self.written = 0
         self._threshold = indexing_threshold
 
@@ -57,7 +59,8 @@ class EdgeClient:
         )
         (self.folder / name).mkdir(parents=True)
         self.shards[name] = edge.EdgeShard.create(str(self.folder / name), config)
-        for field, kind in (("born", "integer"), ("died", "integer"), ("facets", "integer"), ("doc_id", "keyword")):
+        self.vectors[name] = vectors_config
+        for field, kind in _FIELDS.items():
             self.create_payload_index(name, field, kind, wait=True)
 
     def create_payload_index(self, name: str, field: str, kind: str, *, wait: bool) -> None:
@@ -118,7 +121,8 @@ class EdgeClient:
     def get_collection(self, name: str) -> SimpleNamespace:
         """Build the indexes that a server builds in the background."""
         self.shards[name].optimize()
-        return SimpleNamespace(status="green")
+        params = SimpleNamespace(vectors=self.vectors[name])
+        return SimpleNamespace(status="green", config=SimpleNamespace(params=params), payload_schema=_FIELDS)
 
     def close(self) -> None:
         for shard in self.shards.values():

@@ -21,6 +21,7 @@ import asyncio
 import itertools
 import logging
 import os
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -65,6 +66,7 @@ _BATCH_FILES = 4
 _BATCH_BYTES = 4_000_000
 _BATCHES_PER_CPU = 2
 _SECONDS_TO_STOP = 60.0
+_SECONDS_TO_CONNECT = 10.0
 
 
 # ---- Tasks -----------------------------------------------------------------------------------------------------------
@@ -445,15 +447,17 @@ class Owner:
         self._executor: RayExecutor | None = None
         self._state: IngestProgress | None = None
         self._changed = asyncio.Event()
+        self._has_ended = False
 
     async def run(self, run: Run, passed: Sequence[ray.ObjectRef[Any]]) -> IngestReport:
         """Execute the run."""
         self._loop = asyncio.get_running_loop()
-        owner = ray.get_runtime_context().current_actor
-        self._executor = await asyncio.to_thread(RayExecutor, owner, passed[0] if passed else None)
         try:
+            owner = ray.get_runtime_context().current_actor
+            self._executor = await asyncio.to_thread(RayExecutor, owner, passed[0] if passed else None)
             return await run(self._executor, self._report)
         finally:
+            self._has_ended = True
             self._changed.set()
 
     def _report(self, state: IngestProgress) -> None:
@@ -461,9 +465,10 @@ class Owner:
         self._loop.call_soon_threadsafe(self._changed.set)
 
     async def progress(self) -> IngestProgress | None:
-        """Return the progress when it has changed since the last call, or when the run ends."""
+        """Return the progress when it has changed since the last call, and at once when the run has ended."""
         await self._changed.wait()
-        self._changed.clear()
+        if not self._has_ended:  # the caller may ask again before it receives the report
+            self._changed.clear()
         return self._state
 
     async def page(self, key: str) -> str | None:
@@ -539,11 +544,12 @@ async def arun_on_ray(
 async def _shown(owner: Any, running: ray.ObjectRef[Any], progress: ReportProgress) -> IngestReport:
     """Report the progress of a run until it ends, and return its report."""
     end = asyncio.ensure_future(_awaited(running))
+    shown = None
     try:
         while not end.done():
             # Also returns when the run ends.
-            if (state := await owner.progress.remote()) is not None:
-                progress(state)
+            if (state := await owner.progress.remote()) is not None and state != shown:
+                progress(shown := state)
     except RayError:
         await asyncio.wait([end])  # the actor died, and with it the run
     except BaseException:
@@ -570,6 +576,7 @@ async def _connected(address: str | None) -> AsyncIterator[None]:
     if ray.is_initialized():
         yield
         return
+    await asyncio.to_thread(_require_open, address or os.environ.get("RAY_ADDRESS", ""))
     # A Ray that is started here reports no usage statistics unless the user wants that.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     connect = partial(ray.init, address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -577,14 +584,29 @@ async def _connected(address: str | None) -> AsyncIterator[None]:
         try:
             await run_to_completion(connect)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ConfigurationError(
-                f"Ray cannot be reached at {address or 'this machine'!r} ({' '.join(str(error).split())[:300]}): start"
-                f" it with `ray start --head`, or join a cluster with `ray start --address=HOST:PORT`.",
-                setting="address",
-            ) from error
+            raise _unreachable(address or "this machine", error) from error
         yield
     finally:
         await run_to_completion(ray.shutdown)
+
+
+def _require_open(address: str) -> None:
+    """Check that the port of an address can be reached: Ray itself would try for a quarter of an hour."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return  # "auto" or "local", or Ray says what is wrong with it
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _unreachable(address, error) from error
+
+
+def _unreachable(address: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"Ray cannot be reached at {address!r} ({' '.join(str(error).split())[:300]}): start it with"
+        f" `ray start --head`, or join a cluster with `ray start --address=HOST:PORT`.",
+        setting="address",
+    )
 
 
 def _environment() -> dict[str, str]:
