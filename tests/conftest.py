@@ -123,6 +123,12 @@ def _clock() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_keys_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the keys of the models that other tests have called: a stream holds back what may be the start of one."""
+    monkeypatch.setattr("llama_index_contextual._utils.redaction._of_models", set())
+
+
 @pytest.fixture
 def manager(tmp_path: Path) -> ProjectManager:
     """An empty root folder of projects."""

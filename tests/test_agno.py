@@ -247,7 +247,7 @@ class TestAgents:
         assert "TS-999 means that the pump runs dry" in str(provider.chat_calls[0].body)
 
     async def test_eight_runs_search_at_the_same_time(self, filled: Project) -> None:
-        together = threading.Barrier(8, timeout=60)
+        together = threading.Barrier(8, timeout=300)
         answer = searching()
 
         def reply(request: Request) -> Reply | str:

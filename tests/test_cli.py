@@ -32,7 +32,7 @@ from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
-SECONDS = 60.0
+SECONDS = 300.0
 
 # Every command with arguments that succeed on a project "a" with one version of two documents.
 COMMANDS: dict[str, list[str]] = {

@@ -34,6 +34,7 @@ from llama_index_contextual.mcp import make_http_app, make_server
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools.models import TOOLS
+from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
@@ -247,8 +248,7 @@ TOKEN = "a-long-token-for-tests"
 def served(app: Any) -> Iterator[str]:
     """Serve an application on a free port of the loopback interface, and yield its address."""
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # it takes requests before the server runs
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
@@ -260,7 +260,7 @@ def served(app: Any) -> Iterator[str]:
 
 def http_client(url: str, **headers: str) -> Any:
     """The real client over streamable HTTP, with further headers."""
-    return Client(streamable_http_client(url, http_client=httpx2.AsyncClient(headers=headers)))
+    return Client(streamable_http_client(url, http_client=httpx2.AsyncClient(headers=headers, timeout=PATIENCE)))
 
 
 async def test_the_tools_are_served_over_http(filled: Project) -> None:
@@ -275,7 +275,7 @@ async def test_the_tools_are_served_over_http(filled: Project) -> None:
 async def test_only_requests_with_the_token_are_answered(filled: Project) -> None:
     with served(make_http_app([filled], token=TOKEN)) as url:
         for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
-            reply = httpx2.post(url, json={}, headers=wrong)
+            reply = httpx2.post(url, json={}, headers=wrong, timeout=PATIENCE)
             assert (reply.status_code, reply.json()["error"]) == (401, "invalid_token")
             assert TOKEN not in reply.text
         async with http_client(url, Authorization=f"Bearer {TOKEN}") as client:
@@ -286,10 +286,21 @@ def test_requests_in_the_name_of_another_host_are_refused(filled: Project) -> No
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     kinds = {"Accept": "application/json, text/event-stream"}
     with served(make_http_app([filled], allowed_hosts=["docs.example"])) as url:
-        assert httpx2.post(url, json=ping, headers={**kinds, "Host": "evil.example"}).status_code == 421
-        assert httpx2.post(url, json=ping, headers={**kinds, "Origin": "https://evil.example"}).status_code == 403
+        assert (
+            httpx2.post(url, json=ping, headers={**kinds, "Host": "evil.example"}, timeout=PATIENCE).status_code == 421
+        )
+        assert (
+            httpx2.post(
+                url, json=ping, headers={**kinds, "Origin": "https://evil.example"}, timeout=PATIENCE
+            ).status_code
+            == 403
+        )
         for accepted in ({}, {"Host": "docs.example"}, {"Origin": "https://docs.example:8443"}):
-            assert httpx2.post(url, json=ping, headers={**kinds, **accepted}).status_code not in (401, 403, 421)
+            assert httpx2.post(url, json=ping, headers={**kinds, **accepted}, timeout=PATIENCE).status_code not in (
+                401,
+                403,
+                421,
+            )
 
 
 @pytest.mark.parametrize(

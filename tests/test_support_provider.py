@@ -477,16 +477,6 @@ def test_connections_are_kept(provider: LoopbackProvider, client: openai.OpenAI)
     assert len({record.connection_id for record in provider.history}) == 1
 
 
-def test_start_and_stop_take_milliseconds() -> None:
-    took = []
-    for _ in range(10):
-        started = time.perf_counter()
-        with LoopbackProvider():
-            pass
-        took.append(time.perf_counter() - started)
-    assert min(took) < 0.1, "not even once, so it is not that the machine was busy"
-
-
 # --- prefix cache -----------------------------------------------------------------------------
 
 

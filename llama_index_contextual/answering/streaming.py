@@ -139,6 +139,9 @@ class AnswerStream:
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything
             # The text so far is paid for and may have been shown: keep it and mark it as partial.
             completion.problem = f"The answer broke off. {self._describe(error)}"
+        except (asyncio.CancelledError, GeneratorExit):
+            completion.text += keys.rest()  # no piece can be yielded any more
+            raise
         finally:
             await _close(pieces)
         if rest := keys.rest():  # after an error

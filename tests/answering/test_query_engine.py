@@ -533,9 +533,10 @@ async def _read(pieces: Any) -> list[str]:
     return [piece async for piece in pieces]
 
 
-def test_an_answer_that_is_not_complete_in_time_is_partial(reports: Project) -> None:
-    response = ask(reports.as_query_engine(llm=Stalling(), timeouts=Timeouts(whole=0.2)))
-    assert (str(response), response.partial) == ("The pump", "The answer was not complete after 0.2 seconds.")
+def test_an_answer_that_is_not_complete_in_time_is_partial(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "p-0123456789")  # so the last letter may be the start of a key
+    response = ask(reports.as_query_engine(llm=Stalling(), timeouts=Timeouts(whole=2)))
+    assert (str(response), response.partial) == ("The pump", "The answer was not complete after 2 seconds.")
 
 
 def test_a_call_without_any_token_in_time_is_an_error(

@@ -6,6 +6,7 @@ where nobody has waited for the answer. The real client of OpenAI talks to a ser
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.support.records import CHAT_PATH, Record
+from tests.support.records import CHAT_PATH, Record, Request
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
@@ -204,9 +205,13 @@ class _Undone(nullcontext[None]):
         self._patch.undo()
 
 
-def run_interrupted(folder: Path, stop: signal.Signals, *, calls: int, parts: int, latency: float = 0.3) -> Row:
-    """End an ingesting process by a signal while its calls are in flight."""
-    documents = write_documents(folder / "documents", parts=parts)
+def run_interrupted(folder: Path, stop: signal.Signals, *, calls: int, parts: int) -> Row:
+    """End an ingesting process by a signal when so many calls are answered, and others are in flight."""
+    documents, answered = write_documents(folder / "documents", parts=parts), itertools.count()
+
+    def latency(request: Request) -> float:
+        return 0.0 if request.path != CHAT_PATH or next(answered) < calls else 3600.0
+
     with LoopbackProvider(embedding_encoding="cl100k_base", latency=latency) as provider, environment(provider):
         project = ProjectManager(folder / "knowledge").create("budget", ProjectConfig(**SMALL, llm="openai:gpt-4.1"))
         command = [sys.executable, "-m", "llama_index_contextual", "ingest", "budget", str(documents), "--quiet"]

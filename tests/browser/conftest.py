@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import threading
-import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +19,7 @@ from pydantic import PrivateAttr
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.browser.harness import Pages, Served, Watch, browser, chromium, serve
+from tests.browser.harness import PATIENCE, Pages, Served, Watch, browser, chromium, serve
 from tests.support.examples import DATA
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
@@ -57,8 +55,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _build(folder: Path) -> None:
     manager = ProjectManager(folder)
     files = sorted(path for path in DATA.iterdir() if path.suffix in SUFFIXES)
-    manager.create("examples", ProjectConfig.local()).ingest(files)
-    manager.create("manual", ProjectConfig.local()).ingest([DATA / "station-manual.md"])
+    patient = ProjectConfig.local(call_timeout=PATIENCE, first_token_timeout=PATIENCE, between_tokens_timeout=PATIENCE)
+    manager.create("examples", patient).ingest(files)
+    manager.create("manual", patient).ingest([DATA / "station-manual.md"])
     for name, changes in COPIES.items():
         shutil.copytree(folder / "manual", folder / name)
         manager.load(name).update_config(**changes)
@@ -76,7 +75,12 @@ def with_llm(root: Path, name: str, provider: LoopbackProvider) -> Project:
     from llama_index.llms.openai import OpenAI
 
     llm = OpenAI(
-        model="gpt-4o-mini", api_key="any", api_base=provider.api_base, max_retries=0, reuse_client=False, timeout=20.0
+        model="gpt-4o-mini",
+        api_key="any",
+        api_base=provider.api_base,
+        max_retries=0,
+        reuse_client=False,
+        timeout=PATIENCE,
     )
     return ProjectManager(root).load(name, llm=llm)
 
@@ -84,25 +88,31 @@ def with_llm(root: Path, name: str, provider: LoopbackProvider) -> Project:
 class GatedLLM(ScriptedLLM):
     """A model that streams a piece when the test releases it, and tells whether its stream was closed early."""
 
-    _pieces: SimpleQueue[str | None] = PrivateAttr(default_factory=SimpleQueue)
+    _pieces: deque[str | None] = PrivateAttr(default_factory=deque)
+    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+    _read: threading.Event = PrivateAttr(default_factory=threading.Event)
     _closed: threading.Event = PrivateAttr(default_factory=threading.Event)
+
+    def reset(self) -> None:
+        """Forget the streams so far, and the pieces that none of them has read."""
+        with self._lock:
+            self._pieces.clear()
+            self._read.clear()
+            self._closed.clear()
 
     def release(self, *pieces: str, end: bool = False) -> None:
         """Send pieces, and end the stream if `end`."""
-        for piece in (*pieces, *([None] if end else [])):
-            self._pieces.put(piece)
+        with self._lock:
+            self._pieces.extend((*pieces, *([None] if end else [])))
+            self._read.clear()
+
+    def wait_until_read(self) -> bool:
+        """Wait until a stream has read all released pieces and needs the next one, and return whether it has."""
+        return self._read.wait(PATIENCE)
 
     def wait_until_closed(self) -> bool:
         """Wait until the reader of a stream has stopped, and return whether it has."""
-        closed = self._closed.wait(10)
-        self._closed.clear()
-        return closed
-
-    def wait_until_read(self) -> None:
-        """Wait until all released pieces have been read."""
-        deadline = time.monotonic() + 10
-        while not self._pieces.empty() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        return self._closed.wait(PATIENCE)
 
     async def astream_chat(self, messages: Any, **kwargs: Any) -> ChatResponseAsyncGen:
         """Return the pieces."""
@@ -119,8 +129,10 @@ class GatedLLM(ScriptedLLM):
 
     async def _next(self) -> str | None:
         while True:
-            with contextlib.suppress(Empty):
-                return self._pieces.get_nowait()
+            with self._lock:
+                if self._pieces:
+                    return self._pieces.popleft()
+                self._read.set()
             await asyncio.sleep(0.01)
 
 

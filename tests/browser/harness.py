@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page
 
     from llama_index_contextual.project.project import Project
 
 CHROMIUM = "LLAMA_INDEX_CONTEXTUAL_CHROMIUM"
 
-_PATIENCE = 30.0
+PATIENCE = 120.0
+"""Seconds after which a wait counts as a failure; a busy machine may need most of them."""
+
 SWITCHES = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions"),
@@ -55,9 +57,9 @@ def browser() -> Iterator[Browser]:
     """
     path = chromium()
     playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    playwright.expect.set_options(timeout=_PATIENCE * 1000)  # a busy machine must not fail a test
+    playwright.expect.set_options(timeout=PATIENCE * 1000)
     with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=path, args=list(SWITCHES))
+        running = started.chromium.launch(executable_path=path, args=list(SWITCHES), timeout=PATIENCE * 1000)
         try:
             yield running
         finally:
@@ -96,12 +98,12 @@ def serve_app(app: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="workbench", daemon=True)
     thread.start()
     try:
-        if not started.wait(_PATIENCE):
+        if not started.wait(PATIENCE):
             raise RuntimeError("the server did not start")
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(_PATIENCE)
+        thread.join(PATIENCE)
         listening.close()
 
 
@@ -109,8 +111,10 @@ def serve_app(app: Any) -> Iterator[str]:
 def serve(projects: Sequence[Project], **options: Any) -> Iterator[Served]:
     """Serve the Workbench with some projects; options are those of `make_app`."""
     from llama_index_contextual.ui.app import make_app
+    from llama_index_contextual.ui.pages import PageRenderer
 
     app, responses = make_app(projects, **options), []
+    app.state.originals.renderer = PageRenderer(seconds=PATIENCE, waiting_seconds=PATIENCE)
 
     async def recorded(scope: Any, receive: Any, send: Any) -> None:
         async def noted(message: Any) -> None:
@@ -120,7 +124,7 @@ def serve(projects: Sequence[Project], **options: Any) -> Iterator[Served]:
 
         await app(scope, receive, noted)
 
-    with serve_app(recorded) as url:
+    with contextlib.closing(app.state.originals.renderer), serve_app(recorded) as url:
         yield Served(url, projects, responses)
 
 
@@ -192,7 +196,7 @@ class Pages:
             **{"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce", **options}
         )
         self._contexts.append(context)
-        context.set_default_timeout(_PATIENCE * 1000)
+        context.set_default_timeout(PATIENCE * 1000)
         context.add_init_script(_NOTE_VIOLATIONS)
         context.on("page", self.watch.attach)
         page = context.new_page()
@@ -207,6 +211,14 @@ class Pages:
                 self.watch.check(page)
             context.close()
         self._contexts.clear()
+
+
+def follow(link: Locator) -> None:
+    """Click a link or a button that leads to another address, and wait until the page there has loaded."""
+    link.wait_for()
+    page, before = link.page, link.page.url
+    link.click()
+    page.wait_for_url(lambda url: url != before)
 
 
 def overflow(page: Page) -> list[str]:

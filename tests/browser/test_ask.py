@@ -9,7 +9,7 @@ import pytest
 
 from llama_index_contextual.answering.judge import FALLBACK
 from tests.browser.conftest import GatedLLM, run_axe
-from tests.browser.harness import Pages, Served, Watch, overflow
+from tests.browser.harness import Pages, Served, Watch, follow, overflow
 from tests.support.server import LoopbackProvider
 
 pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
@@ -22,8 +22,9 @@ ANSWER = (
 
 
 @pytest.fixture(autouse=True)
-def _fresh(provider: LoopbackProvider) -> Iterator[None]:
+def _fresh(provider: LoopbackProvider, gated: GatedLLM) -> Iterator[None]:
     provider.reset()
+    gated.reset()
     yield
     provider.reset()
 
@@ -72,8 +73,10 @@ def test_a_citation_opens_its_passage_and_going_back_costs_nothing(
 ) -> None:
     provider.enqueue(ANSWER)
     answer = ask(page, served)
-    answer.get_by_role("link", name="[Source 1]").first.click()
-    page.wait_for_url(re.compile("/p/examples/passage/"))
+    expect(answer).to_be_visible()
+    is_over(page)
+    follow(answer.get_by_role("link", name="[Source 1]").first)
+    expect(page).to_have_url(re.compile("/p/examples/passage/"))
     expect(page.get_by_role("main")).to_contain_text("stand still for 10 minutes")
     page.go_back()
     expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
@@ -88,14 +91,17 @@ def test_a_verified_quotation_leads_to_the_chunk_that_contains_it(
 ) -> None:
     provider.enqueue("“After two emergency stops within 24 hours the unit remains out of service” [Source 1].")
     answer = ask(page, served)
-    answer.get_by_role("link", name="verified").click()
-    page.wait_for_url(re.compile("/p/examples/passage/"))
+    expect(answer).to_be_visible()
+    is_over(page)
+    follow(answer.get_by_role("link", name="verified"))
+    expect(page).to_have_url(re.compile("/p/examples/passage/"))
     expect(page.get_by_role("main")).to_contain_text("After two emergency stops within 24 hours")
 
 
 def test_the_second_answer_does_not_lose_the_first(page: Page, served: Served, provider: LoopbackProvider) -> None:
     provider.enqueue("First answer [Source 1].", "Second answer [Source 1].")
     expect(ask(page, served)).to_contain_text("First answer")
+    is_over(page)  # until then, no other question can be sent
     page.get_by_role("textbox", name="Question").fill("And what else?")
     page.get_by_role("textbox", name="Question").press("Enter")
     expect(page.get_by_role("article")).to_contain_text("Second answer")
@@ -124,6 +130,7 @@ def test_an_answer_is_not_shown_in_another_project(
     watch.expect("404")
     provider.enqueue("A secret [Source 1].")
     expect(ask(page, served)).to_contain_text("A secret")
+    expect(page).to_have_url(re.compile(r"\?answer="))
     page.goto(page.url.replace("/p/examples/", "/p/manual/"))
     expect(page.get_by_role("alert")).to_contain_text("no longer in memory")
 
@@ -153,7 +160,7 @@ def test_without_javascript_the_form_shows_the_finished_answer(
     page = pages.open(java_script_enabled=False)
     answer = ask(page, served)
     expect(answer.locator(".check-label")).to_have_text(["verified", "unsupported", "not found"])
-    answer.get_by_role("link", name="[Source 1]").first.click()
+    follow(answer.get_by_role("link", name="[Source 1]").first)
     expect(page.get_by_role("main")).to_contain_text("stand still for 10 minutes")
     page.go_back()
     expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
@@ -196,6 +203,7 @@ def test_stop_ends_the_call_of_the_model(page: Page, served: Served, gated: Gate
     if text:
         gated.release(text)
         expect(page.locator("#live-text")).to_have_text(text.strip())
+    assert gated.wait_until_read()  # the passages are shown before the model is called
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("status")).to_have_text("Stopped. What is shown was not checked.")
     assert gated.wait_until_closed()
@@ -219,7 +227,7 @@ def test_leaving_the_page_without_javascript_ends_the_call_too(
     page.get_by_role("textbox", name="Question").fill(QUESTION)
     page.get_by_role("button", name="Ask", exact=True).click(no_wait_after=True)
     gated.release("Half of ")
-    gated.wait_until_read()
+    assert gated.wait_until_read()
     page.goto("about:blank")
     assert gated.wait_until_closed()
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
@@ -241,12 +249,12 @@ def test_a_second_question_cannot_be_sent_while_the_first_is_answered(
 
 def test_without_an_llm_the_view_says_what_to_do(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/p/manual/?q=pumps")
-    page.get_by_role("link", name="Ask (no LLM)").click()
+    follow(page.get_by_role("link", name="Ask (no LLM)"))
     page.goto(f"{served.url}/p/manual/ask?q=pumps")
     expect(page.get_by_role("alert")).to_contain_text("needs OPENAI_API_KEY, which is not set. Supply it")
     expect(page.get_by_role("alert")).to_contain_text("llama-index-contextual configure manual answer_llm=")
     expect(page.get_by_role("textbox")).to_have_count(0)
-    page.get_by_role("main").get_by_role("link", name="search").click()
+    follow(page.get_by_role("main").get_by_role("link", name="search"))
     expect(page.get_by_role("searchbox")).to_have_value("pumps")
 
 
@@ -374,6 +382,7 @@ def test_the_view_fits_and_is_accessible(
     assert overflow(page) == []
     assert run_axe(page) == []
     expect(ask(page, served)).to_contain_text("Nobody works alone")
+    is_over(page)
     page.get_by_text("Options and filters").click()
     assert overflow(page) == []
     assert run_axe(page) == []
@@ -388,6 +397,7 @@ def test_everything_works_by_keyboard(page: Page, served: Served, provider: Loop
     page.keyboard.type("must it stand still?")
     page.keyboard.press("Enter")
     expect(page.get_by_role("article")).to_be_visible()
+    is_over(page)
     assert "How long must it stand still?" in " ".join(provider.chat_calls[0].body["messages"][-1]["content"].split())
     for _ in range(30):
         page.keyboard.press("Tab")

@@ -55,7 +55,9 @@ def test_a_problem_in_a_page_is_reported(url: str, chrome: Browser, path: str, p
     pages.open("/clean")
     pages.close()
     assert watch.unexpected() == []
-    pages.open(path)
+    page = pages.open(path)
+    if problem.startswith("policy"):
+        page.wait_for_function("window.violations.length > 0")
     pages.close()
     assert any(line.startswith(problem) for line in watch.unexpected()), watch.problems
     watch.expect(".")

@@ -14,7 +14,7 @@ from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo,
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from tests.browser.conftest import with_llm
-from tests.browser.harness import Pages, Served, Watch, chromium, serve
+from tests.browser.harness import Pages, Served, Watch, chromium, follow, serve
 from tests.support.server import LoopbackProvider
 
 pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
@@ -318,7 +318,7 @@ def test_the_project_view_is_inactive(page: Page, served: Served) -> None:
         following = page.get_by_role("link", name="Next")
         if not following.count():
             break
-        following.first.click()
+        follow(following.first)
 
 
 def test_answers_are_inactive(page: Page, served: Served, provider: LoopbackProvider) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from llama_index_contextual.project.manager import ProjectManager
 from tests.browser.conftest import run_axe
-from tests.browser.harness import Pages, Served, Watch, overflow, serve
+from tests.browser.harness import Pages, Served, Watch, follow, overflow, serve
 from tests.support.examples import DATA
 from tests.support.server import LoopbackProvider
 
@@ -27,7 +27,7 @@ PDF = "quarterly-reports-2024.pdf"
 def search(page: Page, served: Served, question: str, project: str = "examples") -> None:
     page.goto(f"{served.url}/p/{project}/")
     page.get_by_role("searchbox").fill(question)
-    page.get_by_role("button", name="Search").click()
+    follow(page.get_by_role("button", name="Search"))
     expect(page.get_by_role("region", name="Results")).to_be_visible()
 
 
@@ -39,7 +39,7 @@ def files_of(page: Page) -> list[str]:
 
 def open_pdf_passage(page: Page, served: Served) -> None:
     search(page, served, LEAKAGE)
-    page.locator(".result", has_text=PDF).locator(".result-link").first.click()
+    follow(page.locator(".result", has_text=PDF).locator(".result-link").first)
     expect(page.get_by_role("heading", name=re.compile("On its page"))).to_be_visible()
 
 
@@ -67,7 +67,7 @@ def test_a_question_finds_the_passage_and_marks_its_words(page: Page, served: Se
 def test_nothing_found_says_what_to_try(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/p/examples/?q=xylophone&mode=lexical")
     expect(page.get_by_role("region", name="Results")).to_contain_text("No passage was found.")
-    page.get_by_role("link", name="search by meaning and words").click()
+    follow(page.get_by_role("link", name="search by meaning and words"))
     expect(page.get_by_role("searchbox")).to_have_value("xylophone")
     expect(page).to_have_url(re.compile("mode=hybrid"))
 
@@ -82,10 +82,10 @@ def test_a_filter_by_file_can_be_set_and_removed(page: Page, served: Served) -> 
     page.get_by_role("searchbox").fill("water")
     page.get_by_text("Options and filters").click()
     page.get_by_label("water-tariff-2025.txt").check()
-    page.get_by_role("button", name="Search").click()
+    follow(page.get_by_role("button", name="Search"))
     expect(page.locator(".chips")).to_contain_text("water-tariff-2025.txt")
     assert set(files_of(page)) == {"water-tariff-2025.txt"}
-    page.get_by_role("link", name=re.compile("Remove the filter")).click()
+    follow(page.get_by_role("link", name=re.compile("Remove the filter")))
     expect(page.get_by_role("searchbox")).to_have_value("water")
     expect(page.locator(".chips")).to_have_count(0)
     assert len(set(files_of(page))) > 1
@@ -96,7 +96,7 @@ def test_the_mode_can_be_changed_and_the_question_stays(page: Page, served: Serv
     for label, mode in (("words (lexical)", "lexical"), ("meaning (semantic)", "semantic")):
         page.get_by_text("Options and filters").click()
         page.get_by_label(label).check()
-        page.get_by_role("button", name="Search").click()
+        follow(page.get_by_role("button", name="Search"))
         expect(page.get_by_role("searchbox")).to_have_value(STOP)
         expect(page.get_by_role("region", name="Results")).to_contain_text(f"{mode} search")
 
@@ -168,17 +168,17 @@ def test_the_words_of_the_question_are_marked_on_the_page(pages: Pages, served: 
 def test_the_next_and_the_previous_chunk_are_one_step_away(page: Page, served: Served) -> None:
     open_pdf_passage(page, served)
     start, url = page.locator(".steps .soft").first.inner_text(), page.url
-    page.get_by_role("link", name="Next chunk").click()
+    follow(page.get_by_role("link", name="Next chunk"))
     expect(page.locator(".steps .soft").first).not_to_have_text(start)
-    page.get_by_role("link", name="Previous chunk").click()
+    follow(page.get_by_role("link", name="Previous chunk"))
     expect(page).to_have_url(url)
-    page.get_by_role("link", name=re.compile("Results for")).click()
+    follow(page.get_by_role("link", name=re.compile("Results for")))
     expect(page.get_by_role("searchbox")).to_have_value(LEAKAGE)
 
 
 def test_a_passage_of_markdown_is_shown_as_it_reads(page: Page, served: Served) -> None:
     search(page, served, "outlet pressure normal readings call control room")
-    page.locator(".result", has_text="station-manual.md").locator(".result-link").first.click()
+    follow(page.locator(".result", has_text="station-manual.md").locator(".result-link").first)
     rendered = page.locator(".rendered")
     expect(rendered.locator("table").first).to_be_visible()
     expect(rendered.get_by_role("heading", name="Normal readings").first).to_be_attached()
@@ -188,7 +188,7 @@ def test_a_passage_of_markdown_is_shown_as_it_reads(page: Page, served: Served) 
 
 def test_a_passage_of_plain_text_is_marked_in_its_document(page: Page, served: Served) -> None:
     search(page, served, "water tariff standing charge")
-    page.locator(".result", has_text="water-tariff-2025.txt").locator(".result-link").first.click()
+    follow(page.locator(".result", has_text="water-tariff-2025.txt").locator(".result-link").first)
     passage, text = page.locator("#passage"), page.locator(".document-text")
     expect(passage).to_be_visible()
     assert passage.inner_text().strip() in text.inner_text()
@@ -196,9 +196,9 @@ def test_a_passage_of_plain_text_is_marked_in_its_document(page: Page, served: S
 
 def test_a_document_lists_its_chunks(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/p/examples/project")
-    page.get_by_role("link", name=re.compile("Station equipment")).click()
+    follow(page.get_by_role("link", name=re.compile("Station equipment")))
     expect(page.locator(".segment").first).to_be_visible()
-    page.locator(".chunk .place a").first.click()
+    follow(page.locator(".chunk .place a").first)
     expect(page).to_have_url(re.compile("/passage/"))
 
 
@@ -208,7 +208,8 @@ def test_a_citation_leads_to_the_marked_page(page: Page, served: Served, provide
     page.goto(f"{served.url}/p/examples/ask")
     page.get_by_role("textbox", name="Question").fill(LEAKAGE)
     page.get_by_role("textbox", name="Question").press("Enter")
-    page.get_by_role("article").get_by_role("link", name="verified").click()
+    expect(page).to_have_url(re.compile(r"\?answer="))
+    follow(page.get_by_role("article").get_by_role("link", name="verified"))
     expect(page.get_by_role("heading", name=re.compile("On its page"))).to_be_visible()
     image_is_loaded(page)
     assert page.locator(".mark-line").count() > 0
@@ -222,10 +223,11 @@ def test_each_project_can_be_reached_from_the_list(page: Page, served: Served) -
     page.goto(served.url)
     names = page.locator(".cards a").all_inner_texts()
     assert names == [project.name for project in served.projects]
-    page.get_by_role("link", name="manual", exact=True).click()
+    follow(page.get_by_role("link", name="manual", exact=True))
+    expect(page).to_have_url(f"{served.url}/p/manual/")
     search(page, served, "pump", "manual")
     assert set(files_of(page)) == {"station-manual.md"}
-    page.get_by_role("link", name="All projects").click()
+    follow(page.get_by_role("link", name="All projects"))
     expect(page.get_by_role("heading", name="Projects")).to_be_visible()
 
 
@@ -235,7 +237,7 @@ def test_the_project_view_shows_documents_versions_cost_and_failures(page: Page,
         expect(page.get_by_role("heading", name=heading)).to_be_visible()
     expect(page.get_by_role("row", name=re.compile("live"))).to_have_count(1)
     page.get_by_label("Find by name or title").fill("tariff")
-    page.get_by_role("button", name="Find").click()
+    follow(page.get_by_role("button", name="Find"))
     expect(page.get_by_role("region", name="Table of documents").locator("tbody tr")).to_have_count(1)
 
 
@@ -269,8 +271,8 @@ def test_a_new_version_is_shown_while_the_page_is_open(root: Path, chrome: Brows
 
 def test_going_back_keeps_the_question_and_the_filters(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/p/examples/?q={quote_plus(STOP)}&mode=lexical&top_k=5&file=station-manual.md")
-    page.locator(".result-link").nth(1).click()
-    page.get_by_role("link", name="Next chunk").click()
+    follow(page.locator(".result-link").nth(1))
+    follow(page.get_by_role("link", name="Next chunk"))
     page.go_back()
     page.go_back()
     expect(page.get_by_role("searchbox")).to_have_value(STOP)
@@ -316,10 +318,11 @@ def test_without_javascript_every_view_but_the_stream_works(pages: Pages, served
     page.goto(f"{served.url}/p/examples/")
     page.get_by_role("searchbox").fill(LEAKAGE)
     page.get_by_role("searchbox").press("Enter")
-    page.locator(".result", has_text=PDF).locator(".result-link").first.click()
+    expect(page.get_by_role("region", name="Results")).to_be_visible()
+    follow(page.locator(".result", has_text=PDF).locator(".result-link").first)
     expect(page.locator(".mark-line").first).to_be_attached()
-    page.get_by_role("link", name="Next chunk").click()
-    page.get_by_role("link", name="Project").first.click()
+    follow(page.get_by_role("link", name="Next chunk"))
+    follow(page.get_by_role("link", name="Project").first)
     expect(page.get_by_role("heading", name="Versions")).to_be_visible()
 
 
@@ -346,9 +349,8 @@ def show(page: Page, served: Served, view: str) -> None:
         return
     question, _, file = path.removeprefix("passage ").rpartition(" ")
     page.goto(f"{served.url}/p/examples/?q={quote_plus(question)}&file={file}")
-    page.locator(".result-link").first.click()
+    follow(page.locator(".result-link").first)
     expect(page.get_by_role("heading", name="Segments and chunks")).to_be_visible()
-    page.wait_for_load_state()  # until then, its stylesheets may be missing
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
@@ -359,8 +361,9 @@ def test_every_view_fits_and_is_accessible(pages: Pages, served: Served, watch: 
     for view in VIEWS:
         show(page, served, view)
         found = overflow(page)
-        for closed in page.locator("details:not([open]) > summary").all()[:3]:
-            closed.click()
+        closed = page.locator("details:not([open]) > summary")
+        for _ in range(min(3, closed.count())):
+            closed.first.click()
         found += overflow(page)
         found += [f"{one['id']}: {one['nodes'][0]['html'][:200]} ({len(one['nodes'])} times)" for one in run_axe(page)]
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.browser.conftest import with_llm
-from tests.browser.harness import Pages, Served, Watch, serve, serve_app
+from tests.browser.harness import PATIENCE, Pages, Served, Watch, serve, serve_app
 from tests.support.server import LoopbackProvider
 
 pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
@@ -56,7 +57,7 @@ def request(
     url: str, path: str, method: str = "GET", body: str = "", **headers: str
 ) -> tuple[int, str, dict[str, str]]:
     """Send a request as it is, with any headers."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
     connection.putrequest(method, path, skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name.replace("_", "-"), value)
@@ -158,6 +159,7 @@ def test_a_request_under_a_name_of_this_machine_is_answered(served: Served, host
 
 def test_a_page_whose_name_was_bound_to_this_machine_reads_nothing(served: Served, chrome: Browser) -> None:
     context = chrome.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
     page = context.new_page()
     response = page.goto(f"http://rebound.test:{urlsplit(served.url).port}{SEARCH}")
     assert response is not None
@@ -173,20 +175,18 @@ def test_a_page_whose_name_was_bound_to_this_machine_reads_nothing(served: Serve
 class Attacker:
     """A page of another origin, and the responses that its requests to the Workbench get.
 
-    The browser hides some of them from the page and from its tools, so they are noted by the server.
+    The browser hides some of them from the page and from its tools, so they are noted by the server, which has no
+    other client.
     """
 
     page: Page
     served: Served
-    _seen: int = 0
-
-    def __post_init__(self) -> None:
-        self._seen = len(self.served.responses)
 
     def statuses(self) -> set[int]:
         """Wait for a response, and return the statuses of all; the icon that a browser looks for does not count."""
-        for _ in range(400):
-            statuses = {status for path, status in self.served.responses[self._seen :] if path.startswith("/p/")}
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            statuses = {status for path, status in self.served.responses if path.startswith("/p/")}
             if statuses:
                 return statuses
             self.page.wait_for_timeout(25)
@@ -195,12 +195,14 @@ class Attacker:
 
 @pytest.fixture
 def attacker(chrome: Browser, foreign: str, served: Served) -> Iterator[Attacker]:
-    """The page of another origin."""
-    context = chrome.new_context()
-    page = context.new_page()
-    page.goto(foreign)
-    yield Attacker(page, served)
-    context.close()
+    """The page of another origin, with a server of its own: others may still be answering pages of earlier tests."""
+    with serve(served.projects) as attacked:
+        context = chrome.new_context()
+        context.set_default_timeout(PATIENCE * 1000)
+        page = context.new_page()
+        page.goto(foreign)
+        yield Attacker(page, attacked)
+        context.close()
 
 
 def content(frame: Frame) -> str:
@@ -215,10 +217,10 @@ def content(frame: Frame) -> str:
 
 @pytest.mark.parametrize("mode", ["cors", "no-cors"])
 @pytest.mark.parametrize("credentials", ["include", "omit"])
-def test_fetch_of_another_origin_is_refused(attacker: Attacker, served: Served, mode: str, credentials: str) -> None:
+def test_fetch_of_another_origin_is_refused(attacker: Attacker, mode: str, credentials: str) -> None:
     text = attacker.page.evaluate(
         "([url, mode, credentials]) => fetch(url, {mode, credentials}).then((r) => r.text(), (e) => `failed: ${e}`)",
-        [f"{served.url}{SEARCH}", mode, credentials],
+        [f"{attacker.served.url}{SEARCH}", mode, credentials],
     )
     assert SECRET not in text
     assert attacker.statuses() == {403}
@@ -234,18 +236,16 @@ def test_fetch_of_another_origin_is_refused(attacker: Attacker, served: Served, 
     ],
 )
 def test_no_question_of_another_origin_is_paid_for(
-    attacker: Attacker, served: Served, provider: LoopbackProvider, options: str
+    attacker: Attacker, provider: LoopbackProvider, options: str
 ) -> None:
     provider.reset()
-    attacker.page.evaluate(f"url => fetch(url, {options}).catch(() => null)", f"{served.url}{ASK}")
+    attacker.page.evaluate(f"url => fetch(url, {options}).catch(() => null)", f"{attacker.served.url}{ASK}")
     assert attacker.statuses() == {403}
     assert provider.calls() == []
 
 
 @pytest.mark.parametrize("target", ["_self", "_blank", "frame"])
-def test_a_form_of_another_origin_is_refused(
-    attacker: Attacker, served: Served, provider: LoopbackProvider, target: str
-) -> None:
+def test_a_form_of_another_origin_is_refused(attacker: Attacker, provider: LoopbackProvider, target: str) -> None:
     provider.reset()
     attacker.page.evaluate(
         """([action, target]) => {
@@ -253,7 +253,7 @@ def test_a_form_of_another_origin_is_refused(
             action="${action}"><input name="q" value="How long?"></form>`;
           document.forms[0].submit();
         }""",
-        [f"{served.url}{ASK}", target],
+        [f"{attacker.served.url}{ASK}", target],
     )
     assert attacker.statuses() == {403}
     assert provider.calls() == []
@@ -272,21 +272,27 @@ def test_a_form_of_another_origin_is_refused(
         "<iframe sandbox='allow-scripts allow-same-origin' src='{url}'></iframe>",
     ],
 )
-def test_no_element_of_another_origin_loads_a_view(attacker: Attacker, served: Served, html: str) -> None:
-    insert = "html => document.body.append(document.createRange().createContextualFragment(html))"
-    attacker.page.evaluate(insert, html.format(url=f"{served.url}{SEARCH}"))
+def test_no_element_of_another_origin_loads_a_view(attacker: Attacker, html: str) -> None:
+    attacker.page.evaluate(
+        """html => new Promise((done) => {
+          const fragment = document.createRange().createContextualFragment(html);
+          fragment.firstChild.onload = fragment.firstChild.onerror = () => done();
+          document.body.append(fragment);
+        })""",
+        html.format(url=f"{attacker.served.url}{SEARCH}"),
+    )
     assert attacker.statuses() == {403}
     for frame in attacker.page.frames[1:]:
         assert SECRET not in content(frame)
 
 
-def test_a_window_of_another_origin_is_cut_off(attacker: Attacker, served: Served) -> None:
+def test_a_window_of_another_origin_is_cut_off(attacker: Attacker) -> None:
     page = attacker.page
     with page.context.expect_page() as opened:
-        page.evaluate("url => { window.other = window.open(url); }", f"{served.url}{SEARCH}")
+        page.evaluate("url => { window.other = window.open(url); }", f"{attacker.served.url}{SEARCH}")
     expect(opened.value.get_by_role("main")).to_contain_text(SECRET)  # a person may follow a link
     assert opened.value.evaluate("window.opener") is None
-    assert page.evaluate("window.other.closed")
+    page.wait_for_function("window.other.closed")
     read = "() => { try { return window.other.document.body.innerText; } catch { return ''; } }"
     assert SECRET not in page.evaluate(read)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import PrivateAttr
 
 from llama_index_contextual import VoyageContextualEmbedding
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
@@ -18,6 +19,7 @@ from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import contextual_model, embedding_identity, load_embed_model
 from llama_index_contextual.retrievers.semantic import QueryEmbedder
 from tests.support.faults import FaultKind
+from tests.support.recorder import PATIENCE
 from tests.support.records import CONTEXTUAL_PATH, Answer, Request
 from tests.support.server import LoopbackProvider
 from tests.support.voyage import contextual_vectors
@@ -228,12 +230,22 @@ async def test_a_permanent_failure_is_an_error_after_the_last_attempt(
     assert len(provider.contextual_calls) == calls
 
 
+class ImpatientOnce(VoyageContextualEmbedding):
+    """Waits a moment for its first answer, and as long as it takes for all others."""
+
+    _asked: int = PrivateAttr(default=0)
+
+    def _client_options(self) -> dict[str, Any]:
+        self._asked += 1
+        return super()._client_options() | {"timeout": 0.3 if self._asked == 1 else PATIENCE}
+
+
 async def test_a_late_answer_is_a_timeout_and_sent_again(provider: LoopbackProvider) -> None:
     provider.fault("hang", times=1)
-    model = VoyageContextualEmbedding(api_base=provider.api_base, timeout=0.3)
-    assert len(await vectors(DOCUMENTS, model)) == 2
+    assert len(await vectors(DOCUMENTS, ImpatientOnce(api_base=provider.api_base))) == 2
     assert len(provider.contextual_calls) == 2
     provider.fault("hang", times=1)
+    model = VoyageContextualEmbedding(api_base=provider.api_base, timeout=0.3)
     with pytest.raises(TimeoutError, match=r"no answer within 0\.3 s"):
         model.get_query_embedding("q")
 

@@ -119,9 +119,11 @@ def test_readers_see_whole_versions_while_parts_are_added_and_merged(tmp_path: P
     create(tmp_path)
     ingest_one(0)(tmp_path)
     reader, versions, wrong = load(tmp_path), set[str | None](), list[str]()
+    answered = threading.Event()
 
     def read() -> None:
         while not (tmp_path / STOP).exists():
+            answered.set()
             response = reader.retrieve("alpha report of a part")
             versions.add(response.version)
             # Version n contains the documents 0 to n - 1.
@@ -135,6 +137,9 @@ def test_readers_see_whole_versions_while_parts_are_added_and_merged(tmp_path: P
         thread.start()
         for number in range(1, 25):
             ingest_one(number)(tmp_path)
+            while len(versions) < number // 8:  # the reader must not miss all of them
+                answered.clear()
+                assert answered.wait(300)
     thread.join()
     assert wrong == []
     assert len(versions) > 2

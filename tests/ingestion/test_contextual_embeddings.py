@@ -262,7 +262,7 @@ def test_an_ended_process_has_paid_for_no_answered_request_twice(
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     provider.wait_until(lambda: len(provider.history) == 4)
     process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     assert len(lists(provider)) == 3
     done = subprocess.run(command, env=environment, capture_output=True, check=False)

@@ -139,12 +139,12 @@ async def test_a_cancelled_removal_is_completed_first(
 
     def held(*given: Any, **options: Any) -> Any:
         reached.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(300)
         return remove(*given, **options)
 
     monkeypatch.setattr(project_module, "remove_documents", held)
     running = asyncio.create_task(project.aremove("a"))
-    await asyncio.to_thread(reached.wait, 30)
+    assert await asyncio.to_thread(reached.wait, 300)
     running.cancel()
     await asyncio.sleep(0)
     assert not running.done()

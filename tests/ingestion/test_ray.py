@@ -27,6 +27,7 @@ from tests.benchmarks.budgets import cost_at
 from tests.support.deadly import Deadly, DeadlyOnce
 from tests.support.documents import pdf_bytes
 from tests.support.models import CountingEmbedding
+from tests.support.recorder import PATIENCE
 from tests.support.records import CHAT_PATH
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
@@ -49,9 +50,12 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
+        # `wait` would give up after 30 seconds, which a busy machine may need.
+        node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000, "wait": False}
         running = cluster_utils.Cluster(initialize_head=True, head_node_args=node)
+        running.wait_for_nodes(PATIENCE)
         running.add_node(**node)
+        running.wait_for_nodes(PATIENCE)
         yield running
         ray.shutdown()
         running.shutdown()

@@ -697,12 +697,12 @@ async def test_a_run_cancelled_while_publishing_completes_the_publication(
 
     def held(self: VersionBuilder, **options: Any) -> Any:
         reached.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(300)
         return publish(self, **options)
 
     monkeypatch.setattr(VersionBuilder, "publish", held)
     running = asyncio.create_task(project.aingest([Document(id_="a", text="The first one.")]))
-    await asyncio.to_thread(reached.wait, 30)
+    assert await asyncio.to_thread(reached.wait, 300)
     running.cancel()
     await asyncio.sleep(0)
     assert not running.done()

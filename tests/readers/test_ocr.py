@@ -302,9 +302,9 @@ def test_closing_ends_a_read_in_another_thread(child: None, tmp_path: Path) -> N
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert two_done.wait(60)
+    assert two_done.wait(300)
     reader.close()
-    thread.join(60)
+    thread.join(300)
     assert errors == ["was not read to its end, because the run was stopped"]
 
 

@@ -107,7 +107,7 @@ def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(
     run, exchange = pdf_process._LastLine.run, pdf_process._exchange
 
     def late(self: pdf_process._LastLine) -> None:
-        assert crashed.wait(60)
+        assert crashed.wait(300)
         run(self)
 
     def watched(child: subprocess.Popen[str], request: str, seconds: float) -> str | None:

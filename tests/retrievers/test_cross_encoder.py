@@ -217,7 +217,7 @@ async def test_the_event_loop_runs_while_the_model_reads(
     released, predict = threading.Event(), reranker._model.predict
 
     def slow(*args: Any, **options: Any) -> Any:
-        assert released.wait(30), "the event loop was blocked"
+        assert released.wait(300), "the event loop was blocked"
         return predict(*args, **options)
 
     monkeypatch.setattr(reranker._model, "predict", slow)

@@ -453,7 +453,7 @@ async def test_the_event_loop_runs_while_the_llm_is_asked() -> None:
 
     class Slow(ScriptedLLM):
         async def achat(self, messages: Any, **kwargs: Any) -> Any:
-            await asyncio.wait_for(released.wait(), 30)
+            await asyncio.wait_for(released.wait(), 300)
             return self.chat(messages)
 
     llm = Slow(default="[2, 1]")

@@ -58,7 +58,7 @@ class Mode:
     hits_all: bool = False
     times: int | None = None
     chunks_per_call: int = 1
-    timeout: float = 30.0
+    timeout: float = 300.0
     may_stop: bool = False
 
 
@@ -362,6 +362,7 @@ def _runs(
         except Exception as error:  # noqa: BLE001 - what is wrong is reported, whatever it is
             outcome.wrong.append(f"foreign: {error!r}")
         misbehaviour.healthy = True
+        project.update_config(call_timeout=Mode.timeout)
         provider.clear_faults()
         provider.latency = 0.0
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support.records import CHAT_PATH, CONTEXTUAL_PATH, EMBEDDINGS_PATH, MODEL_PATHS, Answer, Record, Request
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds for what takes milliseconds, on a machine that is busy with other things."""
 
 

@@ -6,7 +6,8 @@ import base64
 import contextlib
 import io
 import os
-import threading
+import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -189,14 +190,18 @@ class TestProcesses:
     @pytest.fixture
     def stuck(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageRenderer]:
         monkeypatch.setattr(pages, "CHILD", "tests.support.stuck_page_child")
-        renderer = PageRenderer(processes=1, seconds=1.0, waiting_seconds=0.2)
+        renderer = PageRenderer(processes=1, waiting_seconds=0.2)
         yield renderer
         renderer.close()
 
-    def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_drawn(self, stuck: PageRenderer) -> None:
+    def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_drawn(
+        self, stuck: PageRenderer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         first = stuck.image(SourceFile(Path("one.pdf"), "1"), 1)
-        with pytest.raises(ReadError, match="took longer than 1 seconds"):
-            stuck.image(SourceFile(Path("hangs.pdf"), "2"), 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(stuck, "_seconds", 0.1)
+            with pytest.raises(ReadError, match=r"took longer than 0\.1 seconds"):
+                stuck.image(SourceFile(Path("hangs.pdf"), "2"), 1)
         assert stuck.image(SourceFile(Path("three.pdf"), "3"), 1) != first  # by another process
 
     def test_a_crash_is_a_reason_and_the_next_page_is_drawn(self, stuck: PageRenderer) -> None:
@@ -205,22 +210,16 @@ class TestProcesses:
         assert stuck.image(SourceFile(Path("two.pdf"), "2"), 1)
 
     def test_who_waits_for_too_long_is_told_so(self, stuck: PageRenderer) -> None:
-        began = threading.Event()
-
-        def hang() -> None:
-            began.set()
-            with pytest.raises(ReadError):
-                stuck.image(SourceFile(Path("hangs.pdf"), "1"), 1)
-
-        stuck.image(SourceFile(Path("zero.pdf"), "0"), 1)  # the process is running
+        process = int(base64.b64encode(stuck.image(SourceFile(Path("zero.pdf"), "0"), 1)))
         with ThreadPoolExecutor(1) as pool:
-            hanging = pool.submit(hang)
-            began.wait()
+            hanging = pool.submit(stuck.image, SourceFile(Path("hangs.pdf"), "1"), 1)
             while stuck._idle:
-                pass
+                time.sleep(0.001)
             with pytest.raises(ReadError, match="busy with other pages"):
                 stuck.image(SourceFile(Path("two.pdf"), "2"), 1)
-            hanging.result()
+            os.kill(process, signal.SIGKILL)
+            with pytest.raises(ReadError):
+                hanging.result()
         assert stuck.image(SourceFile(Path("two.pdf"), "2"), 1)
 
     def test_requests_of_many_users_are_answered_by_a_few_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,9 +349,9 @@ def test_ctrl_c_ends_the_command_without_a_traceback(filled: Project) -> None:
         assert child.stdout is not None
         line = child.stdout.readline()
         address = line.removeprefix("Workbench: ").split(" ")[0]
-        assert httpx.get(f"{address}p/reports/", timeout=60, trust_env=False).status_code == 200
+        assert httpx.get(f"{address}p/reports/", timeout=300, trust_env=False).status_code == 200
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=300)
     assert (child.returncode, out, err) == (0, "", "")
 
 
@@ -386,7 +386,7 @@ def test_a_served_project_answers_eight_readers_at_once_and_shows_a_new_version(
         texts: list[tuple[int, str]] = []
 
         def read(number: int) -> None:
-            response = httpx.get(f"{address}p/reports/?q=pump+{number}", timeout=60, trust_env=False)
+            response = httpx.get(f"{address}p/reports/?q=pump+{number}", timeout=300, trust_env=False)
             texts.append((response.status_code, response.text))
 
         readers = [threading.Thread(target=read, args=[number]) for number in range(8)]
@@ -399,7 +399,7 @@ def test_a_served_project_answers_eight_readers_at_once_and_shows_a_new_version(
 
         (text_folder / "new.txt").write_text("Zebras graze at the weir.", encoding="utf-8")
         project.ingest([text_folder])
-        text = httpx.get(f"{address}p/reports/?q=zebras", timeout=60, trust_env=False).text
+        text = httpx.get(f"{address}p/reports/?q=zebras", timeout=300, trust_env=False).text
         assert "version v000002" in text
         assert "<mark>Zebras</mark>" in text
 
