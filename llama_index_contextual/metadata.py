@@ -231,15 +231,26 @@ def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
     return context[:at].rstrip(), context[at:]
 
 
+def label_of(metadata: dict[str, Any], key: str) -> str:
+    """Return a label such as the title as text; the metadata of a Document may contain a number, or anything else.
+
+    Example:
+        >>> label_of({"title": 2024}, "title"), label_of({"title": ["a"]}, "title")
+        ('2024', '')
+    """
+    value = metadata.get(key)
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
 def source_line(metadata: dict[str, Any]) -> str:
     """Return one line for the answering LLM, such as "Source: acme.pdf, pages 3-4, section 2 Results".
 
     The line is empty if the metadata has neither a file name nor a title.
     """
-    name = metadata.get(FILE_NAME) or metadata.get(TITLE)
+    name = label_of(metadata, FILE_NAME) or label_of(metadata, TITLE)
     if not name:
         return ""
-    parts = [f"Source: {name}", *_place(str(name), metadata)]
+    parts = [f"Source: {name}", *_place(name, metadata)]
     if metadata.get(SECTION) and f"sheet {metadata[SECTION]}" not in parts:
         parts.append(f"section {metadata[SECTION]}")
     return ", ".join(parts)

@@ -95,11 +95,11 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
         text, starts = _segment_text(chunks, group)
         yield Segment(
             doc_id=doc_id,
-            title=first.metadata.get(keys.TITLE) or first.metadata.get(keys.FILE_NAME),
-            file_name=first.metadata.get(keys.FILE_NAME),
+            title=keys.label_of(first.metadata, keys.TITLE) or keys.label_of(first.metadata, keys.FILE_NAME) or None,
+            file_name=keys.label_of(first.metadata, keys.FILE_NAME) or None,
             opening=opening,
             begins_document=group[0] is first,
-            section=group[0].metadata.get(keys.SECTION),
+            section=keys.label_of(group[0].metadata, keys.SECTION) or None,
             text=text,
             chunks=tuple(group),
             starts=starts,

@@ -89,7 +89,7 @@ def prefix(prompt: ContextPrompt, segment: Segment, *, marked: bool = False) -> 
 def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
     """Return the end of the prompt for one chunk: its section path, its text, the instruction."""
     tags = _tags(prompt.text)
-    section, text = chunk.metadata.get(keys.SECTION), chunk.get_content()
+    section, text = keys.label_of(chunk.metadata, keys.SECTION), chunk.get_content()
     values = {
         "chunk": neutralise(f"[Section: {section}]\n{text}" if section else text, tags),
         "neighbours": neutralise(_neighbours(segment, chunk), tags),
@@ -99,7 +99,7 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
 
 def group_suffix(prompt: ContextPrompt, segment: Segment, ids: Sequence[int]) -> str:
     """Return the end of the prompt for several chunks, which refers to them by number instead of repeating them."""
-    sections = ((number, segment.chunks[number - 1].metadata.get(keys.SECTION)) for number in ids)
+    sections = ((number, keys.label_of(segment.chunks[number - 1].metadata, keys.SECTION)) for number in ids)
     lines = []
     for section, numbered in groupby(sections, key=lambda pair: pair[1]):
         names = " ".join(f"[#{number}]" for number, _ in numbered)

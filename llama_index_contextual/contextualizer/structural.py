@@ -111,7 +111,7 @@ class StructuralContextualizer(Contextualizer):
 
     def _write(self, head: str, opening: str, terms: str, chunk: BaseNode) -> str:
         """Join the parts that fit, the most informative first: names, opening, terms."""
-        section = chunk.metadata.get(keys.SECTION)
+        section = keys.label_of(chunk.metadata, keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
         parts += [f"Begins: {opening}" if opening else "", f"Terms: {terms}." if opening and terms else ""]
         limit = self.max_tokens * 3 // 2 if keys.PAGE_START in chunk.metadata else self.max_tokens

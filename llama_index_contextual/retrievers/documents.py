@@ -57,10 +57,9 @@ def document_entry(nodes: Sequence[BaseNode]) -> str:
         nodes: Its chunks, at least one.
     """
     first = min(nodes, key=lambda node: getattr(node, "start_char_idx", None) or 0)
-    name, title = first.metadata.get(keys.FILE_NAME), first.metadata.get(keys.TITLE)
-    return " ".join(
-        [_JOINTS.sub(lambda match: match[1] or " ", name or ""), title or "", first.get_content()[:OPENING_CHARACTERS]]
-    ).strip()
+    name, title = (keys.label_of(first.metadata, key) for key in (keys.FILE_NAME, keys.TITLE))
+    words = _JOINTS.sub(lambda match: match[1] or " ", name)
+    return " ".join([words, title, first.get_content()[:OPENING_CHARACTERS]]).strip()
 
 
 class DocumentIndex:

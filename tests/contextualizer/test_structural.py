@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import BaseNode, Document, NodeRelationship, RelatedNodeInfo, TextNode
 
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.contextualizer.structural import characteristic_terms, truncate
 from llama_index_contextual.node_parser import count_tokens
+from llama_index_contextual.project.manager import ProjectManager
 from tests.contextualizer.samples import chunks, loose
 
 
@@ -54,6 +58,17 @@ def test_a_structural_context_has_title_file_section_terms_and_opening() -> None
 )
 def test_a_document_without_a_title_is_named_by_its_file(metadata: dict[str, str], head: str) -> None:
     assert second(segment_of("The pump needs oil.", **metadata)).startswith(head)
+
+
+@pytest.mark.parametrize("key", ["title", "file_name", "section"])
+@pytest.mark.parametrize(("value", "shown"), [(2024, "2024"), (["a"], ""), ({"a": 1}, ""), (None, "")])
+def test_metadata_that_is_not_text_is_no_error(tmp_path: Path, key: str, value: object, shown: str) -> None:
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="structural"))
+    project.ingest([Document(id_="a", text="The pump runs dry. " * 50, metadata={key: value})])
+    (hit,) = project.retrieve("Which pump runs dry?")
+    expected = f"Section: {shown}." if key == "section" else f"{shown}."
+    assert hit.node.metadata.get("context", "").startswith(expected if shown else "")
+    assert shown or "context" not in hit.node.metadata
 
 
 def test_each_of_several_chunks_gets_the_opening_of_the_document() -> None:
