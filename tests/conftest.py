@@ -124,9 +124,11 @@ def _clock() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_keys_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_keys_of_other_tests() -> Iterator[None]:
     """Forget the keys of the models that other tests have called: a stream holds back what may be the start of one."""
-    monkeypatch.setattr("llama_index_contextual._utils.redaction._of_models", set())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llama_index_contextual._utils.redaction._of_models", set())
+        yield
 
 
 @pytest.fixture
