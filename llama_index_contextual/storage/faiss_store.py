@@ -297,11 +297,12 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
         """Write the index to a file, and the nodes next to it unless the document store is shared."""
-        if self._faiss_index is None:
+        index = self.to_stock().client
+        if index is None:
             raise InputError("The vector store is empty: add nodes before it is persisted.")
         path = Path(persist_path)
         files.make_directory(path.parent)
-        write_index(self._faiss_index, path)
+        write_index(index, path)
         if self._owns_docstore:
             self._docstore.persist(str(_nodes_beside(path)))
         self._file = path
@@ -336,8 +337,16 @@ class UnitFaissVectorStore(FaissVectorStore):
         return cls.from_persist_path(values["persist_path"], docstore=docstore)
 
     def to_stock(self) -> FaissVectorStore:
-        """Return the index as LlamaIndex's own vector store, which identifies nodes by row."""
-        return FaissVectorStore(faiss_index=self._faiss_index)
+        """Return the index as LlamaIndex's own vector store, which identifies nodes by row.
+
+        The vectors of a version that are not in a single file are copied to an exact index in memory.
+        """
+        index = self._faiss_index
+        if index is None and self.dimensions:
+            index = faiss.IndexFlatIP(self.dimensions)
+            for start in range(0, len(self), _BLOCK):
+                index.add(self.vectors(range(start, min(start + _BLOCK, len(self)))))
+        return FaissVectorStore(faiss_index=index)
 
     @classmethod
     def from_persist_path(
@@ -450,19 +459,6 @@ class VersionVectorStore(UnitFaissVectorStore):
         order = np.argsort(np.concatenate(hashes), kind="stable")[:size]
         return np.asarray(np.concatenate(vectors)[order])
 
-    def to_stock(self) -> FaissVectorStore:
-        """Return the index as LlamaIndex's own vector store, which identifies nodes by row."""
-        if self._faiss_index is not None:
-            return super().to_stock()
-        index = faiss.IndexFlatIP(self._dimensions)
-        for start in range(0, len(self), _BLOCK):
-            index.add(self.vectors(range(start, min(start + _BLOCK, len(self)))))
-        return FaissVectorStore(faiss_index=index)
-
-    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
-        """Write the vectors to a file."""
-        write_index(self.to_stock().client, Path(persist_path))
-
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Return the directory of the version, with which `open_storage_context` opens it again."""
         return {"class_name": self.class_name(), "version_directory": str(self._directory)}
@@ -483,7 +479,7 @@ class VersionVectorStore(UnitFaissVectorStore):
 def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the vectors of some rows of an index; shape (rows, dimensions).
 
-    FAISS would start threads for more than 1,000 of them, which a forked child would wait for in vain.
+    For more than 1,000 of them, FAISS would start threads that a forked child does not have and would wait for.
     """
     vectors = np.empty((len(rows), index.d), dtype=np.float32)
     for start in range(0, len(rows), _BLOCK):

@@ -22,7 +22,6 @@ from fsspec import AbstractFileSystem
 from llama_index.core.schema import BaseNode
 from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH
 from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryResult
-from llama_index.vector_stores.faiss import FaissVectorStore
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
@@ -35,7 +34,6 @@ from llama_index_contextual.storage.current import number
 from llama_index_contextual.storage.docstore import FRAMES, SQLiteDocumentStore
 from llama_index_contextual.storage.engine import open_engine, read_collection, write_collection
 from llama_index_contextual.storage.facets import Condition, condition_of
-from llama_index_contextual.storage.faiss_file import write_index
 from llama_index_contextual.storage.faiss_store import Rows, UnitFaissVectorStore
 from llama_index_contextual.storage.filters import FieldTest, valid_filters
 from llama_index_contextual.storage.manifest import MANIFEST, REMOTE_FILE, SAMPLE_FILE
@@ -313,19 +311,6 @@ class RemoteVectorStore(UnitFaissVectorStore):
             raise missing(lost[0])
         vectors = np.asarray([found[node_id] for node_id, _ in keys], dtype=np.float32)
         return vectors.reshape(len(keys), self._dimensions)[where]
-
-    def to_stock(self) -> FaissVectorStore:
-        """Return the vectors as LlamaIndex's own vector store in memory, which identifies nodes by row."""
-        import faiss
-
-        index = faiss.IndexFlatIP(self._dimensions)
-        for start in range(0, len(self), _BLOCK):
-            index.add(self.vectors(range(start, min(start + _BLOCK, len(self)))))
-        return FaissVectorStore(faiss_index=index)
-
-    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
-        """Write the vectors to a file."""
-        write_index(self.to_stock().client, Path(persist_path))
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Return the directory of the version, with which `from_dict` opens it again."""
