@@ -84,7 +84,7 @@ def probed_recall(vectors: NDArray[np.float32], index: Any, ids: Sequence[str]) 
 def sampled(ids: Sequence[str], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Return the rows with the smallest hashes of their ids, and the hashes, in ascending order.
 
-    The sample of a set of rows is the same in any order, and consists of those of its subsets.
+    The sample does not depend on the order of the rows. That of several sets of rows can be drawn from their samples.
     """
     hashes = np.fromiter((xxhash.xxh3_64_intdigest(node_id.encode()) for node_id in ids), dtype=np.uint64)
     rows = np.argsort(hashes, kind="stable")[:size]
