@@ -31,6 +31,7 @@ from tests.support.trees import write
 
 ENGINE = OcrEngine("rapidocr", "3.10.0")
 LIMITS = ReadLimits()
+PATIENT = ReadLimits(max_seconds=3600)
 SCAN = b"q 600 0 0 800 0 0 cm BI /W 1 /H 1 /CS /G /BPC 8 ID \x80 EI Q"
 
 needs_rapidocr = pytest.mark.skipif(
@@ -485,7 +486,7 @@ def test_rapidocr_reads_a_skewed_table_and_a_page_that_lies_on_its_side(tmp_path
     image = image.crop((0, 0, image.width, image.height * 2 // 5))
     write(tmp_path / "scan.pdf", pdf_of_images([skewed(image, 1.0)]))
     image.rotate(90, expand=True, fillcolor=255).save(tmp_path / "sideways.png")
-    result = read_documents(tmp_path)
+    result = read_documents(tmp_path, limits=PATIENT)
     assert result.skipped == []
     for document in result.documents:
         assert document.text.splitlines() == [" ".join(row) for row in ROWS]
@@ -496,7 +497,7 @@ def test_rapidocr_reads_chinese(tmp_path: Path) -> None:
     from tests.support.scans import CHINESE, DATA
 
     write(tmp_path / "scan.png", (DATA / "scan-chinese.png").read_bytes())
-    (document,) = read_documents(tmp_path).documents
+    (document,) = read_documents(tmp_path, limits=PATIENT).documents
     assert document.text.splitlines() == list(CHINESE)
 
 
