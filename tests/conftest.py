@@ -6,6 +6,7 @@ import ipaddress
 import multiprocessing.reduction  # noqa: F401 - takes its own reference to pickle.loads before the suite forbids it
 import os
 import pickle
+import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -34,12 +35,11 @@ settings.register_profile("random", settings.get_profile("ci"), derandomize=Fals
 settings.register_profile("long", settings.get_profile("random"), max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-_ENVIRONMENT = (
-    *("OPENAI_API_KEY", "OPENAI_API_BASE", "OPENAI_BASE_URL", "OPENAI_API_TYPE", "OPENAI_API_VERSION"),
-    *("OPENAI_ORG_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT_ID", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
-    *("OLLAMA_HOST", "COHERE_API_KEY", "HF_TOKEN"),
-    # A proxy would take requests to the loopback interface out of this machine.
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
+_ENVIRONMENT = re.compile(
+    r".*_API_KEY|OPENAI_.*|ANTHROPIC_.*|OLLAMA_HOST|HF_TOKEN"
+    r"|LLAMA_INDEX_CONTEXTUAL_(?!CHROMIUM$|DATA$|REGENERATE$).*"  # those are settings of the suite
+    r"|.*_PROXY",  # a proxy would take requests to the loopback interface out of this machine
+    re.IGNORECASE,
 )
 
 
@@ -67,8 +67,8 @@ def _sealed() -> Iterator[None]:
     unpickling here; multiprocessing keeps its own reference, taken at the import above.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for name in _ENVIRONMENT:
-            patch.delenv(name, raising=False)
+        for name in filter(_ENVIRONMENT.fullmatch, list(os.environ)):
+            patch.delenv(name)
         for name in ("connect", "connect_ex", "sendto"):
             patch.setattr(socket.socket, name, _only_loopback(getattr(socket.socket, name)))
         patch.setattr(socket, "getaddrinfo", _only_local_names(socket.getaddrinfo))

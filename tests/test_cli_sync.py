@@ -172,7 +172,7 @@ def test_without_the_extra_watching_says_what_to_install(
 
 
 class Watching:
-    """A `_Sync` that watches in a thread, and tells when it has synced."""
+    """A `_Sync` that watches in a thread, and tells when it has synced; conditions are examined between two syncs."""
 
     def __init__(self, run: _Sync, *, poll: bool = False, rescan: float = 300.0) -> None:
         self._run = run
@@ -181,10 +181,10 @@ class Watching:
         real = run._batch
 
         def batch(seconds: float) -> float:
-            try:
-                return real(seconds)
-            finally:
-                with self._condition:
+            with self._condition:
+                try:
+                    return real(seconds)
+                finally:
                     self._synced += 1
                     self._condition.notify_all()
 

@@ -26,7 +26,13 @@ from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
 
-SECONDS = 30.0
+SECONDS = 300.0
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a fork wait for threads for as long as they take."""
+    monkeypatch.setattr(forks, "WAIT", SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +161,9 @@ def test_a_property_that_another_thread_computes_can_be_computed_in_the_child() 
 def test_a_fork_waits_for_a_statement_and_else_the_child_says_why_it_cannot_search(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forks, "WAIT", 0.05)
     expected = answer(project)
-    with held(project._live.current().parts[0].part.docstore._kv._lock):
+    with monkeypatch.context() as patch, held(project._live.current().parts[0].part.docstore._kv._lock):
+        patch.setattr(forks, "WAIT", 0.05)
         outcome, why = fork_once(partial(answer, project), expected, SECONDS)
     assert outcome == "failed"
     assert "ProjectError: This process was forked while another thread had been reading or writing a project" in why

@@ -161,7 +161,7 @@ def run_commands(block: Block, folder: Path) -> str:
 def assert_shown(block: Block, printed: str) -> None:
     """Compare an output with the one shown, where `…` stands for anything: for the rest of a line, or for lines."""
     shown = [line.rstrip() for line in block.text.strip("\n").splitlines()]
-    pattern = "\n".join(re.escape(line).replace("…", ".*") if line != "…" else r"(?:.*\n?)*?.*" for line in shown)
+    pattern = "\n".join(re.escape(line).replace("…", ".*") if line != "…" else r"[\s\S]*?" for line in shown)
     actual = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
     assert re.fullmatch(pattern, actual), f"{block} is not what was printed:\n{actual}"
 

@@ -365,7 +365,7 @@ def test_a_response_mode_is_grounded_or_says_that_it_is_not(reports: Project, re
     """`response_mode=`"""
     for mode in ("compact", ResponseMode.COMPACT):
         assert isinstance(reports.as_query_engine(llm=ScriptedLLM(), response_mode=mode), GroundedQueryEngine)
-    assert len(recwarn) == 0
+    assert [warning for warning in recwarn if "response_mode" in str(warning.message)] == []
     template = PromptTemplate("Mine: {context_str} {query_str}")
     llm = ScriptedLLM()
     with pytest.warns(
@@ -533,7 +533,7 @@ async def test_a_workflow_awaits_searches_and_answers(reports: Project) -> None:
             answers = [from_nodes, await engine.aquery(event.question), await chat.achat(event.question)]
             return StopEvent(result=[str(answer) for answer in answers])
 
-    assert await Answering(timeout=30).run(question=QUESTION) == [GOOD] * 3
+    assert await Answering(timeout=None).run(question=QUESTION) == [GOOD] * 3
 
 
 def test_a_cut_off_by_similarity(reports: Project, caplog: pytest.LogCaptureFixture) -> None:

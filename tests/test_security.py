@@ -214,7 +214,7 @@ print("\\n".join(opened))
 def test_nothing_is_written_outside_the_root_and_modes_are_narrow(tmp_path: Path, umask: str, forbidden: int) -> None:
     root = tmp_path / "root"
     command = [sys.executable, "-B", "-c", IN_A_CHILD, str(root), umask]  # no module is compiled meanwhile
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     written = [line for line in done.stdout.splitlines() if line and line != ":memory:"]
     assert written
     allowed = (str(root), f"file://{root}", os.devnull)

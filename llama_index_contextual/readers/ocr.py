@@ -35,7 +35,7 @@ from llama_index_contextual.readers.discovery import one_line
 from llama_index_contextual.readers.pdf.engine import OutlineEntry, PageContent
 from llama_index_contextual.readers.pdf.layout import page_lines
 from llama_index_contextual.readers.pdf.pieces import Run
-from llama_index_contextual.readers.pdf.process import child_environment
+from llama_index_contextual.readers.pdf.process import MAX_COMPLAINT, LastLine, child_environment
 
 OcrSetting = Literal["auto", "rapidocr", "tesseract"]
 
@@ -46,7 +46,6 @@ MAX_PROCESSES = 4  # a child needs up to 1.2 GB
 MAX_MEMORY = 6_000_000_000
 START_SECONDS = 120.0
 MAX_RANGES = 10  # of pages that one warning lists
-MAX_COMPLAINT = 200  # characters of the child's last error line
 CHANGED = "was replaced by another file in the meantime: run again"
 
 Page = Mapping[str, Any]
@@ -517,13 +516,15 @@ class _Child:
         self._process: subprocess.Popen[str] | None = None
         self._file: _File | None = None
         self._answer: dict[str, Any] = {}
-        self._complaint = ""
+        self._complaint: LastLine | None = None
 
     def close(self) -> None:
         """Kill it."""
         process, self._process, self._file = self._process, None, None
         if process is not None:
             process.kill()
+            if self._complaint is not None:
+                self._complaint.join(10.0)
             with suppress(BrokenPipeError), process:  # closes the pipes and waits; a request may be half written
                 pass
 
@@ -552,7 +553,6 @@ class _Child:
     def _start(self) -> None:
         settings = json.dumps([self._engine.name, self._engine.language, self._threads, MAX_MEMORY])
         threads = {"OMP_THREAD_LIMIT": str(self._threads), "OMP_NUM_THREADS": str(self._threads)}
-        self._complaint = ""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", CHILD, settings],
             stdin=subprocess.PIPE,
@@ -562,13 +562,7 @@ class _Child:
             errors="surrogatepass",
             env=child_environment() | threads,
         )
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        """Keep the last line that the child writes to stderr."""
-        with suppress(OSError, ValueError):  # closed by the other thread
-            while process.stderr is not None and (line := process.stderr.readline(MAX_COMPLAINT)):
-                self._complaint = line.strip() or self._complaint
+        self._complaint = LastLine(self._process.stderr)
 
     def _exchange(self, file: _File, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         process, answers = self._process, queue.SimpleQueue[str]()
@@ -584,7 +578,8 @@ class _Child:
         if not line.endswith("\n"):
             self.close()
             code = "" if process is None else f"exit code {process.returncode}"
-            detail = ": ".join(filter(None, (code, one_line(self._complaint, MAX_COMPLAINT))))
+            complaint = "" if self._complaint is None else one_line(self._complaint.text, MAX_COMPLAINT)
+            detail = ": ".join(filter(None, (code, complaint)))
             raise ReadError(str(file.path), f"OCR crashed ({detail})")
         answer: dict[str, Any] = json.loads(line)
         if "reason" in answer:

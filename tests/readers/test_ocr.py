@@ -23,6 +23,7 @@ from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import ReadLimits, content_hash, ocr, read_documents
 from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, confidence, engine_for, page_content, page_ranges
+from llama_index_contextual.readers.pdf.process import LastLine
 from llama_index_contextual.storage.ledger import Ledger
 from tests.support import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
@@ -30,6 +31,7 @@ from tests.support.trees import write
 
 ENGINE = OcrEngine("rapidocr", "3.10.0")
 LIMITS = ReadLimits()
+PATIENT = ReadLimits(max_seconds=3600)
 SCAN = b"q 600 0 0 800 0 0 cm BI /W 1 /H 1 /CS /G /BPC 8 ID \x80 EI Q"
 
 needs_rapidocr = pytest.mark.skipif(
@@ -241,19 +243,50 @@ def test_pages_are_read_several_at_a_time_and_come_in_order(child: None, tmp_pat
     [
         ("fails.png", "page 3 was left out: pdfium cannot draw it"),
         ("crashes.png", "page 3 was left out: OCR crashed (exit code 3: RuntimeError: no paper)"),
-        ("hangs.png", "page 3 was left out: OCR took longer than 3 seconds and was stopped"),
+        ("hangs.png", "page 3 was left out: OCR took longer than 0.05 seconds and was stopped"),
     ],
 )
 def test_a_page_that_cannot_be_read_is_left_out_and_the_others_are_read(
-    name: str, warning: str, child: None, tmp_path: Path
+    name: str, warning: str, child: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    exchange = ocr._Child._exchange
+
+    def patient(child: ocr._Child, file: Any, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        is_stuck = name == "hangs.png" and request == {"read": 2}
+        return exchange(child, file, request, seconds if is_stuck else 300)
+
+    monkeypatch.setattr(ocr._Child, "_exchange", patient)
     path = write(tmp_path / name, "image")
     reader = OcrReader(ENGINE, processes=1)
     try:
-        pages = reader.read(path, limits=ReadLimits(max_seconds=3 if name == "hangs.png" else 60))
+        pages = reader.read(path, limits=ReadLimits(max_seconds=0.05))
     finally:
         reader.close()
     assert (list(pages.pages), pages.failed) == ([1, 2, 4, 5], [warning])
+
+
+def test_the_last_line_of_a_crashed_child_is_waited_for(
+    child: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, run, talk = threading.Event(), LastLine.run, ocr._talk
+
+    def late(listener: LastLine) -> None:
+        assert ended.wait(300)
+        run(listener)
+
+    def told(process: Any, request: Any, answers: Any) -> None:
+        talk(process, request, answers)
+        if request == {"read": 2}:
+            ended.set()
+
+    monkeypatch.setattr(LastLine, "run", late)
+    monkeypatch.setattr(ocr, "_talk", told)
+    reader = OcrReader(ENGINE, processes=1)
+    try:
+        pages = reader.read(write(tmp_path / "crashes.png", "image"), [3], limits=LIMITS)
+    finally:
+        reader.close()
+    assert pages.failed == ["page 3 was left out: OCR crashed (exit code 3: RuntimeError: no paper)"]
 
 
 def test_a_stored_page_is_not_read_again(child: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,7 +486,7 @@ def test_rapidocr_reads_a_skewed_table_and_a_page_that_lies_on_its_side(tmp_path
     image = image.crop((0, 0, image.width, image.height * 2 // 5))
     write(tmp_path / "scan.pdf", pdf_of_images([skewed(image, 1.0)]))
     image.rotate(90, expand=True, fillcolor=255).save(tmp_path / "sideways.png")
-    result = read_documents(tmp_path)
+    result = read_documents(tmp_path, limits=PATIENT)
     assert result.skipped == []
     for document in result.documents:
         assert document.text.splitlines() == [" ".join(row) for row in ROWS]
@@ -464,7 +497,7 @@ def test_rapidocr_reads_chinese(tmp_path: Path) -> None:
     from tests.support.scans import CHINESE, DATA
 
     write(tmp_path / "scan.png", (DATA / "scan-chinese.png").read_bytes())
-    (document,) = read_documents(tmp_path).documents
+    (document,) = read_documents(tmp_path, limits=PATIENT).documents
     assert document.text.splitlines() == list(CHINESE)
 
 

@@ -264,6 +264,11 @@ def test_a_pdf_without_pages_is_refused(tmp_path: Path, engine: PdfEngine) -> No
     assert refusal(tmp_path, RawPdf(), engine=engine) == "the PDF has no pages"
 
 
+def test_a_pdf_without_pages_is_not_refused_for_what_an_earlier_file_was(tmp_path: Path, engine: PdfEngine) -> None:
+    assert "damaged" in refusal(tmp_path, b"%PDF-1.7 broken", engine=engine)
+    assert refusal(tmp_path, RawPdf(), engine=engine) == "the PDF has no pages"
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.97])
 def test_a_truncated_file_is_refused_or_reported(tmp_path: Path, engine: PdfEngine, share: float) -> None:
     data = pdf_of(lines([f"Text {at}", "more"]) for at in range(9)).data()

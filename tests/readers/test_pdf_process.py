@@ -104,9 +104,9 @@ def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(
     odd: PdfWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashed = threading.Event()
-    run, exchange = pdf_process._LastLine.run, pdf_process._exchange
+    run, exchange = pdf_process.LastLine.run, pdf_process._exchange
 
-    def late(self: pdf_process._LastLine) -> None:
+    def late(self: pdf_process.LastLine) -> None:
         assert crashed.wait(300)
         run(self)
 
@@ -116,7 +116,7 @@ def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(
             crashed.set()
         return answer
 
-    monkeypatch.setattr(pdf_process._LastLine, "run", late)
+    monkeypatch.setattr(pdf_process.LastLine, "run", late)
     monkeypatch.setattr(pdf_process, "_exchange", watched)
     assert odd.read(Path("fine.pdf")).text
     with pytest.raises(ReadError) as caught:

@@ -342,7 +342,7 @@ def test_headings_are_lines_in_the_order_of_the_text(drawn: list[list[PlacedLine
 @pytest.mark.parametrize("text", ["1. " * 600, "A" * 1_900, "(a) " * 400, "December " * 200, "Item 1. " + "a." * 500])
 def test_long_lines_take_no_longer_than_their_length(text: str) -> None:
     pages = placed(*([Row(text.strip(), bold=True)] * 20 for _ in range(20)))
-    started = time.process_time()
+    started = time.thread_time()
     headings([], pages)
 
-    assert time.process_time() - started < 10
+    assert time.thread_time() - started < 10

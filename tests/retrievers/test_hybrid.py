@@ -289,8 +289,8 @@ async def test_generated_queries_are_asked_of_every_leg(run: str) -> None:
         found = await hybrid.aretrieve("what is wrong?")
     else:
         found = await asyncio.to_thread(hybrid.retrieve, "what is wrong?")
-    for leg in legs:
-        assert [query.query_str for query in leg.queries] == ["what is wrong?", "pump dry", "valve closed"]
+    for leg in legs:  # in threads, in any order
+        assert sorted(query.query_str for query in leg.queries) == ["pump dry", "valve closed", "what is wrong?"]
     assert "what is wrong?" in llm.history[0]
     assert [(hit.node.node_id, hit.score) for hit in found] == [
         ("b", pytest.approx(3 * (0.5 / 12 + 0.5 / 11))),
@@ -338,7 +338,7 @@ async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyP
         real = leg.rank
 
         def rank(*arguments: Any, real: Any = real) -> Any:
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(300)
             return real(*arguments)
 
         monkeypatch.setattr(leg, "rank", rank)

@@ -367,7 +367,7 @@ async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyP
 
     def rank(*arguments: object) -> Ranking:
         # Returns only if the loop can run something while this thread waits.
-        asyncio.run_coroutine_threadsafe(_set(turned), loop).result(60)
+        asyncio.run_coroutine_threadsafe(_set(turned), loop).result(300)
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(lexical, "rank", rank)

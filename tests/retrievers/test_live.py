@@ -156,7 +156,8 @@ async def test_a_mode_without_its_index_falls_back_and_says_so(
     with caplog.at_level(logging.WARNING, logger="llama_index_contextual"):
         response = project.retrieve(QUERY, mode=wanted)
     assert (response.mode_requested, response.mode_used, list(response.warnings)) == (wanted, used, [warning])
-    assert [record.getMessage() for record in caplog.records] == [warning]
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("llama_index_contextual")]
+    assert ours == [warning]
     assert response[0].source.doc_id == "dry"
     assert (await project.aretrieve(QUERY, mode=wanted)).warnings == response.warnings
     assert project.retrieve(QUERY, mode=used).warnings == ()
@@ -363,7 +364,7 @@ async def test_neither_opening_nor_ranking_blocks_the_event_loop(
     seen: list[str] = []
 
     def current(self: Any) -> Any:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(300)
         seen.append("opened")
         return real(self)
 
@@ -394,7 +395,7 @@ def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: 
         with lock:
             ranking.append(query.query_str)
             seen.append(len(ranking))
-        two.wait(timeout=60)
+        two.wait(timeout=300)
         with lock:
             ranking.remove(query.query_str)
         return real(self, query, *args)
@@ -414,16 +415,16 @@ def test_waiting_for_an_embedding_takes_no_slot(tmp_path: Path, monkeypatch: pyt
     def slow(self: CountingEmbedding, query: str) -> list[float]:
         if query == "slow":
             asked.set()
-            assert answered.wait(timeout=60)
+            assert answered.wait(timeout=300)
         return real(self, query)
 
     monkeypatch.setattr(CountingEmbedding, "_get_query_embedding", slow)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(project.retrieve, "slow")
-        assert asked.wait(timeout=60)
+        assert asked.wait(timeout=300)
         assert len(project.retrieve("the pump")) == 3
         answered.set()
-        assert len(waiting.result(timeout=60)) == 3
+        assert len(waiting.result(timeout=300)) == 3
 
 
 def test_several_questions_are_answered_like_single_ones_and_embedded_once(built: Project) -> None:

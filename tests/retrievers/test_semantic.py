@@ -228,7 +228,7 @@ async def test_ranking_does_not_block_the_event_loop(
     loop, real = asyncio.get_running_loop(), retriever.rank
 
     def rank(*arguments: Any) -> Any:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(300)
         return real(*arguments)
 
     monkeypatch.setattr(retriever, "rank", rank)

@@ -555,9 +555,10 @@ def test_a_rebuild_restores_a_collection_that_is_gone(server: QdrantServer, tmp_
 def test_a_server_that_never_answers_is_given_up(
     server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qdrant, "_TIMEOUT", 1)
     project = on(server, tmp_path)
     project.ingest(pumps())
+    monkeypatch.setattr(qdrant, "_TIMEOUT", 1)
+    monkeypatch.setattr(qdrant, "_clients", {})  # the time is that of a new client
     ended = threading.Event()
     server.fault = lambda *_: ended.wait()
     try:

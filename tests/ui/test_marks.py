@@ -172,9 +172,9 @@ def test_boxes_hold_the_marked_characters(
 
 def test_a_page_of_one_repeated_letter_takes_no_more_time_than_others() -> None:
     chars = page(["a" * 100] * 60)
-    started = time.process_time()
+    started = time.thread_time()
     mark_lines(chars, "a" * 4_000)
-    assert time.process_time() - started < 10
+    assert time.thread_time() - started < 10
 
 
 def test_rows_in_another_order_are_found() -> None:

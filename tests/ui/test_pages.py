@@ -29,7 +29,7 @@ TEXT = ["The tenant pays the rent on the first day.", "Late payment bears intere
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[PageRenderer]:
-    renderer = PageRenderer(processes=1, seconds=60)
+    renderer = PageRenderer(processes=1)
     yield renderer
     renderer.close()
 

@@ -76,7 +76,7 @@ def project(root: Path) -> Project:
 
 @pytest.fixture(scope="module")
 def originals() -> Iterator[Originals]:
-    originals = Originals(renderer=PageRenderer(processes=1, seconds=60))
+    originals = Originals(renderer=PageRenderer(processes=1))
     yield originals
     originals.renderer.close()
 

@@ -325,8 +325,9 @@ def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], mes
     ],
 )
 def test_the_command_reports_errors_in_one_line(
-    filled: Project, arguments: list[str], variable: str | None, message: str
+    filled: Project, arguments: list[str], variable: str | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("llama_index_contextual"), "handlers", [])  # the command adds one
     environment = {} if variable is None else {"LLAMA_INDEX_CONTEXTUAL_UI_TOKEN": variable}
     result = CliRunner().invoke(program, ["serve", *arguments, "--root", str(filled.directory.parent)], env=environment)
     assert result.exit_code in (1, 2)

@@ -97,10 +97,10 @@ class PdfiumSource:
         try:
             self._pdf = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
+            if _is_empty(data, password):  # the code is that of an earlier file, if any
+                raise ReadError(self._path, "the PDF has no pages") from error
             if error.err_code == pdfium.FPDF_ERR_PASSWORD:
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD) from error
-            if error.err_code == pdfium.FPDF_ERR_SUCCESS:  # of a page tree that it finds empty
-                raise ReadError(self._path, "the PDF has no pages") from error
             raise ReadError(self._path, f"the PDF is damaged or truncated ({error})") from error
         self.page_count = len(self._pdf)
 
@@ -154,6 +154,16 @@ class PdfiumSource:
         self._pdf.close()
         if self._pypdf is not None:
             self._pypdf.close()
+
+
+def _is_empty(data: bytes, password: str | None) -> bool:
+    """Return whether pdfium finds the page tree of a file, but no page in it."""
+    document = pdfium.FPDF_LoadMemDocument64(data, len(data), None if password is None else f"{password}\0".encode())
+    if not document:
+        return False
+    pages = pdfium.FPDF_GetPageCount(document)
+    pdfium.FPDF_CloseDocument(document)
+    return bool(pages == 0)
 
 
 class _Style(NamedTuple):

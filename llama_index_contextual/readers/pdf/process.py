@@ -49,7 +49,7 @@ class PdfWorker:
         self._max_memory = max_memory
         self._module = module
         self._child: subprocess.Popen[str] | None = None
-        self._complaint: _LastLine | None = None
+        self._complaint: LastLine | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +141,7 @@ class PdfWorker:
             errors="surrogatepass",
             env=child_environment(),
         )
-        self._complaint = _LastLine(child.stderr)
+        self._complaint = LastLine(child.stderr)
         if not _exchange(child, "", START_SECONDS):  # wait until it is ready
             raise self._crash(path, child)
         return child
@@ -154,7 +154,7 @@ class PdfWorker:
         return ReadError(str(path), f"the parser crashed ({': '.join(filter(None, (name, complaint)))})")
 
 
-class _LastLine(threading.Thread):
+class LastLine(threading.Thread):
     """Thread that reads the child's stderr and keeps the beginning of the last line about the current file."""
 
     def __init__(self, stream: IO[str] | None) -> None:
