@@ -326,6 +326,7 @@ def kept(provider: LoopbackProvider) -> OpenAI:
     return OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
 
 
+@pytest.mark.usefixtures("lasting_connections")
 def test_a_reused_client_fails_in_a_second_event_loop(
     provider: LoopbackProvider,
 ) -> None:
@@ -336,6 +337,7 @@ def test_a_reused_client_fails_in_a_second_event_loop(
     provider.wait_until(lambda: len(provider.chat_calls) == 2)
 
 
+@pytest.mark.usefixtures("lasting_connections")
 @pytest.mark.parametrize("given", ["by name", "as an object"])
 def test_one_contextualizer_serves_several_event_loops_and_pays_once(
     given: str, provider: LoopbackProvider, caplog: pytest.LogCaptureFixture

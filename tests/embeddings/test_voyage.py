@@ -316,6 +316,7 @@ async def test_nothing_answers_at_the_address() -> None:
 # ---- clients -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("lasting_connections")
 def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(provider: LoopbackProvider) -> None:
     embedder = QueryEmbedder(load())
 
@@ -331,6 +332,7 @@ def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(pro
     assert len({record.connection_id for record in provider.contextual_calls}) == 3
 
 
+@pytest.mark.usefixtures("lasting_connections")
 async def test_the_requests_of_a_run_use_one_connection(provider: LoopbackProvider) -> None:
     model = VoyageContextualEmbedding(api_base=provider.api_base, max_documents_per_request=1)
     await vectors([["one"], ["two"], ["three"]], model)
