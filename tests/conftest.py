@@ -14,6 +14,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
+import httpx
+import openai
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -129,6 +131,13 @@ def _no_keys_of_other_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llama_index_contextual._utils.redaction._of_models", set())
         yield
+
+
+@pytest.fixture
+def lasting_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep idle connections open; clients close them after five seconds, which pass between two calls under load."""
+    for limits in (httpx._config.DEFAULT_LIMITS, openai._base_client.DEFAULT_CONNECTION_LIMITS):
+        monkeypatch.setattr(limits, "keepalive_expiry", None)
 
 
 @pytest.fixture

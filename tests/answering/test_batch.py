@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -126,9 +127,14 @@ def test_answers_keep_the_order_of_questions_and_the_concurrency_limit(
     provider.reply = lambda request: f"About {request.text.rpartition('Question: ')[2]}"
     engine = reports.as_query_engine(llm=openai, min_confidence=0.0)
     assert isinstance(engine, GroundedQueryEngine)
-    answers = answer_many(engine, [f"pump number {number}" for number in range(40)], concurrency=4)
-    assert [row.answer for row in answers.rows] == [f"About pump number {number}" for number in range(40)]
-    assert 1 < provider.in_flight_max <= 4
+    questions = [f"pump number {number}" for number in range(40)]
+    with ThreadPoolExecutor(1) as thread:
+        with provider.hold():
+            running = thread.submit(answer_many, engine, questions, concurrency=4)
+            provider.wait_in_flight(4)
+        answers = running.result()
+    assert [row.answer for row in answers.rows] == [f"About {question}" for question in questions]
+    assert provider.in_flight_max == 4
 
 
 def test_concurrency_must_be_positive() -> None:

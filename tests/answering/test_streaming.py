@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 
 import pytest
 from hypothesis import given
@@ -24,10 +23,9 @@ def shown(pieces: list[str], sources: int = 3) -> str:
 
 
 def test_500_streamed_answers_show_no_invalid_citation_and_end_as_the_final_answer() -> None:
-    seed = secrets.randbelow(1_000_000)
-    result = measure(500, seed)
+    result = measure(500, seed=20)
     assert result.planted["with an invalid citation"] > 200
-    assert (list(result.shown), list(result.differing)) == ([], []), f"seed {seed}"
+    assert (list(result.shown), list(result.differing)) == ([], [])
 
 
 @given(st.lists(_ALPHABET, max_size=30))

@@ -22,6 +22,7 @@ from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from tests.contextualizer.samples import loose
 from tests.contextualizer.segments_of import by_segment, corpus, independent_totals
 from tests.support.faults import FaultKind
+from tests.support.recorder import PATIENCE
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
@@ -268,7 +269,7 @@ class _SlowRead(Ledger):
         number = next(self._reads)
         result = super().contexts(keys)
         if number == 2:
-            assert self.may_answer.wait(60)
+            assert self.may_answer.wait(PATIENCE)
         return result
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from llama_index.core.llms import ChatMessage, ChatResponse
@@ -30,6 +31,7 @@ from llama_index_contextual.storage.ledger_lines import export_contexts
 from tests.contextualizer.samples import chunks, loose
 from tests.support.faults import FaultKind
 from tests.support.nodes import written
+from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4o-mini"
@@ -157,22 +159,30 @@ def test_a_short_outage_is_retried_without_an_error(kind: FaultKind, provider: L
 class ImpatientOnce(OpenAI):
     """Waits half a second for the first answer about Beta, and as long as it takes for all others."""
 
+    _provider: LoopbackProvider = PrivateAttr()
     _waited: list[str] = PrivateAttr(default_factory=list)
 
     async def achat(self, messages: Sequence[ChatMessage], **options: Any) -> ChatResponse:
-        """Ask."""
-        if "Beta pumps oil.\n</chunk>" in str(messages[0].content) and not self._waited:
+        """Ask; the second question about Beta is sent when the first one has arrived."""
+        if "Beta pumps oil.\n</chunk>" in str(messages[0].content):
+            if self._waited:
+                await asyncio.to_thread(self._provider.wait_until, self._is_hanging)
+            else:
+                options["timeout"] = httpx.Timeout(PATIENCE, read=0.5)
             self._waited.append("Beta")
-            options["timeout"] = 0.5
         return await super().achat(messages, **options)
+
+    def _is_hanging(self) -> bool:
+        return any(call.fault == "hang" for call in self._provider.chat_calls)
 
 
 def test_a_call_without_an_answer_is_sent_again(provider: LoopbackProvider) -> None:
     provider.fault("hang", match="Beta pumps oil.\n</chunk>")
     llm = ImpatientOnce(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0, reuse_client=False)
+    llm._provider = provider
     assert run(llm=llm).failures == []
     assert len(provider.chat_calls) == len(TEXTS) + 1
-    assert llm._waited == ["Beta"]
+    assert llm._waited == ["Beta", "Beta"]
 
 
 # ---- what fails for one chunk ----------------------------------------------------------------------------------------
@@ -316,6 +326,7 @@ def kept(provider: LoopbackProvider) -> OpenAI:
     return OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
 
 
+@pytest.mark.usefixtures("lasting_connections")
 def test_a_reused_client_fails_in_a_second_event_loop(
     provider: LoopbackProvider,
 ) -> None:
@@ -326,6 +337,7 @@ def test_a_reused_client_fails_in_a_second_event_loop(
     provider.wait_until(lambda: len(provider.chat_calls) == 2)
 
 
+@pytest.mark.usefixtures("lasting_connections")
 @pytest.mark.parametrize("given", ["by name", "as an object"])
 def test_one_contextualizer_serves_several_event_loops_and_pays_once(
     given: str, provider: LoopbackProvider, caplog: pytest.LogCaptureFixture

@@ -13,6 +13,7 @@ import pytest
 from llama_index_contextual.contextualizer.scheduler import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from tests.support.recorder import PATIENCE
 
 
 def entry(number: int) -> LedgerEntry:
@@ -30,7 +31,7 @@ class SlowLedger(Ledger):
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
         """Wait, then commit."""
         rows = list(entries)
-        assert self.go.wait(60)
+        assert self.go.wait(PATIENCE)
         self.commits.append(len(rows))
         super().add_contexts(rows)
 

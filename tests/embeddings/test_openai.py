@@ -157,6 +157,7 @@ def retriever(provider: LoopbackProvider) -> SemanticRetriever:
     return result
 
 
+@pytest.mark.usefixtures("lasting_connections")
 def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(provider: LoopbackProvider) -> None:
     ask = retriever(provider)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from pydantic import PrivateAttr
@@ -233,16 +235,23 @@ async def test_a_permanent_failure_is_an_error_after_the_last_attempt(
 class ImpatientOnce(VoyageContextualEmbedding):
     """Waits a moment for its first answer, and as long as it takes for all others."""
 
+    _provider: LoopbackProvider = PrivateAttr()
     _asked: int = PrivateAttr(default=0)
 
     def _client_options(self) -> dict[str, Any]:
+        """Return the options of a new client; the second one is made when the first request has arrived."""
         self._asked += 1
-        return super()._client_options() | {"timeout": 0.3 if self._asked == 1 else PATIENCE}
+        if self._asked > 1:
+            self._provider.wait_until(lambda: len(self._provider.contextual_calls) == 1)
+        timeout = httpx.Timeout(PATIENCE, read=0.3 if self._asked == 1 else PATIENCE)
+        return super()._client_options() | {"timeout": timeout}
 
 
 async def test_a_late_answer_is_a_timeout_and_sent_again(provider: LoopbackProvider) -> None:
     provider.fault("hang", times=1)
-    assert len(await vectors(DOCUMENTS, ImpatientOnce(api_base=provider.api_base))) == 2
+    impatient = ImpatientOnce(api_base=provider.api_base)
+    impatient._provider = provider
+    assert len(await vectors(DOCUMENTS, impatient)) == 2
     assert len(provider.contextual_calls) == 2
     provider.fault("hang", times=1)
     model = VoyageContextualEmbedding(api_base=provider.api_base, timeout=0.3)
@@ -297,14 +306,17 @@ async def test_an_answer_in_another_format_is_an_error(change: Any, provider: Lo
 
 
 async def test_nothing_answers_at_the_address() -> None:
-    model = VoyageContextualEmbedding(api_key=KEY, api_base="http://127.0.0.1:9/v1")
-    with pytest.raises(ModelError, match="cannot be reached: check the address and the network"):
-        await vectors([["one"]], model)
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can while it is taken
+        model = VoyageContextualEmbedding(api_key=KEY, api_base=f"http://127.0.0.1:{used.getsockname()[1]}/v1")
+        with pytest.raises(ModelError, match="cannot be reached: check the address and the network"):
+            await vectors([["one"]], model)
 
 
 # ---- clients -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("lasting_connections")
 def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(provider: LoopbackProvider) -> None:
     embedder = QueryEmbedder(load())
 
@@ -320,6 +332,7 @@ def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(pro
     assert len({record.connection_id for record in provider.contextual_calls}) == 3
 
 
+@pytest.mark.usefixtures("lasting_connections")
 async def test_the_requests_of_a_run_use_one_connection(provider: LoopbackProvider) -> None:
     model = VoyageContextualEmbedding(api_base=provider.api_base, max_documents_per_request=1)
     await vectors([["one"], ["two"], ["three"]], model)

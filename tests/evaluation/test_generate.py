@@ -32,6 +32,7 @@ def project(tmp_path: Path, provider: LoopbackProvider) -> Project:
     return created
 
 
+@pytest.mark.usefixtures("lasting_connections")
 def test_one_call_for_two_questions_and_several_calls_at_a_time(project: Project, provider: LoopbackProvider) -> None:
     with provider.hold():
         calls: list[int] = []

@@ -382,7 +382,8 @@ def test_a_damaged_version_of_an_earlier_format_is_restored(written: Path, tmp_p
     before = answers(_golden(written, tmp_path / "sound"))
     directory = _golden(written, tmp_path / "names").directory
     part = directory / ("parts/p000002" if written.name == "format-3" else "versions/v000002")
-    names = [path.relative_to(directory) for path in part.rglob("*") if path.is_file() and path.name != MANIFEST]
+    files = sorted(path for path in part.rglob("*") if path.is_file() and path.name != MANIFEST)
+    names = [path.relative_to(directory) for path in files]
     restored = 0
     for number, name in enumerate(names):
         project = _golden(written, tmp_path / f"{number}")

@@ -20,6 +20,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from tests.support.batches import BatchPlan
 from tests.support.log_check import check
+from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
 CONFIG = {"embed_model": "openai:text-embedding-3-small", "context": "llm", "llm": "openai:gpt-4.1"}
@@ -247,7 +248,14 @@ def test_the_limit_leaves_room_for_contexts_that_are_requested_once_more(
     project = project_of(manager)
     found = project.estimate([folder])
     short = max(1, found.chunks // 5)
-    provider.fault("mutate", times=short, mutate=lambda _: "About the pump.")
+    asked: set[str] = set()
+
+    def is_first(request: Request) -> bool:
+        known = request.chunk in asked
+        asked.add(request.chunk)
+        return not known
+
+    provider.fault("mutate", times=short, match=is_first, mutate=lambda _: "About the pump.")
     report = project.ingest([folder], max_cost=found.max_cost)
     assert (report.chunks, report.failures) == (found.chunks, ())
     assert report.paid is not None

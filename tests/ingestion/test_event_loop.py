@@ -26,6 +26,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import salvage
 from llama_index_contextual.storage.ledger import Ledger
 from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
 
 ALWAYS = [
@@ -69,7 +70,7 @@ class Clock:
         def watched(*given: Any, **options: Any) -> Any:
             ticked = threading.Event()
             self._waiting.append(ticked)
-            assert ticked.wait(60), f"{name} holds up the event loop"
+            assert ticked.wait(PATIENCE), f"{name} holds up the event loop"
             self.waited_in.add(name)
             return work(*given, **options)
 

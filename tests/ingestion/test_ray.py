@@ -138,15 +138,16 @@ def test_the_command_line_names_its_own_options(project: Project, folder: Path) 
 def test_a_port_at_which_nothing_answers_is_refused_at_once(
     monkeypatch: pytest.MonkeyPatch, project: Project, folder: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for many minutes"))
-    with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '127.0.0.1:{port}' .*`ray start --head`"):
-        project.ingest(folder, executor="ray", address=f"127.0.0.1:{port}")
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '127.0.0.1:{port}'"):
-        project.ingest(folder, executor="ray")
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can while it is taken
+        address = f"127.0.0.1:{used.getsockname()[1]}"
+        with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '{address}' .*`ray start --head`"):
+            project.ingest(folder, executor="ray", address=address)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '{address}'"):
+            project.ingest(folder, executor="ray")
     assert project.info().version is None
 
 
@@ -163,7 +164,7 @@ async def test_progress_is_returned_at_once_when_the_run_has_ended(monkeypatch: 
 
     assert await owner.run(run, []) == "report"
     # The report may arrive after any number of these.
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert [await owner.progress() for _ in range(3)] == [states[-1]] * 3
 
 

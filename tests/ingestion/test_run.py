@@ -41,6 +41,7 @@ from llama_index_contextual.storage.lock import LOCK_FILE
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk, written
+from tests.support.recorder import PATIENCE
 
 MANUAL, QUARTER, TARIFF = "reports/manual.txt", "reports/quarter.md", "reports/tariff.pdf"
 
@@ -538,14 +539,14 @@ async def test_a_cancelled_run_reads_no_further_and_leaves_nothing_unfinished(
     def slow(self: ChunkNodeParser, nodes: Any, **options: Any) -> Any:
         threads.append(threading.current_thread())
         parsing.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE)
         return real(self, nodes, **options)
 
     monkeypatch.setattr(ChunkNodeParser, "__call__", slow)
     loop = asyncio.get_running_loop()
     loop.set_default_executor(executor := ThreadPoolExecutor(max_workers=2))
     task = asyncio.create_task(counted.aingest([text_folder]))
-    assert await asyncio.to_thread(parsing.wait, 60)
+    assert await asyncio.to_thread(parsing.wait, PATIENCE)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -597,10 +598,21 @@ def test_a_second_writer_is_refused_until_the_first_ends_or_is_killed(
     assert len(counted.ingest([text_folder]).added) == 2
 
 
-async def test_two_runs_in_one_event_loop_do_not_mix(counted: Project, text_folder: Path) -> None:
-    results = await asyncio.gather(
-        *(counted.aingest([text_folder / name]) for name in ("manual.txt", "quarter.md")), return_exceptions=True
-    )
+async def test_two_runs_in_one_event_loop_do_not_mix(
+    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+    publish = VersionBuilder.publish
+
+    def held(self: VersionBuilder, **options: Any) -> Any:
+        assert refused.wait(PATIENCE)
+        return publish(self, **options)
+
+    monkeypatch.setattr(VersionBuilder, "publish", held)
+    runs = [asyncio.create_task(counted.aingest([text_folder / name])) for name in ("manual.txt", "quarter.md")]
+    await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+    refused.set()
+    results = await asyncio.gather(*runs, return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["IngestReport", "ProjectLockedError"]
 
 

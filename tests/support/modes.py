@@ -205,7 +205,7 @@ MODES: Mapping[str, Mode] = {
     "502": Mode(tamper=raw(b"<html>Bad gateway</html>", "text/html", 502), hits_all=True, may_stop=True),
     "503, then well": Mode(tamper=error(503), hits_all=True, times=1),
     # nothing comes, or half of it
-    "hang": Mode(setup=lambda provider: provider.fault("hang", 2), timeout=0.3, may_stop=True),
+    "hang": Mode(setup=lambda provider: provider.fault("hang", 2), timeout=10.0, may_stop=True),
     "slow first byte": Mode(setup=lambda provider: setattr(provider, "latency", 0.1)),
     "connection reset": Mode(setup=lambda provider: provider.fault("drop", 5), may_stop=True),
     "truncated body": Mode(setup=lambda provider: provider.fault("drop_in_body", 5), may_stop=True),
