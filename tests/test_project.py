@@ -22,7 +22,7 @@ from llama_index.core.schema import QueryBundle
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai import OpenAI
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
     InputError,
@@ -174,8 +174,8 @@ BOTH_WAYS_OUT = (
     ("config", "model"),
     [
         (ProjectConfig(), "openai:text-embedding-3-small"),
-        (ProjectConfig.local(context="llm"), "openai:gpt-4.1"),
-        (ProjectConfig(faiss=False), "openai:gpt-4.1"),
+        (ProjectConfig.local(context="llm"), DEFAULT_LLM),
+        (ProjectConfig(faiss=False), DEFAULT_LLM),
     ],
     ids=["both", "llm only", "without faiss"],
 )

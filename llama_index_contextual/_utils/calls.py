@@ -253,7 +253,7 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         if setting == "llm" and (ended := retirement_of(model)) is not None:
             return (
                 f"The provider does not offer the model {model!r}, whose retirement was announced for"
-                f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
+                f" {ended.ends.isoformat()}. {how_to_switch()}"
             )
         return f"The provider does not offer the model {model!r}: change the setting {setting!r} to one that it offers."
     if code == "insufficient_quota":

@@ -475,7 +475,6 @@ class Project:
                 dimensions=getattr(passed, "dimensions", None),
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
-                project=self.name,
                 contextual=contextual if isinstance(contextual, ContextualEmbedding) else None,
             )
 
