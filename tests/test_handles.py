@@ -717,9 +717,7 @@ def test_a_version_as_an_index(reports: Project) -> None:
         ("sweep_answers", "top_k", "top_ks"),
         ("as_tool", "descripton", "description"),
         ("ingest", "max_costs", "max_cost"),
-        ("aingest", "max_costs", "max_cost"),
-        ("sync", "delay", "delays"),
-        ("aremove", "forgett", "forget"),
+        ("sync", "max_costs", "max_cost"),
     ],
 )
 def test_a_mistyped_keyword_is_told_the_right_one(reports: Project, method: str, slip: str, meant: str) -> None:
