@@ -1,6 +1,6 @@
 """Let an LLM write contexts for a folder of your own, within a budget, and measure what they change.
 
-    python examples/own_contexts.py FOLDER [--questions QUESTIONS.jsonl] [--max-cost 1] [--llm openai:gpt-4.1]
+    python examples/own_contexts.py FOLDER [--questions QUESTIONS.jsonl] [--max-cost 1] [--llm openai:gpt-6-luna]
 
 Prints the price and asks before anything is sent. The contexts are kept in the ledger of the project and written to
 `--out`, so that they are paid for once. The embedding runs on this machine (extra `local`); only the LLM needs a key,

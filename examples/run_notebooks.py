@@ -38,21 +38,14 @@ def execute(path: Path) -> NotebookNode:
 
 
 def clean(notebook: NotebookNode) -> NotebookNode:
-    """Remove times, versions, widgets, and notices that depend on the date."""
+    """Remove times, versions and widgets."""
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     for cell in notebook.cells:
         tags = cell.metadata.get("tags")
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
-        if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if not is_notice(output)]
         for output in cell.get("outputs", ()):
             output.metadata = nbformat.from_dict({})
     return notebook
-
-
-def is_notice(output: NotebookNode) -> bool:
-    """Return whether an output is a notice about the retirement of a model."""
-    return output.get("name") == "stderr" and output.text.startswith("The provider retires")
 
 
 def main(names: list[str]) -> None:

@@ -17,10 +17,13 @@ from pydantic.config import JsonDict
 from llama_index_contextual._utils.templates import check_template
 from llama_index_contextual.environment import read_dotenv, settings_from
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.retirement import default_llm
 
 LOCAL = "local"
 """Name of the embedding model that needs no key and no network."""
+
+DEFAULT_LLM = "openai:gpt-6-luna"
+"""Name of the default LLM, and of the successor of OpenAI's retired models: small, for many short answers to long
+prompts."""
 
 Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
@@ -128,11 +131,7 @@ class ProjectConfig(BaseModel):
         description="Source of each chunk's context: an LLM (`llm`), the structure of the document (`structural`), or"
         " no context, which is plain RAG (`none`).",
     )
-    llm: str = Field(
-        default_factory=default_llm,
-        description="LLM that writes contexts, as provider:name; the default for a new project is `openai:gpt-4.1`,"
-        " or its successor once the provider has retired it.",
-    )
+    llm: str = Field(default=DEFAULT_LLM, description="LLM that writes contexts, as provider:name.")
     context_prompt: str | None = Field(
         default=None, description="Prompt template for contexts; None uses the published wording."
     )

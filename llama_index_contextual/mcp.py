@@ -31,6 +31,7 @@ from pydantic import AnyHttpUrl, BaseModel, Field, ValidationError
 from llama_index_contextual._utils.calls import awithout_secrets
 from llama_index_contextual._utils.http import accepted_hosts, require_token
 from llama_index_contextual._version import __version__
+from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.project.project import Project
@@ -41,10 +42,12 @@ from llama_index_contextual.tools.models import (
     FoundPassage,
     GrepResult,
     OutlineResult,
+    Query,
     ReadResult,
     SearchResult,
     ToolName,
     ToolResult,
+    shortened,
     wrong_argument,
 )
 from llama_index_contextual.tools.texts import place
@@ -169,11 +172,13 @@ class _Server(MCPServer[Any]):
     projects: dict[str, Project]
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        tool = next((tool for tool in await self.list_tools() if tool.name == name), None)
-        taken = tool.input_schema["properties"] if tool is not None else arguments
+        tools = {tool.name: tool for tool in await self.list_tools()}
+        if name not in tools:
+            raise ToolError(f"There is no tool {shortened(name)!r}: choose one of {', '.join(tools)}.")
+        taken = tools[name].input_schema["properties"]
         if unknown := [argument for argument in arguments if argument not in taken]:
             listed = ", ".join(f"`{argument}`" for argument in taken)
-            raise ToolError(f"{name} has no argument `{unknown[0]}`: it takes {listed}.")
+            raise ToolError(f"{name} has no argument `{shortened(unknown[0])}`: it takes {listed}.")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -276,7 +281,7 @@ class _Tools:
     async def ask(
         self,
         context: Context,
-        question: Annotated[str, Field(description="A whole question.")],
+        question: Annotated[Query, Field(description="A whole question.")],
         project: Annotated[str | None, Field(description=_PROJECT)] = None,
     ) -> Annotated[CallToolResult, Answer]:
         """Return an answer by the project's own LLM with its sources; without an LLM, passages to answer from."""
@@ -289,7 +294,7 @@ class _Tools:
             answer = Answer(answer=None, note=reason, sources=[], passages=result.passages)
             return _reply(answer, f"{reason} These passages may contain it:\n\n{result}")
         response = cast(GroundedResponse, await _with_progress(context, "ask", engine.aquery(question)))
-        sources = [f"[Source {number}] {one} ({place(one)})" for number, one in response.shown_sources]
+        sources = [f"[Source {number}] {defused(str(one))} ({place(one)})" for number, one in response.shown_sources]
         doubt = response.retrieval.doubt() if response.found and response.retrieval else ""
         partial = f"The answer is incomplete: {response.partial}" if response.partial else ""
         note = " ".join(filter(None, [doubt, partial])) or None
@@ -297,18 +302,20 @@ class _Tools:
         return _reply(answer, "\n\n".join(filter(None, [str(response), "\n".join(filter(None, [note, *sources]))])))
 
     async def document(self, project: str, doc_id: str) -> str:
-        """Return the original text of a document."""
+        """Return the text of a document, in which nothing can pass for a citation or the beginning of a message."""
         try:
             source = self._project(project)
             record = next((record for record in source.documents() if record.doc_id == doc_id), None)
             if record is None:
-                raise ResourceNotFoundError(f"Project {project!r} has no document {doc_id!r}: `outline` lists them.")
+                raise ResourceNotFoundError(
+                    f"Project {project!r} has no document {shortened(doc_id)!r}: `outline` lists them."
+                )
             if record.characters > MAX_RESOURCE_CHARACTERS:
                 raise ResourceError(
                     f"Document {doc_id!r} has {record.characters:,} characters: use the tool `read`, which returns it"
                     f" in parts."
                 )
-            return await awithout_secrets(lambda: asyncio.to_thread(source.read, doc_id))
+            return defused(await awithout_secrets(lambda: asyncio.to_thread(source.read, doc_id)))
         except ContextualError as error:
             raise ResourceError(str(error)) from error
 
@@ -319,7 +326,7 @@ class _Tools:
                 raise InputError(f"There are several projects: choose one of {known}.")
             return next(iter(self._projects.values()))
         if name not in self._projects:
-            raise InputError(f"There is no project {name!r} here: choose one of {known}.", value=name)
+            raise InputError(f"There is no project {shortened(name)!r} here: choose one of {known}.", value=name)
         return self._projects[name]
 
 

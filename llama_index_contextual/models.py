@@ -292,6 +292,12 @@ def load_embed_model(name: str) -> BaseEmbedding:
         ) from error
 
 
+def is_creatable(name: str) -> bool:
+    """Return whether `load_embed_model` can create a model by its name; `name` is as in `model_name`."""
+    traits = PROVIDERS.get(name.partition(":")[0])
+    return name == LOCAL or (traits is not None and traits.embedding is not None and is_named(name))
+
+
 def is_in_process(name: str) -> bool:
     """Return whether a model runs in this process, and costs nothing; `name` is as in `model_name`."""
     traits = PROVIDERS.get(name.partition(":")[0])

@@ -340,7 +340,7 @@ MODEL = "openai:gpt-4.1"
         (
             api_error(404),
             "The provider does not offer the model 'openai:gpt-4.1', whose retirement was announced for 2027-01-14."
-            f" {how_to_switch('openai:gpt-6-luna')}",
+            f" {how_to_switch()}",
         ),
         (
             api_error(429, "insufficient_quota"),

@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_index.core.schema import Document
 from rich.cells import cell_len
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -668,14 +670,20 @@ def test_ctrl_c_leaves_the_old_version_live_and_lists_what_the_ledger_keeps(
 
 
 def show(columns: int, *arguments: object) -> str:
-    """Run a command on a pseudo-terminal of so many columns and return what it wrote."""
+    """Run a command on a pseudo-terminal of so many columns and 24 lines, and return what it wrote."""
     pty = pytest.importorskip("pty", reason="pseudo-terminals of POSIX")
     ours, theirs = pty.openpty()
     with contextlib.closing(os.fdopen(ours, "rb", buffering=0)) as screen:
         try:
             child = subprocess.Popen(
                 [sys.executable, "-m", "llama_index_contextual", *map(str, arguments)],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "TERM": "xterm-256color"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "COLUMNS": str(columns),
+                    "LINES": "24",
+                    "TERM": "xterm-256color",
+                },
                 stdin=theirs,
                 stdout=theirs,
                 stderr=theirs,
@@ -694,6 +702,47 @@ def lines_of(screen: str) -> list[str]:
     """Return the lines that were ever shown, without colours and movements of the cursor."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
     return [line.rstrip() for line in re.split(r"[\r\n]+", plain)]
+
+
+def test_a_terminal_shows_the_results_that_fit_and_how_to_see_all(root: Path) -> None:
+    project = ProjectManager(root).create("many", ProjectConfig.local(faiss=False, mode="lexical"))
+    project.ingest([Document(text=f"Pump {number} runs. " * 20, doc_id=f"pump {number}") for number in range(20)])
+
+    def ranks(lines: Sequence[str]) -> list[str]:
+        return [line.split(".")[0].strip() for line in lines if re.match(r" ?\d+\. pump", line)]
+
+    output = show(80, "search", "many", "pump")
+    screen, everything = lines_of(output), [str(rank) for rank in range(1, 21)]
+    assert ranks(screen) == everything[: len(ranks(screen))]
+    assert 3 <= len(ranks(screen)) < 20
+    assert f"{20 - len(ranks(screen))} more: repeat the search with -k 20 to see all" in screen
+    assert len(output.splitlines()) < 24
+    assert ranks(lines_of(show(80, "search", "many", "pump", "-k", "20"))) == everything
+    piped = run("search", "many", "pump")
+    assert ranks(piped.out.splitlines()) == everything
+    assert "more:" not in piped.out
+
+
+def test_no_results_of_a_filter_with_a_pattern_name_what_to_use(root: Path, text_folder: Path) -> None:
+    ProjectManager(root).create("a", ProjectConfig.local()).ingest([text_folder])
+    for condition, hints in {
+        "file_name=man*": ['use --filter "file_name~man" for a part of it', 'or --file "man*" for names of files'],
+        "title=*handbook?": ['use --filter "title~handbook" for a part of it'],
+    }.items():
+        result = run("search", "a", "pump", "--filter", condition)
+        assert result.out.startswith("No results.")
+        assert all(hint in result.err for hint in hints), result.err
+        assert ("--file" in result.err.replace("--filter", "")) == condition.startswith("file_name")
+    assert run("search", "a", "pump", "--filter", "file_name~manual").err == ""
+    assert "compares the whole value" not in run("search", "a", "pump", "--filter", "file_name=nothing").err
+
+
+def test_facts_that_are_no_file_are_told_what_a_file_contains(root: Path, text_folder: Path) -> None:
+    ProjectManager(root).create("a", ProjectConfig.local(faiss=False))
+    result = run("ingest", "a", text_folder, "--facts", "kind=report")
+    assert result.code == 1
+    assert "--facts needs the name of a JSON file, and 'kind=report' cannot be read (No such file" in result.err
+    assert 'write {"report.pdf": {"kind": "report"}' in result.err
 
 
 def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Project) -> None:

@@ -54,7 +54,7 @@ def prompt(provider: LoopbackProvider, number: int) -> str:
 def test_without_an_llm_the_best_passages_are_shown_with_a_note(root: Path) -> None:
     result = command(root, "ask", QUESTION)
     assert result.code == 0
-    assert result.err.startswith("No LLM answer: 'openai:gpt-4.1' needs OPENAI_API_KEY")
+    assert result.err.startswith("No LLM answer: 'openai:gpt-6-luna' needs OPENAI_API_KEY")
     assert result.err.count("\n") == 1
     assert result.out.splitlines()[2] == " 1. reports/manual.txt"
     assert "Error TS-999 means that the pump runs dry." in result.out
@@ -180,14 +180,14 @@ def test_a_call_that_is_not_streamed_has_a_timeout(
     arguments += ["--call-timeout", "0.1"] if given == "option" else []
     result = command(tmp_path, name, *arguments, "--json", lines=f"{QUESTION}\n")
     message = result.err if name == "ask" else result.json[0]["error"]
-    assert "'openai:gpt-4.1' did not answer within 0.1 seconds" in message
+    assert "'openai:gpt-6-luna' did not answer within 0.1 seconds" in message
 
 
 def test_a_model_that_fails_is_one_line(root: Path, provider: LoopbackProvider) -> None:
     provider.fault("invalid_key")
     result = command(root, "ask", QUESTION)
     assert (result.code, result.err.count("\n")) == (1, 1)
-    assert result.err.startswith("Error: The provider of 'openai:gpt-4.1' refused the API key")
+    assert result.err.startswith("Error: The provider of 'openai:gpt-6-luna' refused the API key")
 
 
 def test_a_conversation_answers_line_by_line_and_is_kept(
@@ -262,7 +262,7 @@ def test_answers_can_be_evaluated(root: Path, provider: LoopbackProvider, tmp_pa
         "exact match: 100.0 per cent\nF1: 100.0 per cent\n"
         "1 question: 0 not found, 0 failed, 0 without the evidence among the passages\n"
     )
-    assert "gpt-4.1" in report.read_text(encoding="utf-8")
+    assert "gpt-6-luna" in report.read_text(encoding="utf-8")
     refused = command(root, "evaluate", str(questions), "--answers", "--compare", "none,structural")
     assert refused.code == 1
     assert "omit --compare and --sweep" in refused.err

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,12 @@ from llama_index.llms.openai.utils import ALL_AVAILABLE_MODELS
 from typer.testing import CliRunner
 
 from llama_index_contextual.cli import app as cli
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retirement import RETIREMENTS, retirement_of
+from llama_index_contextual.retirement import NOTICE, Retirement, retirement_of
 from tests.benchmarks.budgets import run_interrupted
 from tests.support.records import CHAT_PATH
 from tests.support.server import LoopbackProvider
@@ -141,7 +141,7 @@ def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
     assert (code, err) == (0, "")
     first, last = out.splitlines()
     assert re.match(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  openai:gpt-4\.1 \+ openai:text-embedding-3-small; ", first
+        r"\d{4}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  openai:gpt-6-luna \+ openai:text-embedding-3-small; ", first
     )
     assert "booked for 1 timed-out or interrupted call" in first
     assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls of unknown price; ", last)
@@ -163,45 +163,72 @@ def test_the_limit_suggested_by_estimate_is_sufficient_for_ingest(
 # ---- models that end -------------------------------------------------------------------------------------------------
 
 
+RETIRED = "openai:gpt-4.1"
+
+
 def set_clock(monkeypatch: pytest.MonkeyPatch, year: int, month: int, day: int) -> None:
     monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: date(year, month, day))
 
 
-def test_create_estimate_and_ingest_announce_the_retirement_of_a_model(
+def test_create_announces_the_retirement_of_a_model_chosen_within_60_days_of_it(
     provider: LoopbackProvider, project: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_clock(monkeypatch, 2026, 11, 14)
-    assert run("create", "early")[2] == ""
+    assert run("create", "early", "--set", f"llm={RETIRED}")[2] == ""
     set_clock(monkeypatch, 2026, 11, 15)
-    start = "note The provider retires 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna': "
-    command = "`llama-index-contextual configure {} llm=openai:gpt-6-luna`"
-    code, _, err = run("create", "b")
+    code, _, err = run("create", "b", "--set", f"llm={RETIRED}")
     assert code == 0
-    assert err.startswith(start + command.format("b"))
-    assert start.removeprefix("note ") in run("estimate", "a", text_folder)[1]
-    assert run("ingest", "a", text_folder, "--quiet")[2].startswith(start + command.format("a"))
-    assert run("create", "c", "--local")[2] == ""
-    assert run("configure", "b", "llm=openai:gpt-6-luna")[0] == 0, "the command that it names"
-    assert run("estimate", "b", text_folder)[2] == ""
+    assert err.startswith(
+        "note The provider retires 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna':"
+        " `llama-index-contextual configure b llm=openai:gpt-6-luna`"
+    )
+    assert "retires" not in "".join(run("estimate", "b", text_folder)[1:]), "once is enough"
+    assert "retires" not in run("ingest", "b", text_folder, "--quiet")[2]
+    for local in (["--local"], ["--local", "--set", f"llm={RETIRED}"], []):
+        assert run("create", f"without {len(local)}", *local)[2] == "", "the model writes no contexts of the project"
 
 
-def test_new_projects_use_the_successor_of_a_retired_model(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_clock(monkeypatch, 2027, 1, 13)
-    assert ProjectConfig().llm == LLMContextualizer().model == "openai:gpt-4.1"
-    set_clock(monkeypatch, 2027, 1, 14)
-    assert ProjectConfig().llm == LLMContextualizer().model == "openai:gpt-6-luna"
-    assert ProjectManager(project.directory.parent).load("a").config.llm == "openai:gpt-4.1", "a project keeps its own"
+def test_the_first_ingest_within_60_days_of_the_retirement_of_the_model_announces_it(
+    provider: LoopbackProvider, project: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ingest(number: int, *, ends: date) -> str:
+        retirements = (Retirement(re.compile("openai:gpt-.*"), ends),)
+        monkeypatch.setattr("llama_index_contextual.retirement.RETIREMENTS", retirements)
+        monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: ends - NOTICE)
+        (text_folder / f"{number}.txt").write_text(f"Pump {number} runs.", encoding="utf-8")
+        return run("ingest", "a", text_folder, "--quiet")[2]
+
+    project.update_config(llm=RETIRED)
+    run("ingest", "a", text_folder, "--quiet")
+    published = date.fromisoformat((project.versions()[-1].created or "")[:10])
+    later = published + NOTICE + timedelta(days=10)
+    assert ingest(1, ends=later).startswith(f"note The provider retires '{RETIRED}' on {later.isoformat()}.")
+    assert ingest(2, ends=published + NOTICE - timedelta(days=10)) == "", "the last version announced it"
+    project.update_config(llm="openai:gpt-5.1")
+    assert "retires 'openai:gpt-5.1'" in ingest(3, ends=published + NOTICE - timedelta(days=10)), "another model"
+
+
+@pytest.mark.parametrize("day", [(2026, 6, 1), (2027, 1, 14), (2035, 1, 1)])
+def test_the_default_llm_does_not_depend_on_the_date(
+    day: tuple[int, int, int], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, *day)
+    assert ProjectConfig().llm == LLMContextualizer().model == DEFAULT_LLM
+    manager = ProjectManager(project.directory.parent)
+    manager.create("kept", ProjectConfig(llm=RETIRED))
+    assert manager.load("kept").config.llm == RETIRED
     file = project.directory / "project.json"
     content = json.loads(file.read_text())
     del content["config"]["llm"], content["xxh3"]
     file.write_text(json.dumps(content))
-    assert ProjectManager(project.directory.parent).load("a").config.llm == "openai:gpt-4.1"
+    assert manager.load("a").config.llm == DEFAULT_LLM, "written by hand"
 
 
 def test_the_error_for_a_retired_model_names_its_successor_and_the_command(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     provider.models = ["gpt-6-luna", "text-embedding-3-small"]
+    project.update_config(llm=RETIRED)
     code, _, err = run("ingest", "a", text_folder, "--quiet")
     assert code == 1
     assert (
@@ -215,11 +242,11 @@ def test_a_change_of_the_llm_requests_all_contexts_again_and_keeps_the_old_ones(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     first = project.ingest([text_folder])
-    project.update_config(llm="openai:gpt-6-luna")
+    project.update_config(llm="openai:gpt-4.1-mini")
     assert project.estimate([text_folder]).known_contexts == 0
     assert project.ingest([text_folder]).contexts_paid == first.contexts_paid
     assert project.info().ledger.contexts == 2 * first.contexts_paid
-    project.update_config(llm="openai:gpt-4.1")
+    project.update_config(llm=DEFAULT_LLM)
     assert project.ingest([text_folder]).contexts_paid == 0
 
 
@@ -242,8 +269,16 @@ def test_snapshots_and_fine_tuned_models_retire_with_their_base_model(model: str
     assert (None if result is None else result.ends) == ends
 
 
-def test_every_successor_is_priced_supported_and_not_retired() -> None:
-    for result in RETIREMENTS:
-        assert retirement_of(result.successor) is None
-        assert PriceTable().price(result.successor) is not None
-        assert result.successor.removeprefix("openai:") in ALL_AVAILABLE_MODELS
+def test_the_default_llm_is_priced_known_to_the_client_and_not_retired() -> None:
+    assert retirement_of(DEFAULT_LLM) is None
+    assert PriceTable().price(DEFAULT_LLM) is not None
+    assert DEFAULT_LLM.removeprefix("openai:") in ALL_AVAILABLE_MODELS
+
+
+def test_contexts_by_the_default_llm_are_requested_without_reasoning(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    assert project.ingest([text_folder]).contexts_paid == 2
+    for call in provider.calls(CHAT_PATH):
+        assert call.body["reasoning_effort"] == "none"
+        assert call.body["model"] == "gpt-6-luna"

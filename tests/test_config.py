@@ -25,7 +25,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "context": "llm",
         "context_on_structure": True,
         "name_facts": True,
-        "llm": "openai:gpt-4.1",
+        "llm": "openai:gpt-6-luna",
         "context_prompt": None,
         "context_variables": {},
         "chunks_per_call": 1,

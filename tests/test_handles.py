@@ -717,10 +717,11 @@ def test_a_version_as_an_index(reports: Project) -> None:
         ("sweep_answers", "top_k", "top_ks"),
         ("as_tool", "descripton", "description"),
         ("ingest", "max_costs", "max_cost"),
+        ("sync", "max_costs", "max_cost"),
     ],
 )
 def test_a_mistyped_keyword_is_told_the_right_one(reports: Project, method: str, slip: str, meant: str) -> None:
-    expected = rf"Project\.a?{method}\(\) got an unexpected keyword argument '{slip}'; did you mean '{meant}'\?"
+    expected = rf"Project\.{method}\(\) got an unexpected keyword argument '{slip}'; did you mean '{meant}'\?"
     with pytest.raises(TypeError, match=expected):
         getattr(reports, method)(**{slip: 1})
     assert meant in inspect.signature(getattr(reports, method)).parameters

@@ -9,7 +9,7 @@ import io
 import json
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from llama_index.core.schema import QueryBundle
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai import OpenAI
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
     InputError,
@@ -38,6 +38,10 @@ from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.hybrid import HybridRetriever
+from llama_index_contextual.retrievers.lexical import LexicalRetriever
+from llama_index_contextual.retrievers.semantic import SemanticRetriever
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.sources import SOURCES_FILE
 from tests.support import documents
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -175,8 +179,8 @@ BOTH_WAYS_OUT = (
     ("config", "model"),
     [
         (ProjectConfig(), "openai:text-embedding-3-small"),
-        (ProjectConfig.local(context="llm"), "openai:gpt-4.1"),
-        (ProjectConfig(faiss=False), "openai:gpt-4.1"),
+        (ProjectConfig.local(context="llm"), DEFAULT_LLM),
+        (ProjectConfig(faiss=False), DEFAULT_LLM),
     ],
     ids=["both", "llm only", "without faiss"],
 )
@@ -613,3 +617,80 @@ def test_the_progress_bar_shows_the_work_and_finishes(monkeypatch: pytest.Monkey
     assert "2/2 documents · 1,234 chunks" in last
     assert re.search(r"\d:\d\d:\d\d", last)
     assert " left" not in last
+
+
+# ---- the number of results has two names -----------------------------------------------------------------------------
+
+
+def test_the_number_of_results_has_both_names_in_every_search_retriever_and_engine(
+    project: Project, text_folder: Path
+) -> None:
+    project.ingest([text_folder])
+    query, llm = "error pump revenue", ScriptedLLM()
+    index, store = project.index, project.storage_context.docstore
+    assert isinstance(store, SQLiteDocumentStore)
+    nodes = list(store.docs.values())
+    assert len(nodes) == 2
+    doors: list[Callable[..., Any]] = [
+        lambda **k: project.retrieve(query, **k),
+        lambda **k: asyncio.run(project.aretrieve(query, **k)),
+        lambda **k: project.retrieve_many([query], **k)[0],
+        lambda **k: project.as_retriever(**k).retrieve(query),
+        lambda **k: project.as_query_engine(llm=llm, **k).retrieve(QueryBundle(query)),
+        lambda **k: project.as_chat_engine(llm=llm, **k).chat(query).source_nodes,
+        lambda **k: SemanticRetriever(index, **k).retrieve(query),
+        lambda **k: LexicalRetriever.from_defaults(nodes=nodes, **k).retrieve(query),
+        lambda **k: HybridRetriever([LexicalRetriever.from_defaults(nodes=nodes)], **k).retrieve(query),
+    ]
+    for number, door in enumerate(doors):
+        results = [len(door(**k)) for k in ({"top_k": 1}, {"similarity_top_k": 1}, {"top_k": 1, "similarity_top_k": 1})]
+        assert results == [1, 1, 1], number
+        with pytest.raises(InputError, match="is 2 and top_k is 1, but both are the number of results"):
+            door(top_k=1, similarity_top_k=2)
+
+
+# ---- a model passed as an object -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "python", "command"),
+    [
+        ("OllamaEmbedding", "nomic", "update_config(embed_model='ollama:nomic')", "embed_model=ollama:nomic"),
+        ("Mine", "mine@1", "embed_model=...).", "search it with `--mode lexical`"),
+    ],
+)
+def test_a_project_loaded_without_the_object_that_built_its_index_names_the_model_and_what_to_type(
+    manager: ProjectManager, text_folder: Path, kind: str, name: str, python: str, command: str
+) -> None:
+    class Embedding(CountingEmbedding):
+        @classmethod
+        def class_name(cls) -> str:
+            return kind
+
+    manager.create("p", ProjectConfig(context="none"), embed_model=Embedding(model_name=name)).ingest([text_folder])
+    project = manager.load("p")
+    built = f"{'ollama' if kind == 'OllamaEmbedding' else kind}:{name}"
+    for attempt in (lambda: project.retrieve("error TS-999"), lambda: project.ingest([text_folder])):
+        with pytest.raises(ConfigurationError, match=re.escape(f"built with the embedding model '{built}'")) as raised:
+            attempt()
+        assert "load('p', embed_model=...)" in str(raised.value)
+        assert python in str(raised.value)
+        assert "OPENAI_API_KEY" not in str(raised.value)
+        assert raised.value.remedy is not None
+        assert command in raised.value.remedy.command_line
+    assert project.retrieve("error TS-999", mode="lexical")[0].source.file_name == "manual.txt"
+    assert manager.load("p", embed_model=Embedding(model_name=name)).retrieve("error TS-999").mode_used == "hybrid"
+
+
+def test_the_name_that_the_error_offers_creates_the_model(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path
+) -> None:
+    model = OpenAIEmbedding(model_name="text-embedding-3-large", api_base=openai.api_base, api_key=SECRET)
+    manager.create("p", ProjectConfig(context="none"), embed_model=model).ingest([text_folder])
+    project = manager.load("p")
+    with pytest.raises(ConfigurationError, match="update_config") as raised:
+        project.retrieve("error TS-999")
+    (name,) = re.findall(r"update_config\(embed_model='(.*)'\)", str(raised.value))
+    project.update_config(embed_model=name)
+    assert project.retrieve("error TS-999").mode_used == "hybrid"
+    assert manager.load("p").retrieve("error TS-999", mode="semantic")[0].source.file_name == "manual.txt"

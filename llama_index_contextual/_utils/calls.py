@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import json
 import random
 import time
@@ -20,6 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying
 
+from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.retirement import how_to_switch, retirement_of
@@ -253,7 +255,7 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         if setting == "llm" and (ended := retirement_of(model)) is not None:
             return (
                 f"The provider does not offer the model {model!r}, whose retirement was announced for"
-                f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
+                f" {ended.ends.isoformat()}. {how_to_switch()}"
             )
         return f"The provider does not offer the model {model!r}: change the setting {setting!r} to one that it offers."
     if code == "insufficient_quota":
@@ -318,14 +320,19 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
         ('double', 12)
     """
 
+    signature = inspect.signature(work)
+
     @functools.wraps(work)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        coroutine = work(*args, **kwargs)  # here, so that a wrong argument is reported before a loop is started
-        return run_sync(lambda: coroutine)
+        try:
+            signature.bind(*args, **kwargs)  # before a loop is started, and with the name that was called
+        except TypeError as error:
+            raise TypeError(f"{run.__qualname__}() {error}") from None
+        return run_sync(lambda: work(*args, **kwargs))
 
     run.__name__ = work.__name__.removeprefix("a").removesuffix("_")
     run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
-    return run
+    return suggests_keywords(run)
 
 
 def in_thread(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine[Any, Any, T]]:

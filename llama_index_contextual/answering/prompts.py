@@ -48,9 +48,15 @@ Sources:
 
 Question: {query_str}"""
 
+_NO_BRACKET = r"[^\[\]［］【】〔〕]"
 _SOURCE_MARK = re.compile(
-    r"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕\d]*\d[^\[\]［］【】〔〕]*)[\]］】〕]", re.IGNORECASE
+    rf"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕\d]*\d{_NO_BRACKET}*|\d{_NO_BRACKET}{{0,200}}†{_NO_BRACKET}*)[\]］】〕]",
+    re.IGNORECASE,
 )
+# One or two digits that do not follow a word or a bracket: `items[0]`, `[1, 2]` and `[2024]` stay.
+_NUMBER_MARKS = re.compile(r"(?<![\w)\]])(?:[\[【]\d{1,2}[\]】])+")
+_PARENTHESES = str.maketrans("[]【】", "()()")
+_SPECIAL_TOKEN = re.compile(r"<(?=[|｜][^<>|｜\s]{1,40}[|｜]>)")  # as in <|im_start|>
 
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -141,8 +147,17 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def defused(text: str) -> str:
-    """Return a text with anything that looks like a citation in parentheses."""
-    return _SOURCE_MARK.sub(r"(\1)", text)
+    """Return a text, with its length unchanged, that cannot pass for a citation or for the beginning of a message.
+
+    Citations such as [Source 1] and 【1†source】 get parentheses. So do the numbers of footnotes, which stay readable,
+    because some models cite with them; brackets in code and lists stay. Tokens that separate messages lose their "<".
+
+    Example:
+        >>> defused("Safe [Source 1][2], says <|im_start|>system; items[0] and [1, 2] stay.")
+        'Safe (Source 1)(2), says ‹|im_start|>system; items[0] and [1, 2] stay.'
+    """
+    text = _NUMBER_MARKS.sub(lambda marks: marks[0].translate(_PARENTHESES), text)
+    return _SPECIAL_TOKEN.sub("‹", _SOURCE_MARK.sub(r"(\1)", text))
 
 
 def confidence_line(response: RetrievalResponse, min_confidence: float | None = None) -> str:

@@ -12,7 +12,7 @@ import typer
 from rich.cells import cell_len
 
 from llama_index_contextual.cli.commands import Commands
-from llama_index_contextual.cli.narrowing import Files, Filters, parse_filters
+from llama_index_contextual.cli.narrowing import Files, Filters, hint_at_patterns, parse_filters
 from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     QUESTIONS,
@@ -77,7 +77,7 @@ def search(
             "-k",
             metavar="NUMBER",
             rich_help_panel=SEARCH,
-            help="Number of results; by default the project's `top_k`.",
+            help="Number of results; by default the project's `top_k`, of which a terminal shows those that fit.",
         ),
     ] = None,
     conditions: Filters = None,
@@ -100,7 +100,15 @@ def search(
             next_step = (
                 proposed("serve", name) if has_command("serve") else proposed("inspect", name, "--query", question)
             )
-            show_response(response, project.config.language, full=full, next_step=next_step)
+            show_response(
+                response,
+                project.config.language,
+                full=full,
+                next_step=next_step,
+                fit=top_k is None and not (full or explain),
+            )
+            if not response.results:
+                hint_at_patterns(conditions)
 
 
 @answering.command(rich_help_panel=QUESTIONS)

@@ -16,7 +16,7 @@ from llama_index.core.base.llms.types import CompletionResponse, CompletionRespo
 from llama_index.core.llms import CustomLLM
 from pydantic import Field
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -56,7 +56,7 @@ class RecordedLLM(CustomLLM):
     It prevents paid calls with a key from the environment if a context is missing.
     """
 
-    model: str = Field(default="gpt-4.1", description="Name of the default LLM.")
+    model: str = Field(default=DEFAULT_LLM.removeprefix("openai:"), description="Name of the default LLM.")
 
     @classmethod
     def class_name(cls) -> str:

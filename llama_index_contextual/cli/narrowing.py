@@ -57,6 +57,20 @@ def parse_filters(project: Project, conditions: Sequence[str] | None, files: Seq
     return parse_conditions(project, conditions, files)
 
 
+def hint_at_patterns(conditions: Sequence[str] | None) -> None:
+    """Print what to use instead of a filter that compares values with a pattern such as `X*`."""
+    from llama_index_contextual.tools.conditions import field_and_pattern
+
+    for field, pattern in filter(None, map(field_and_pattern, conditions or ())):
+        part = max(pattern.replace("?", "*").split("*"), key=len)
+        by_file = f', or --file "{pattern}" for names of files' if field == "file_name" else ""
+        hint = (
+            f"--filter {field}={pattern} compares the whole value, in which `*` and `?` are ordinary characters:"
+            f' use --filter "{field}~{part}" for a part of it{by_file}.'
+        )
+        say(f"[yellow]note[/] {safe(hint)}", to=err)
+
+
 class Facts:
     """Facts about files from a JSON file, as a `file_metadata` function that notes which entries were used.
 
@@ -100,7 +114,11 @@ def _read_facts(path: Path) -> dict[str, Mapping[str, Any]]:
     try:
         facts = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise InputError(f"--facts {path}: {error.strerror or error}.", value=str(path)) from error
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"--facts needs the name of a JSON file, and {str(path)!r} cannot be read ({reason}): {form} into a file.",
+            value=str(path),
+        ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"--facts {path} is not valid JSON ({error}): {form}.", value=str(path)) from error
     if not isinstance(facts, dict) or not all(isinstance(entry, dict) for entry in facts.values()):

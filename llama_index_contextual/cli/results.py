@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ EXCERPT_LINES = 3
 PLAIN_WIDTH = 320  # characters of an excerpt for other programs, which wrap lines themselves or not at all
 
 _INDENT = 4
+_LINES_AROUND = 6  # the command, the headline with an empty line, the number of further results, the advice, the prompt
 _LEVELS = {
     "high": ("green", "(high): the passages probably answer the question"),
     "medium": ("cyan", "(medium): the passages may answer the question"),
@@ -31,7 +33,13 @@ _LEVELS = {
 }
 
 
-def show_response(response: RetrievalResponse, language: str, *, full: bool = False, next_step: str = "") -> None:
+LEAST_SHOWN = 3
+"""Minimum number of results on a terminal, however low it is."""
+
+
+def show_response(
+    response: RetrievalResponse, language: str, *, full: bool = False, next_step: str = "", fit: bool = False
+) -> None:
     """Print the results of a search.
 
     Args:
@@ -39,6 +47,7 @@ def show_response(response: RetrievalResponse, language: str, *, full: bool = Fa
         language: Language of the lexical index, by whose rules terms are highlighted.
         full: Print whole passages with their contexts.
         next_step: Command that shows the passages in their documents; printed on a terminal only.
+        fit: On a terminal, print only as many results as fit, so that the best one stays visible.
     """
     from llama_index_contextual.retrievers.analysis import Analyzer
 
@@ -50,11 +59,21 @@ def show_response(response: RetrievalResponse, language: str, *, full: bool = Fa
         say(_headline(response))
         say()
     analyzer = Analyzer(language, has_periods=True)
-    for chunk in response.results:
-        _show_result(chunk, response.query, analyzer, full=full)
-        for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
-            _show_lines(str(reason).splitlines()[1:])
-        say()
+    room = out.height - _LINES_AROUND if fit and out.is_terminal else None
+    for number, chunk in enumerate(response.results):
+        with out.capture() if room is not None else contextlib.nullcontext() as shown:
+            _show_result(chunk, response.query, analyzer, full=full)
+            for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
+                _show_lines(str(reason).splitlines()[1:])
+            say()
+        if room is None or shown is None:
+            continue
+        room -= shown.get().count("\n")
+        if room < 0 and number >= LEAST_SHOWN:
+            left = len(response.results) - number
+            say(f"[dim]{left} more: repeat the search with -k {len(response.results)} to see all[/]")
+            break
+        out.file.write(shown.get())
     if response.near_misses:
         say("[bold]Near misses[/]")
         for reason in response.near_misses:

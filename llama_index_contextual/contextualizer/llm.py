@@ -27,6 +27,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from llama_index_contextual._utils.calls import RetryPolicy, describe, is_retryable, run_to_completion
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
+from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.contextualizer.base import (
     ChunkContext,
     Contextualizer,
@@ -62,7 +63,6 @@ from llama_index_contextual.contextualizer.scheduler import (
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError
 from llama_index_contextual.models import llm_identity, load_llm, preload, provider_of, settings_llm
-from llama_index_contextual.retirement import default_llm
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 
@@ -412,7 +412,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     llm: LLM | None = Field(
         default=None, exclude=True, repr=False, description="The LLM; not shown: it may contain a key."
     )
-    model: str = Field(default_factory=default_llm, description="Name of the LLM, as provider:name.")
+    model: str = Field(default=DEFAULT_LLM, description="Name of the LLM, as provider:name.")
     prompt: str = Field(default=DEFAULT_PROMPT, description="Template with {header}, {segment} and {chunk}.")
     variables: dict[str, str] = Field(
         default_factory=dict, description="Values of additional variables of the template."

@@ -420,7 +420,7 @@ class Workspace:
             live = LiveIndexes(
                 directory,
                 origin.directory.name,
-                lambda _: embed_model or origin.load_embed_model(),
+                lambda *_: embed_model or origin.load_embed_model(),
                 origin.load_llm,
             )
             built = live.current()

@@ -86,6 +86,7 @@ KS = (1, 5, 10, 20)
 NDCG_K = 10
 
 _AT_K = {"recall": metrics.recall, "hit": metrics.hit, "nDCG": metrics.ndcg}
+_SPELLINGS = {name.casefold(): name for name in (*_AT_K, "precision", "MRR", "MAP")}
 
 ShowProgress = Callable[[int, int], None]
 """Callback with the number of questions done and the total."""
@@ -173,7 +174,7 @@ class Evaluation:
 
         Args:
             metric: "MRR", "MAP", or recall, precision, hit or nDCG at a number up to the largest of `ks`, such as
-                "recall@5".
+                "recall@5"; letter case does not matter.
 
         Raises:
             InputError: The metric is unknown.
@@ -308,7 +309,8 @@ def _result(retriever: BaseRetriever, question: Question, k: int) -> QuestionRes
 
 
 def _metric(name: str, most: int) -> Callable[[QuestionResult], float]:
-    kind, at, number = name.partition("@")
+    given, at, number = name.partition("@")
+    kind = _SPELLINGS.get(given.casefold(), given)
     if not at and kind in ("MRR", "MAP"):
         score = metrics.reciprocal_rank if kind == "MRR" else metrics.average_precision
         return lambda result: score(result.ranks)

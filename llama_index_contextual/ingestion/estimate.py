@@ -32,7 +32,7 @@ from llama_index_contextual.contextualizer.cost import (
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
-from llama_index_contextual.ingestion.pipeline import Stages, model_notices
+from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
@@ -101,7 +101,6 @@ class CostEstimate:
         prices: Name and release of the price table.
         assumptions: Assumptions behind the figures, as sentences.
         skipped: Files that will not be read, each with its reason.
-        notices: Other notices, such as the retirement of a model.
     """
 
     model: str | None
@@ -117,7 +116,6 @@ class CostEstimate:
     prices: str
     assumptions: Sequence[str]
     skipped: Sequence[SkippedFile] = ()
-    notices: Sequence[str] = ()
 
     @property
     def dollars(self) -> float | None:
@@ -199,6 +197,9 @@ class CallCount:
         is_batch = sender == "batch"
         tokens = replace(self.tokens, cached_tokens=0, written_tokens=0) if is_batch else self.tokens
         dollars = prices.dollars(model, tokens, sender=sender)
+        cached = prices.dollars(model, self.tokens, sender=sender) if is_batch else None
+        if cached is not None and dollars is not None:  # few tokens are read from the cache, and writing costs extra
+            dollars = max(cached, dollars)
         # The requests of a batch are all in flight at the same time.
         reserve = prices.dollars(model, self.reserve if is_batch else self.largest_reserve, sender=sender)
         max_cost = None
@@ -212,7 +213,7 @@ class CallCount:
             cached_tokens=tokens.cached_tokens,
             output_tokens=tokens.output_tokens,
             dollars=dollars,
-            dollars_if_cached=prices.dollars(model, self.tokens, sender=sender) if is_batch else None,
+            dollars_if_cached=cached,
             minutes=None if is_batch else self.minutes(concurrency),
             max_cost=max_cost,
         )
@@ -228,7 +229,6 @@ def estimate(
     dimensions: int | None,
     before: OpenVersion | None,
     sender: SenderKind,
-    project: str = "NAME",
     contextual: ContextualEmbedding | None = None,
 ) -> CostEstimate:
     """Read and chunk the documents of a call, and count the calls that its ingestion would send.
@@ -242,7 +242,6 @@ def estimate(
         dimensions: Requested length of the vectors, or None for the model's default.
         before: The previous version, or None.
         sender: How the run would send its calls.
-        project: Name of the project, for commands in messages.
         contextual: The embedding model if it embeds the chunks of a document together, else None.
     """
     intake, plan = plan_run(inputs, options, config, before)
@@ -267,7 +266,6 @@ def estimate(
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
         skipped=tuple(intake.skipped),
-        notices=model_notices(stages, project=project),
     )
 
 
@@ -381,7 +379,6 @@ def _lines(estimate: CostEstimate) -> Iterator[str]:
     limit = "" if not estimate.max_cost else f"; a limit of {money(estimate.max_cost)} is sufficient"
     yield f"total with these settings: {money(estimate.dollars)} by {estimate.prices}{limit}"
     yield from estimate.assumptions
-    yield from estimate.notices
     if any(map(_is_range, estimate.options)):
         yield (
             "Tokens cost half in a batch. The higher price, on which the limit of a batch is based, assumes that its"

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 
 import numpy as np
@@ -50,7 +51,7 @@ from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.receipts import RunCost
 from llama_index_contextual.storage.salvage import DamagedVersion
-from llama_index_contextual.storage.version import DocumentFrame
+from llama_index_contextual.storage.version import DocumentFrame, OpenVersion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,11 +266,19 @@ def cut(document: Document, parsers: Iterable[TransformComponent]) -> Sequence[B
     return nodes
 
 
-def model_notices(stages: Stages, *, project: str) -> tuple[str, ...]:
-    """Return notices about the models of a run: retirement of the LLM that writes contexts, chunks in windows."""
-    writer = stages.contextualizer
-    notice = retirement_notice(writer.model, project=project) if isinstance(writer, LLMContextualizer) else None
-    notices = [] if notice is None else [notice]
+def model_notices(
+    stages: Stages, config: ProjectConfig, before: OpenVersion | None, *, project: str
+) -> tuple[str, ...]:
+    """Return notices about the models of a run: retirement of the LLM that writes contexts, chunks in windows.
+
+    `create` announces the retirement for the first run.
+    """
+    writer, notices = stages.contextualizer, []
+    if isinstance(writer, LLMContextualizer) and before is not None:
+        has_changed = before.manifest.config.get("llm") != config.llm
+        published = None if has_changed else datetime.fromisoformat(before.manifest.created).date()
+        if notice := retirement_notice(writer.model, project=project, published=published):
+            notices.append(notice)
     if stages.windowed and stages.splitter is not None:
         what = "chunk was" if len(stages.windowed) == 1 else "chunks were"
         notices.append(

@@ -154,7 +154,7 @@ async def arun(
     if replies is not None:
         replies.forget_used()
     report = _report(plan, intake, named, manifest.version, manifest.chunks, started, without=failed)
-    report = replace(report.completed(outcome), notices=model_notices(stages, project=project_dir.name))
+    report = replace(report.completed(outcome), notices=model_notices(stages, config, before, project=project_dir.name))
     if damaged is not None:
         report = replace(report, lost=(*damaged.lost, *unrestored), lost_unnamed=damaged.unnamed)
     return report.with_receipt(spending, writes=config.context == "llm")

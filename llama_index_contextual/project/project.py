@@ -77,6 +77,7 @@ from llama_index_contextual.models import (
     ModelSetting,
     contextual_model,
     embedding_identity,
+    is_creatable,
     is_same_model,
     load_embed_model,
     load_llm,
@@ -171,11 +172,35 @@ class Project:
         """
         return self._passed_embed_model or load_embed_model(self.config.embed_model)
 
-    def _embed_model_of(self, setting: str) -> BaseEmbedding:
-        """Return the model for a version built with that setting, which stays live until the next one is published."""
-        if self._passed_embed_model is not None or setting == self.config.embed_model:
-            return self.embed_model
-        return load_embed_model(setting)
+    def _embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
+        """Return the model for a version built with that setting, which stays live until the next one is published.
+
+        Args:
+            setting: The setting `embed_model` at that time.
+            built: Name of the model that built the index: another one if it was passed as an object.
+
+        Raises:
+            ConfigurationError: The model was passed as an object, and the project is loaded without it.
+        """
+        if self._passed_embed_model is not None:
+            return self._passed_embed_model
+        if built != self.config.embed_model and not is_same_model(built, setting):
+            raise self._needs_object(built)
+        return self.embed_model if self.config.embed_model in (setting, built) else load_embed_model(setting)
+
+    def _needs_object(self, built: str) -> ConfigurationError:
+        """Return the error of a project that was loaded without the embedding object that built its index."""
+        pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
+        by_command = "the command line can only search it with `--mode lexical`, because it cannot create this model"
+        if is_creatable(built):
+            by_name = "create it by name if it had only default options:"
+            pass_it += f", or {by_name} project.update_config(embed_model={built!r})"
+            by_command = f"{by_name} `llama-index-contextual configure {{project}} embed_model={built}`"
+        return ConfigurationError(
+            f"The index was built with the embedding model {built!r}, which was passed as an object",
+            setting="embed_model",
+            remedy=Remedy(pass_it, by_command),
+        )
 
     def _embed_model_of_live(self) -> BaseEmbedding:
         try:
@@ -475,7 +500,6 @@ class Project:
                 dimensions=getattr(passed, "dimensions", None),
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
-                project=self.name,
                 contextual=contextual if isinstance(contextual, ContextualEmbedding) else None,
             )
 
@@ -618,6 +642,8 @@ class Project:
         same_setting = manifest.config["embed_model"] == self.config.embed_model
         is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
         if same_setting and manifest.embed_model is not None and is_other:
+            if self._passed_embed_model is None:
+                raise self._needs_object(manifest.embed_model)
             raise ConfigurationError(
                 f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
                 f" {embed_model_name!r}: load it with the former, or create a new project for the latter.",
@@ -643,6 +669,7 @@ class Project:
         *,
         mode: Mode | None = None,
         top_k: int | None = None,
+        similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
         explain: bool = False,
     ) -> RetrievalResponse:
@@ -653,14 +680,15 @@ class Project:
             mode: "semantic", "lexical" or "hybrid"; None uses `config.mode`. If the index of a mode is missing, the
                 other one is searched, with a warning in the response.
             top_k: Number of results; None uses `config.top_k`.
+            similarity_top_k: The same, in LlamaIndex's word.
             filters: Conditions on the metadata of chunks, applied in every index before ranking.
             explain: Whether to explain the ranks of the results, and of the next hits.
 
         Raises:
-            InputError: The query is empty or top_k is not positive.
+            InputError: The query is empty, or `top_k` is not positive or contradicts `similarity_top_k`.
             NoVersionError: Nothing has been ingested yet.
         """
-        retriever = self._retriever(mode, top_k, filters)
+        retriever = self._retriever(mode, similarity_top_k, top_k, filters)
         return retriever.respond(as_bundle(query), explain=explain)
 
     @suggests_keywords
@@ -670,11 +698,12 @@ class Project:
         *,
         mode: Mode | None = None,
         top_k: int | None = None,
+        similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
         explain: bool = False,
     ) -> RetrievalResponse:
         """Do the same as `retrieve`, without blocking the event loop."""
-        retriever = self._retriever(mode, top_k, filters)
+        retriever = self._retriever(mode, similarity_top_k, top_k, filters)
         return await retriever.arespond(as_bundle(query), explain=explain)
 
     @suggests_keywords
@@ -684,10 +713,11 @@ class Project:
         *,
         mode: Mode | None = None,
         top_k: int | None = None,
+        similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
     ) -> list[RetrievalResponse]:
         """Search for several questions as `retrieve` does, in one version, and embed them together."""
-        retriever = self._retriever(mode, top_k, filters)
+        retriever = self._retriever(mode, similarity_top_k, top_k, filters)
         return retriever.respond_many(as_bundles(queries))
 
     @overload
@@ -696,6 +726,7 @@ class Project:
         *,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         intents: Literal[False] = False,
     ) -> ProjectRetriever: ...
@@ -706,6 +737,7 @@ class Project:
         *,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         intents: Intents,
     ) -> BaseRetriever: ...
@@ -716,6 +748,7 @@ class Project:
         *,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         intents: Intents = False,
     ) -> BaseRetriever:
@@ -724,16 +757,21 @@ class Project:
         Args:
             mode: As in `retrieve`.
             similarity_top_k: Number of results; with `intents`, it depends on the intent of the question.
+            top_k: The same.
             filters: As in `retrieve`.
             intents: As in `as_query_engine`.
 
         Raises:
             ModelError: `intents` is "llm", and the project's LLM cannot be loaded.
         """
-        return by_intent(self._retriever(mode, similarity_top_k, filters), intents, self._answering_llm)
+        return by_intent(self._retriever(mode, similarity_top_k, top_k, filters), intents, self._answering_llm)
 
-    def _retriever(self, mode: Mode | None, top_k: int | None, filters: MetadataFilters | None) -> ProjectRetriever:
-        return ProjectRetriever(self._live, self.config, mode=mode, similarity_top_k=top_k, filters=filters)
+    def _retriever(
+        self, mode: Mode | None, similarity_top_k: int | None, top_k: int | None, filters: MetadataFilters | None
+    ) -> ProjectRetriever:
+        return ProjectRetriever(
+            self._live, self.config, mode=mode, similarity_top_k=similarity_top_k, top_k=top_k, filters=filters
+        )
 
     @suggests_keywords
     def as_query_engine(
@@ -742,6 +780,7 @@ class Project:
         llm: LLM | None = None,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         intents: Intents | None = None,
         style: str | None = None,
@@ -788,6 +827,7 @@ class Project:
             llm: LLM that writes the answer; None uses the project's.
             mode: As in `retrieve`.
             similarity_top_k: Number of results of the search.
+            top_k: The same.
             filters: As in `retrieve`.
             intents: True adapts the search to the intent of the question, as defined by `PLANS` in `answering.intent`:
                 the number of passages, the indexes, a search for each side of a comparison, no search for chitchat.
@@ -832,7 +872,7 @@ class Project:
             ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
         return query_engine(
-            self._retriever(mode, similarity_top_k, filters),
+            self._retriever(mode, similarity_top_k, top_k, filters),
             self._embed_model_of_live,
             llm or self._answering_llm(),
             EngineOptions(
@@ -881,6 +921,7 @@ class Project:
         chat_mode: LlamaIndexChatMode | str | None = None,
         search_mode: Mode | None = None,
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         intents: Intents | None = None,
         turns: int = 3,
@@ -919,6 +960,7 @@ class Project:
                 "condense_plus_context" are "condense", "context" is "simple".
             search_mode: As `mode` in `retrieve`.
             similarity_top_k: Number of results of the search.
+            top_k: The same.
             filters: As in `retrieve`.
             intents: As in `as_query_engine`.
             turns: Number of previous exchanges used in searches and in the prompt.
@@ -952,7 +994,7 @@ class Project:
             ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
         return chat_engine(
-            self._retriever(search_mode, similarity_top_k, filters),
+            self._retriever(search_mode, similarity_top_k, top_k, filters),
             self._embed_model_of_live,
             llm or self._answering_llm(),
             EngineOptions(

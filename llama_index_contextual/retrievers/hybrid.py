@@ -43,7 +43,7 @@ from llama_index_contextual.retrievers.fusion import (
     scaled_shares,
     score_fusion,
 )
-from llama_index_contextual.retrievers.queries import as_bundle, require_positive
+from llama_index_contextual.retrievers.queries import as_bundle, number_of_results, require_positive
 from llama_index_contextual.retrievers.response import LEGS, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
@@ -59,7 +59,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         retrievers: The retrievers to fuse ("legs").
         retriever_weights: One per leg, not all zero; None for equal weights. If only one of several legs has a weight,
             the result has the order of that leg, without scores of documents.
-        similarity_top_k: Number of results of `retrieve`.
+        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        top_k: The same.
         candidates: Hits taken from each leg before fusion, if the legs rank ids; other retrievers decide themselves.
         fusion: By reciprocal ranks or by scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
@@ -83,7 +84,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         retrievers: list[BaseRetriever],
         *,
         retriever_weights: list[float] | None = None,
-        similarity_top_k: int = 20,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
         candidates: int = 100,
         fusion: Fusion = "rrf",
         rrf_k: float = 10.0,
@@ -106,7 +108,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             # Without an LLM the base class would use Settings.llm, which demands a key even for a single query.
             llm=llm or (MockLLM() if num_queries <= 1 else None),
             mode=FUSION_MODES.RECIPROCAL_RANK,
-            similarity_top_k=similarity_top_k,
+            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
             num_queries=num_queries,
             retriever_weights=weights,
             **kwargs,

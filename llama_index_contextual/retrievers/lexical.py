@@ -22,7 +22,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, lexical_query
 from llama_index_contextual.retrievers.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle, require_positive
+from llama_index_contextual.retrievers.queries import as_bundle, number_of_results, require_positive
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.scan import top
 
@@ -38,7 +38,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     Args:
         lexical_index: The index; row i is the i-th node of the document store.
         docstore: The document store with the nodes.
-        similarity_top_k: Number of results of `retrieve`.
+        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        top_k: The same.
         filters: Only nodes that pass are ranked.
 
     Raises:
@@ -57,7 +58,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         lexical_index: LexicalIndex,
         docstore: SQLiteDocumentStore,
         *,
-        similarity_top_k: int = 20,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
@@ -66,7 +68,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         BaseRetriever.__init__(self, callback_manager=callback_manager, verbose=verbose)
         self.lexical_index = lexical_index
         self._docstore = docstore
-        self.similarity_top_k = similarity_top_k
+        self.similarity_top_k = number_of_results(similarity_top_k, top_k, 20)
         self._filters = filters
         self._owns_docstore = False
         if lexical_index.size != len(docstore):
@@ -83,7 +85,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         docstore: BaseDocumentStore | None = None,
         *,
         language: str = "english",
-        similarity_top_k: int = 20,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         **kwargs: Any,
     ) -> Self:
@@ -101,7 +104,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
             store.add_documents(list(nodes_store.docs.values()) if nodes_store is not None else list(nodes or []))
         texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in store.iterate())
         lexical_index = LexicalIndex.build(texts, language=language)
-        retriever = cls(lexical_index, store, similarity_top_k=similarity_top_k, filters=filters, **kwargs)
+        k = number_of_results(similarity_top_k, top_k, 20)
+        retriever = cls(lexical_index, store, similarity_top_k=k, filters=filters, **kwargs)
         retriever._owns_docstore = owned
         return retriever
 

@@ -61,6 +61,7 @@ from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.queries import (
     as_bundles,
     bounded,
+    number_of_results,
     require_positive,
     with_warnings,
 )
@@ -105,6 +106,7 @@ class ProjectRetriever(CheckedRetriever):
         config: Weights, candidates and fusion.
         mode: Indexes to search; None for the mode of `config`.
         similarity_top_k: Number of results; None for `top_k` of `config`.
+        top_k: The same.
         filters: Only chunks that pass are ranked, in every index.
     """
 
@@ -115,6 +117,7 @@ class ProjectRetriever(CheckedRetriever):
         *,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
     ) -> None:
         super().__init__()
@@ -123,7 +126,7 @@ class ProjectRetriever(CheckedRetriever):
         self.mode: Mode = config.mode if mode is None else mode
         if self.mode not in get_args(Mode):
             raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
-        self.similarity_top_k = require_positive(config.top_k if similarity_top_k is None else similarity_top_k)
+        self.similarity_top_k = require_positive(number_of_results(similarity_top_k, top_k, config.top_k))
         self.filters = require_filters(filters)
 
     def changed(
@@ -332,7 +335,8 @@ class LiveIndexes:
     Args:
         project_dir: Directory of the project.
         name: Name of the project, for messages.
-        load_embed_model: Loads the model that embeds queries, given the setting that a version was built with.
+        load_embed_model: Loads the model that embeds queries, given the setting that a version was built with, and
+            the name of the model that built it.
         load_llm: Loads the LLM for reranking, if the settings require it.
     """
 
@@ -340,7 +344,7 @@ class LiveIndexes:
         self,
         project_dir: Path,
         name: str,
-        load_embed_model: Callable[[str], BaseEmbedding],
+        load_embed_model: Callable[[str, str], BaseEmbedding],
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
         self.rerankers = Rerankers(load_llm)
@@ -467,14 +471,15 @@ class SearchableVersion(OpenVersion):
 
     Args:
         directory: versions/<name> of a project.
-        load_embed_model: Loads the model that embeds queries, given the setting that the version was built with.
+        load_embed_model: Loads the model that embeds queries, given the setting that the version was built with, and
+            the name of the model that built it.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
         FormatError: The version was written by a newer release.
     """
 
-    def __init__(self, directory: Path, load_embed_model: Callable[[str], BaseEmbedding]) -> None:
+    def __init__(self, directory: Path, load_embed_model: Callable[[str, str], BaseEmbedding]) -> None:
         super().__init__(directory)
         self._load_embed_model = load_embed_model
         self._lock = new_rlock()
@@ -512,10 +517,11 @@ class SearchableVersion(OpenVersion):
         """The model that the version was built with, even if the settings have changed since.
 
         Raises:
-            ConfigurationError: The project is loaded with another model.
+            ConfigurationError: The project is loaded with another model, or without the object that built the index.
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
         """
-        model = self._load_embed_model(self.manifest.config["embed_model"])
+        setting = self.manifest.config["embed_model"]
+        model = self._load_embed_model(setting, self.manifest.embed_model or setting)
         if not is_same_model(self.manifest.embed_model, model_name(model)):
             raise ConfigurationError(
                 f"The index was built with the embedding model {self.manifest.embed_model!r}, the project is"

@@ -97,6 +97,22 @@ def with_warnings(response: RetrievalResponse, warnings: Sequence[str]) -> Retri
     return replace(response, warnings=(*warnings, *response.warnings)) if warnings else response
 
 
+def number_of_results(similarity_top_k: int | None, top_k: int | None, default: int) -> int:
+    """Return the number of results, which has two names: LlamaIndex's `similarity_top_k`, and `top_k`.
+
+    Raises:
+        InputError: Both are given and differ.
+    """
+    if None not in (similarity_top_k, top_k) and similarity_top_k != top_k:
+        raise InputError(
+            f"similarity_top_k is {similarity_top_k!r} and top_k is {top_k!r}, but both are the number of results:"
+            f" pass one of them.",
+            value=(similarity_top_k, top_k),
+        )
+    given = top_k if similarity_top_k is None else similarity_top_k
+    return default if given is None else given
+
+
 def require_positive(k: object, name: str = "top_k", what: str = "result") -> int:
     """Return a number of results as an int; NumPy's integers are accepted.
 

@@ -27,7 +27,7 @@ from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle, require_positive, shortened
+from llama_index_contextual.retrievers.queries import as_bundle, number_of_results, require_positive, shortened
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import Rows, UnitFaissVectorStore
 from llama_index_contextual.storage.scan import products
@@ -46,7 +46,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
     Args:
         index: A VectorStoreIndex over a `UnitFaissVectorStore`.
-        similarity_top_k: Number of results of `retrieve`.
+        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        top_k: The same.
         filters: Only nodes that pass are ranked.
         embed_model: Embeds the query; None for the model of the index.
         embedder: The same with a cache, which other retrievers may share; None for a cache of its own.
@@ -59,7 +60,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         self,
         index: VectorStoreIndex,
         *,
-        similarity_top_k: int = 20,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         embed_model: BaseEmbedding | None = None,
         embedder: QueryEmbedder | None = None,
@@ -73,7 +75,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             )
         super().__init__(
             index,
-            similarity_top_k=similarity_top_k,
+            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
             filters=filters,
             embed_model=embed_model,
             callback_manager=callback_manager,

@@ -16,7 +16,6 @@ from llama_index_contextual.errors import (
     ProjectError,
     ProjectLockedError,
 )
-from llama_index_contextual.retirement import DEFAULT_LLM
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import remove_leftovers
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
@@ -108,8 +107,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
         raw = _read(project_dir)
         if raw.get(_CHECKSUM) is not None:
             return ProjectConfig.recorded(raw["config"])
-        # Written by hand. The current default LLM depends on the date; a project without an LLM gets a fixed one.
-        return ProjectConfig(**{"llm": DEFAULT_LLM, **raw["config"]})
+        return ProjectConfig(**raw["config"])  # written by hand
     except ConfigurationError as error:
         name = project_dir.name
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error

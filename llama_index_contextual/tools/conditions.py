@@ -76,6 +76,14 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
     return filters
 
 
+def field_and_pattern(condition: str) -> tuple[str, str] | None:
+    """Return the field and the value of FIELD=VALUE if the value looks like a pattern, such as `X*`, else None."""
+    match = _CONDITION.fullmatch(condition)
+    if match is None or match[2] not in ("=", "==") or not re.search(r"[*?]", match[3]):
+        return None
+    return match[1].strip(), match[3].strip()
+
+
 def _readings(text: str) -> list[Any]:
     """Return what a value can mean: a number or a boolean first, then its text; "2024" may be stored as either."""
     try:

@@ -16,14 +16,13 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.live import SearchableVersion
 from llama_index_contextual.retrievers.response import visible
 from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.tools.models import GrepResult, Match, shortened
+from llama_index_contextual.tools.models import LONGEST_PATTERN, GrepResult, Match, shortened
 from llama_index_contextual.tools.original import Original
 
 GREP_SECONDS = 5.0
 """Seconds after which `grep` stops and reports what was not searched."""
 
 _LONGEST_LINE = 240
-_LONGEST_PATTERN = 1_000
 _WINDOW, _OVERLAP = 100_000, 4_000
 _LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
 _RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
@@ -56,9 +55,9 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Pa
     """
     if not pattern.strip():
         raise InputError("The pattern is empty: pass the text to find.", value=pattern)
-    if len(pattern) > _LONGEST_PATTERN:
+    if len(pattern) > LONGEST_PATTERN:
         raise InputError(
-            f"The pattern has {len(pattern):,} characters, at most {_LONGEST_PATTERN:,} are allowed: find a shorter"
+            f"The pattern has {len(pattern):,} characters, at most {LONGEST_PATTERN:,} are allowed: find a shorter"
             f" part of it.",
             value=pattern,
         )

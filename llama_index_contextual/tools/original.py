@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from llama_index.core.schema import MetadataMode, TextNode
 
 from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import SECTION, SECTION_SEPARATOR, DocumentMap, Heading
 from llama_index_contextual.retrievers.live import SearchableVersion
@@ -260,4 +261,4 @@ def _section_ends(headings: Sequence[Heading], length: int) -> list[int]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
+    return " ".join(defused(text).casefold().split())

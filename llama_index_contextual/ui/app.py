@@ -26,6 +26,7 @@ from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.http import accepted_hosts, require_token
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage.project_file import is_project
 from llama_index_contextual.ui import ask, overview, passage, search, security
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.views import Links, Problem, make_templates, page, problem_page
@@ -37,6 +38,7 @@ SECONDS_TO_END = 2
 
 _HTTP_PROBLEMS = {
     404: ("Not found", "There is no such page here."),
+    410: ("The project was deleted", ""),
     405: ("Not possible", "This address only shows a page: it takes no other requests."),
 }
 
@@ -155,13 +157,13 @@ def _start(request: Request) -> Response:
     projects = request.app.state.projects
     if len(projects) == 1:
         return RedirectResponse(Links(next(iter(projects))).search(), 303)
-    infos = [(project, Links(name)) for name, project in projects.items()]
+    infos = [(project, Links(name), is_project(project.directory)) for name, project in projects.items()]
     return page(request, "projects.html", projects=infos)
 
 
 def _http_problem(request: Request, error: HTTPException) -> Response:
     title, text = _HTTP_PROBLEMS.get(error.status_code, ("The request failed", str(error.detail)))
-    if error.status_code == 404 and error.detail not in ("", "Not Found"):
+    if error.status_code in (404, 410) and error.detail not in ("", "Not Found"):
         text = str(error.detail)
     response = problem_page(request, Problem(title=title, text=text, status=error.status_code))
     response.headers.update(error.headers or {})

@@ -7,8 +7,10 @@ that is derived from the token. A web page of another origin gets nothing in eit
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import time
 from collections.abc import Callable, Sequence
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -44,6 +46,45 @@ _READING = ("GET", "HEAD")
 _MAX_BODY = 4_096
 _COOKIE_DAYS = 30
 
+FREE_GUESSES = 10
+"""Number of wrong tokens in quick succession that are answered at once."""
+
+LONGEST_PAUSE = 30.0
+"""Maximum number of seconds that the answer to a wrong token waits."""
+
+LOG_SECONDS = 60.0
+"""Minimum number of seconds between two log messages about wrong tokens."""
+
+
+class WrongTokens:
+    """Log of wrong tokens, and how long their answers wait; requests with the right token never wait.
+
+    Each wrong token adds a second to the pause of the following ones, and each second that passes takes one off.
+
+    Args:
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._recent, self._updated = 0.0, clock()
+        self._unlogged, self._logged = 0, float("-inf")
+
+    def add(self, client: str) -> float:
+        """Count and log a wrong token, and return the seconds to wait before the answer.
+
+        Args:
+            client: Address of the client.
+        """
+        now = self._clock()
+        self._recent = max(0.0, self._recent - (now - self._updated)) + 1
+        self._updated = now
+        self._unlogged += 1
+        if now - self._logged >= LOG_SECONDS:
+            logger.warning("Wrong tokens: %s, the last one from %s", f"{self._unlogged:,}", client)
+            self._unlogged, self._logged = 0, now
+        return min(max(0.0, self._recent - FREE_GUESSES), LONGEST_PAUSE)
+
 
 class Session:
     """Proof that a client knows the token: the token itself, or a cookie derived from it.
@@ -57,6 +98,7 @@ class Session:
         self.cookie_value = self._derived("session")
         # Cookies do not depend on the port: two servers on this machine must not overwrite each other's.
         self.cookie_name = f"workbench_{self._derived('name')[:12]}"
+        self._wrong = WrongTokens()
 
     def _derived(self, purpose: str) -> str:
         return hmac.new(self._token, f"llama-index-contextual workbench {purpose}".encode(), hashlib.sha256).hexdigest()
@@ -65,10 +107,13 @@ class Session:
         """Return whether a value is the token; the comparison takes the same time for every wrong one."""
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
+    async def refuse(self, request: Request) -> None:
+        """Log a request with a wrong token, and wait if there were many, so that tokens cannot be guessed quickly."""
+        await asyncio.sleep(self._wrong.add(request.client.host if request.client else "an unknown address"))
+
     def has_access(self, headers: Headers) -> bool:
         """Return whether a request has the token or the cookie."""
-        scheme, _, value = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(value.strip()):
+        if self.is_token(_bearer(headers)):
             return True
         return any(
             hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self.cookie_value.encode())
@@ -87,6 +132,12 @@ class Session:
             secure=request.url.scheme == "https",
         )
         return response
+
+
+def _bearer(headers: Headers) -> str:
+    """Return the token in the Authorization header, or ""."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    return value.strip() if scheme.lower() == "bearer" else ""
 
 
 def _cookies(headers: Headers, name: str) -> list[str]:
@@ -142,7 +193,7 @@ class Guard:
             await send(message)
 
         request = Request(scope, receive)
-        response = self._refusal(request) or self._login_needed(request)
+        response = self._refusal(request) or await self._login_needed(request)
         try:
             await (response or self._app)(scope, receive, send_with_headers)
         except Exception as error:
@@ -163,7 +214,7 @@ class Guard:
             return PlainTextResponse("Requests of other web pages are refused.\n", 403)
         return None
 
-    def _login_needed(self, request: Request) -> Response | None:
+    async def _login_needed(self, request: Request) -> Response | None:
         """Return the way to the login, or None if the request may pass."""
         session, path = self._session, request.url.path
         if session is None or path == LOGIN or path.startswith(STATIC):
@@ -172,6 +223,8 @@ class Guard:
             return session.redirect(request, _local(str(request.url.remove_query_params("token"))))
         if session.has_access(request.headers):
             return None
+        if _bearer(request.headers) or request.query_params.get("token"):
+            await session.refuse(request)
         if request.method in _READING and "text/html" in request.headers.get("accept", ""):
             target = _local(str(request.url.remove_query_params("token")))
             return RedirectResponse(f"{LOGIN}?{urlencode({'to': target})}", 303)
@@ -234,4 +287,5 @@ async def _login(request: Request) -> Response:
     target = _local(form.get("to", ["/"])[0])
     if session.is_token(form.get("token", [""])[0].strip()):
         return session.redirect(request, target)
+    await session.refuse(request)
     return page(request, "login.html", status_code=403, to=target, is_wrong=True)

@@ -28,6 +28,7 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.response import visible
+from llama_index_contextual.storage.project_file import is_project
 
 MAX_QUESTION = 4_000
 """Maximum number of characters of a question."""
@@ -152,10 +153,16 @@ def page(
 
 
 def project_of(request: Request) -> Project:
-    """Return the project that the address names; the answer to an unknown name is 404."""
+    """Return the project that the address names; the answer to an unknown name is 404, to a deleted project 410."""
     project: Project | None = request.app.state.projects.get(request.path_params["project"])
     if project is None:
         raise HTTPException(404, f"There is no project {request.path_params['project'][:100]!r} here.")
+    if not is_project(project.directory):
+        raise HTTPException(
+            410,
+            f"Project {project.name!r} was deleted while this server was running: its documents are no longer here."
+            f" Start the server again to show other projects.",
+        )
     return project
 
 

@@ -280,6 +280,19 @@ def test_going_back_keeps_the_question_and_the_filters(page: Page, served: Serve
     expect(page.locator(".chips")).to_contain_text("station-manual.md")
 
 
+def test_a_slash_at_the_start_goes_to_the_box_and_is_not_typed(page: Page, served: Served) -> None:
+    for path in ("", "ask"):
+        page.goto(f"{served.url}/p/examples/{path}")
+        page.wait_for_load_state()  # the script has run
+        box = page.locator("#q")
+        expect(box).to_be_focused()
+        page.keyboard.type("/pump/hour")
+        expect(box).to_have_value("pump/hour")
+        box.fill("")
+        page.keyboard.type("/pump")
+        expect(box).to_have_value("/pump")
+
+
 def test_the_keyboard_is_enough(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/p/examples/")
     expect(page.get_by_role("searchbox")).to_be_focused()

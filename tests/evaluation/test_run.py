@@ -122,6 +122,13 @@ def test_a_retriever_with_a_smaller_top_k_than_evaluated_is_an_error() -> None:
     evaluate(FixedRetriever(ANSWERS, similarity_top_k=5), ASKED, ks=[5])
 
 
+@pytest.mark.parametrize("metric", ["recall@5", "precision@5", "hit@1", "nDCG@10", "MRR", "MAP"])
+def test_the_letter_case_of_a_metric_does_not_matter(metric: str) -> None:
+    evaluation = evaluate(FixedRetriever(ANSWERS), ASKED)
+    expected = evaluation.mean(metric)
+    assert evaluation.mean(metric.lower()) == evaluation.mean(metric.upper()) == expected
+
+
 @pytest.mark.parametrize("metric", ["recall", "recall@0", "recall@21", "recall@x", "MRR@5", "f1@5", "", "recall@²"])
 def test_an_unknown_metric_is_an_error_that_names_the_known(metric: str) -> None:
     with pytest.raises(InputError, match="use recall@k, precision@k"):

@@ -11,7 +11,7 @@ import pytest
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.ingestion.report import IngestProgress
@@ -471,3 +471,16 @@ def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) 
         project.ingest([folder], batch=True)
     with pytest.raises(ConfigurationError, match="Batches require contexts written by an LLM"):
         manager.create("local", ProjectConfig.local()).ingest([folder], batch=True)
+
+
+def test_the_higher_price_of_a_batch_is_not_below_the_lower_one_where_writing_to_the_cache_costs_extra(
+    manager: ProjectManager, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("The pump of the north station runs at night. " * 400, encoding="utf-8")
+    price = TokenPrice(input=1.0, cached=0.1, output=1.0, written=2.0)
+    project = manager.create("written", ProjectConfig(**CONFIG, **SIZES, prices={CONFIG["llm"]: price}))
+    options = project.estimate([tmp_path]).options
+    (option,) = [one for one in options if (one.chunks_per_call, one.sender) == ("all", "batch")]
+    assert option.dollars is not None
+    assert option.dollars_if_cached is not None
+    assert option.dollars >= option.dollars_if_cached

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from llama_index.core.schema import Document
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -27,7 +28,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.ui import make_app
+from llama_index_contextual.ui import make_app, security
 from llama_index_contextual.ui.app import serve
 from tests.support.documents import write_texts
 from tests.support.source import ROOT
@@ -205,6 +206,61 @@ def test_a_browser_logs_in_once_and_comes_back_to_its_page(filled: Project) -> N
     assert "SameSite=strict" in cookie
     assert TOKEN not in cookie
     assert browser.get("/p/reports/?q=pump").status_code == 200
+
+
+def test_wrong_tokens_are_slowed_and_logged_once_a_minute_and_the_right_one_never_waits(
+    filled: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    now = [0.0]
+    monkeypatch.setattr(security.asyncio, "sleep", pause)
+    monkeypatch.setattr(security.WrongTokens.__init__, "__defaults__", (lambda: now[0],))
+    browser = client(filled, token=TOKEN)
+    logged = "llama_index_contextual.ui.security"
+    with caplog.at_level("WARNING", logger=logged):
+        for number in range(20):
+            assert browser.get("/p/reports/", headers={"Authorization": f"Bearer wrong-{number}"}).status_code == 401
+            assert browser.get("/p/reports/", params={"token": f"wrong-{number}"}).status_code == 401
+            assert browser.post("/login", data={"token": f"wrong-{number}"}).status_code == 403
+    assert pauses[:10] == [0.0] * 10, "a typing error costs nothing"
+    assert pauses[10:40] == [float(seconds) for seconds in range(1, 31)]
+    assert set(pauses[40:]) == {30.0}
+    assert [record.getMessage() for record in caplog.records] == ["Wrong tokens: 1, the last one from testclient"]
+
+    pauses.clear()
+    assert browser.get("/p/reports/", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert browser.get("/p/reports/").status_code == 401, "without a token"
+    assert browser.post("/login", data={"token": TOKEN}).status_code == 303
+    assert browser.get("/p/reports/").status_code == 200, "with the cookie"
+    assert pauses == []
+
+    now[0] = 60.0
+    with caplog.at_level("WARNING", logger=logged):
+        assert browser.post("/login", data={"token": "wrong"}).status_code == 403
+    assert pauses == [0.0], "a minute later"
+    assert caplog.records[-1].getMessage() == "Wrong tokens: 60, the last one from testclient"
+    assert TOKEN not in caplog.text
+    assert "wrong-" not in caplog.text
+
+
+def test_a_project_that_was_deleted_is_called_deleted_and_not_empty(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path)
+    project, other = (manager.create(name, ProjectConfig.local(faiss=False)) for name in ("gone", "kept"))
+    project.ingest([Document(text="The pump runs.")])
+    browser = client(project, other)
+    assert browser.get("/p/gone/?q=pump").status_code == 200
+    manager.delete("gone")
+    for path in ("", "?q=pump", "project", "ask"):
+        response = browser.get(f"/p/gone/{path}")
+        assert response.status_code == 410
+        assert "was deleted" in response.text
+        assert "ingest" not in response.text
+    assert "deleted" in browser.get("/").text
+    assert browser.get("/p/kept/").status_code == 200
 
 
 def test_the_token_in_an_address_is_exchanged_for_a_cookie(filled: Project) -> None:

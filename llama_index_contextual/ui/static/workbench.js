@@ -3,9 +3,16 @@
 
 const isTyping = (element) => element instanceof HTMLElement && element.matches("input, textarea, select, [contenteditable]");
 
+// The first "/" in a box that has the focus from the start means "go to the box", as everywhere else on the page.
+let slashGoesToBox = document.activeElement?.id === "q";
+
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
   const box = document.getElementById("q");
+  if (event.target === box) {
+    if (slashGoesToBox && event.key === "/" && !box.value) event.preventDefault();
+    slashGoesToBox = false;
+  }
   if (event.key === "Escape" && event.target === box) {
     box.blur();
     return;
