@@ -55,7 +55,7 @@ class Logistic:
     def __call__(self, features: Mapping[str, Array | float]) -> Array:
         """Return the probabilities for the values of the features, by name."""
         linear = self.intercept + sum(value * features[name] for name, value in self.coefficients.items())
-        return np.asarray(1.0 / (1.0 + np.exp(-np.asarray(linear))))
+        return np.asarray(1.0 / (1.0 + np.exp(-np.clip(linear, -500.0, 500.0))))
 
 
 @dataclass(frozen=True)
@@ -77,35 +77,35 @@ class Models:
 
 MODELS: Mapping[Mode, Models] = {
     "semantic": Models(
-        confidence=Logistic(-4.0, {"near": 15.0}),
-        relevance=Logistic(-3.8578, {"answer": 0.1637, "share": 0.2336, "cosine": 0.5863}),
-        low=0.147,
-        high=0.732,
+        confidence=Logistic(-3.3665, {"near": 13.7283}),
+        relevance=Logistic(-3.3196, {"answer": 0.2458, "share": 0.4085, "cosine": 0.5199}),
+        low=0.197,
+        high=0.719,
     ),
     "lexical": Models(
-        confidence=Logistic(-4.0, {"cover": 7.0}),
+        confidence=Logistic(-2.5986, {"cover": 6.2170}),
         relevance=Logistic(
-            -3.2913, {"answer": 0.2373, "share": 0.1262, "covering": -0.1276, "rare": 0.5330, "bm25": 0.2421}
+            -3.3505, {"answer": 0.2249, "share": 0.2837, "covering": -0.0133, "rare": 0.3003, "bm25": 0.3019}
         ),
         low=None,
         high=None,
     ),
     "hybrid": Models(
-        confidence=Logistic(-6.0, {"near": 12.0, "cover": 5.0}),
+        confidence=Logistic(-4.2615, {"near": 10.2743, "cover": 3.9807}),
         relevance=Logistic(
-            -3.2476,
+            -3.4624,
             {
-                "answer": 0.1421,
-                "share": 0.1442,
-                "covering": -0.1048,
-                "rare": 0.7775,
-                "agreed": 2.4556,
-                "bm25": 0.1701,
-                "cosine": 0.1942,
+                "answer": 0.1409,
+                "share": 0.1754,
+                "covering": -0.0461,
+                "rare": 0.5403,
+                "agreed": 3.5993,
+                "bm25": 0.1991,
+                "cosine": 0.2104,
             },
         ),
-        low=0.055,
-        high=0.927,
+        low=0.227,
+        high=0.689,
     ),
 }
 
