@@ -125,7 +125,7 @@ def project_of(
             node.metadata["file_name"] = node.ref_doc_id
     names = sorted({one.metadata["file_name"] for one in inputs})
     kept = set(names[::2] if half else names)
-    project = manager.create(name, config, embed_model=model)
+    project = manager.create(name, config.changed(context="structural"), embed_model=model)
     report = project.ingest([one for one in inputs if one.metadata["file_name"] in kept])
     if report.failures:
         raise RuntimeError(f"{name}: {len(report.failures)} chunks failed")

@@ -113,9 +113,7 @@ def test_coverage_is_that_of_the_best_hit_with_its_header() -> None:
 
 
 def test_hits_from_one_document_are_no_better_than_hits_from_several() -> None:
-    one, several = (
-        [chunk("pump", file_name=name) for name in names] for names in (("a.md", "a.md"), ("a.md", "b.md"))
-    )
+    one, several = ([chunk("pump", file_name=name) for name in names] for names in (("a.md", "a.md"), ("a.md", "b.md")))
     judged = [judge(trace(), trace().evidence(20), found, question="pump motor") for found in (one, several)]
     assert judged[0] == judged[1]
 

@@ -30,7 +30,10 @@ def test_rows_of_a_table_are_units() -> None:
 
 
 def test_a_long_line_is_divided_into_sentences() -> None:
-    sentences = ["The contract may be terminated by either party at any time.", "Notice is due within ninety days of it."]
+    sentences = [
+        "The contract may be terminated by either party at any time.",
+        "Notice is due within ninety days of it.",
+    ]
     line = " ".join(sentences * 2)
     assert pieces(line) == sentences * 2
 
