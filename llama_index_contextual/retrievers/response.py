@@ -121,8 +121,8 @@ class RetrievedChunk(NodeWithScore):
     rank: int = Field(default=0, description="Position among the results, from 1.")
     relevance: float | None = Field(
         default=None,
-        description="Estimated probability that the passage is relevant, calibrated with the local settings; never above"
-        " the confidence of the search. None for retrievers that are not of a project.",
+        description="Estimated probability that the passage is relevant, calibrated with the local settings; never"
+        " above the confidence of the search. None for retrievers that are not of a project.",
     )
     semantic: LegScore | None = Field(
         default=None, description="Score and rank in the semantic index, or None if the chunk is not among its hits."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ def pieces(text: str) -> list[str]:
 @given(st.text(alphabet="ab |.\n\r\u2028é。", max_size=400))
 def test_units_are_ordered_and_hold_all_visible_characters(text: str) -> None:
     spans = units(text)
-    assert all(first_end <= second_start for (_, first_end), (second_start, _) in zip(spans, spans[1:], strict=False))
+    assert all(first_end <= second_start for (_, first_end), (second_start, _) in itertools.pairwise(spans))
     assert "".join("".join(text[start:end].split()) for start, end in spans) == "".join(text.split())
     assert all(text[start:end].strip() for start, end in spans)
 
