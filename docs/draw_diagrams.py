@@ -221,7 +221,7 @@ def fusion() -> Drawing:
     d = Drawing(
         452,
         "The scores of both rankings are measured in standard deviations, weighted by 0.35 and 0.65, added"
-        " to the weight of the document and of its best chunk; confidence comes from the same evidence.",
+        " to the weight of the document and of its best chunk; confidence comes from the best passage.",
     )
     d.box(20, 24, 250, "Semantic ranking", ["cosine of question and chunk"])
     d.box(290, 24, 250, "Lexical ranking", ["BM25, words and exact terms"])

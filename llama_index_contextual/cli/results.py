@@ -26,11 +26,7 @@ PLAIN_WIDTH = 320  # characters of an excerpt for other programs, which wrap lin
 
 _INDENT = 4
 _LINES_AROUND = 6  # the command, the headline with an empty line, the number of further results, the advice, the prompt
-_LEVELS = {
-    "high": ("green", "(high): the passages probably answer the question"),
-    "medium": ("cyan", "(medium): the passages may answer the question"),
-    "low": ("yellow", "(low): the answer is probably not in these documents"),
-}
+_COLOURS = {"high": "green", "medium": "cyan", "low": "yellow"}
 
 
 LEAST_SHOWN = 3
@@ -83,12 +79,10 @@ def show_response(
 
 
 def _headline(response: RetrievalResponse) -> str:
-    """Return the number of results and the confidence, as markup."""
+    """Return the number of results and the verdict on them, as markup."""
     count = f"[bold]{pluralize(len(response.results), 'result')}[/]"
-    if response.confidence is None or response.confidence_level not in _LEVELS:
-        return count
-    colour, words = _LEVELS[response.confidence_level]
-    return f"{count}, confidence {response.confidence:.2f} [{colour}]{words}[/]"
+    colour = _COLOURS.get(response.confidence_level or "")
+    return f"{count}. [{colour}]{response.verdict()}[/]" if colour else count
 
 
 def _show_result(chunk: RetrievedChunk, question: str, analyzer: Analyzer, *, full: bool) -> None:

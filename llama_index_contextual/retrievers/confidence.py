@@ -1,11 +1,13 @@
-"""Probability that a passage is relevant and that the documents answer the question, estimated without an LLM.
+"""Confidence of a search and relevance of its hits, estimated without an LLM.
 
-Logistic models use a few features of the ranking, which depend neither on the scale of an embedding nor on the number
-of results. There is one pair of models for each kind of search, because a ranking has only the features of its indexes.
-They were fitted by `python -m tests.benchmarks.relevance --data ../shared/data --embedding MODEL` on five question sets
-(source code, contracts, long Markdown documents, conversations, annual and quarterly reports), each of which counts
-alike: all with WordLlama, and for the confidence all but the reports also with a transformer (all-MiniLM-L6-v2, chunks
-of 180 tokens). The script prints the constants below and how they hold for a set that took no part in the fit.
+Two kinds of evidence, each meaningful alone, tell whether the documents answer a question: how near the best passage is
+to it, and how many of its rare words one place covers. Where many documents resemble each other, hits from several of
+them are as good as hits from one, so neither number asks which documents the hits belong to.
+
+A logistic model for each kind of search combines them. The models were fitted by `python -m tests.benchmarks.relevance
+--data ../shared/data` on five question sets (source code, contracts, long Markdown documents, conversations, annual and
+quarterly reports), which count alike: against questions of the other sets, and against documents that were removed. The
+script prints the constants below and how they hold for a set that took no part in the fit.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import Mode
 from llama_index_contextual.retrievers.base import Evidence, Ranking
-from llama_index_contextual.retrievers.documents import DocumentLeg
+from llama_index_contextual.retrievers.bm25 import QueryTerms
 from llama_index_contextual.retrievers.fusion import Scale
-from llama_index_contextual.retrievers.response import ConfidenceLevel
+from llama_index_contextual.retrievers.response import ConfidenceLevel, RetrievedChunk
+from llama_index_contextual.retrievers.spotlight import coverage, question_parts
 
 Array = NDArray[np.float64]
+
+READ = 10
+"""Number of hits whose text is compared with the question."""
 
 JUDGED = 20
 """Number of hits that are compared with each other, independent of the number of results."""
@@ -33,8 +40,8 @@ RANKED = 100
 
 _FIRST = 10
 _NEARLY = 1e-9  # a probability is never 0 or 1, so that its log-odds are finite
-_BEST = 5
-_ALONE = 0.7  # concentration in a collection of one document: `python -m tests.benchmarks.alone --data ../shared/data`
+_CHANCE = 0.5  # part of the similarity expected by chance that is taken off; from 0.3 to 0.7 little differs
+_LOWEST = 3.5  # standard deviations below the mean at which similarities begin
 _STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; values from 6 to 10 and from 1 to 2 differ little
 
 
@@ -48,7 +55,7 @@ class Logistic:
     def __call__(self, features: Mapping[str, Array | float]) -> Array:
         """Return the probabilities for the values of the features, by name."""
         linear = self.intercept + sum(value * features[name] for name, value in self.coefficients.items())
-        return np.asarray(1.0 / (1.0 + np.exp(-np.asarray(linear))))
+        return np.asarray(1.0 / (1.0 + np.exp(-np.clip(linear, -500.0, 500.0))))
 
 
 @dataclass(frozen=True)
@@ -58,47 +65,47 @@ class Models:
     Attributes:
         confidence: Probability that the documents answer the question.
         relevance: Probability that a hit is relevant.
-        low: Limit of the level "low": at most 2 % of the answerable questions of each set are below it.
-        high: Limit of the level "high": half of all answerable questions reach it.
+        low: Limit of the level "low": at most 5 % of the answerable questions are below it. None without levels.
+        high: Limit of the level "high": at most 5 % of the questions about something else reach it.
     """
 
     confidence: Logistic
     relevance: Logistic
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 MODELS: Mapping[Mode, Models] = {
     "semantic": Models(
-        confidence=Logistic(-4.2293, {"reach": 3.8359, "concentration": 1.7477}),
-        relevance=Logistic(-3.8578, {"answer": 0.1637, "share": 0.2336, "cosine": 0.5863}),
-        low=0.147,
-        high=0.732,
+        confidence=Logistic(-3.3665, {"near": 13.7283}),
+        relevance=Logistic(-3.3196, {"answer": 0.2458, "share": 0.4085, "cosine": 0.5199}),
+        low=0.197,
+        high=0.719,
     ),
     "lexical": Models(
-        confidence=Logistic(-4.7085, {"gain": 8.3129, "concentration": 2.5208}),
+        confidence=Logistic(-2.5986, {"cover": 6.2170}),
         relevance=Logistic(
-            -3.2913, {"answer": 0.2373, "share": 0.1262, "covering": -0.1276, "rare": 0.5330, "bm25": 0.2421}
+            -3.3505, {"answer": 0.2249, "share": 0.2837, "covering": -0.0133, "rare": 0.3003, "bm25": 0.3019}
         ),
-        low=0.108,
-        high=0.929,
+        low=None,
+        high=None,
     ),
     "hybrid": Models(
-        confidence=Logistic(-8.0051, {"gain": 8.6049, "reach": 2.5656, "concentration": 2.6525, "named": 0.6598}),
+        confidence=Logistic(-4.2615, {"near": 10.2743, "cover": 3.9807}),
         relevance=Logistic(
-            -3.2476,
+            -3.4624,
             {
-                "answer": 0.1421,
-                "share": 0.1442,
-                "covering": -0.1048,
-                "rare": 0.7775,
-                "agreed": 2.4556,
-                "bm25": 0.1701,
-                "cosine": 0.1942,
+                "answer": 0.1409,
+                "share": 0.1754,
+                "covering": -0.0461,
+                "rare": 0.5403,
+                "agreed": 3.5993,
+                "bm25": 0.1991,
+                "cosine": 0.2104,
             },
         ),
-        low=0.055,
-        high=0.927,
+        low=0.227,
+        high=0.689,
     ),
 }
 
@@ -108,49 +115,60 @@ class Judgement:
     """Probabilities for one response.
 
     Attributes:
-        relevances: Probability that each hit is relevant, in the order of the hits.
+        relevances: Probability that each hit is relevant, in the order of the hits; none exceeds the confidence.
         confidence: Probability that the documents answer the question.
-        level: The confidence in words.
+        level: The confidence in words; None where no words keep their promise.
     """
 
     relevances: Sequence[float]
     confidence: float
-    level: ConfidenceLevel
+    level: ConfidenceLevel | None
 
 
 def judge(
     ranking: Ranking,
     evidence: Sequence[Evidence],
-    documents: DocumentLeg | None = None,
+    hits: Sequence[RetrievedChunk],
     *,
     question: str = "",
+    is_filtered: bool = False,
     low: float | None = None,
 ) -> Judgement | None:
     """Return the probabilities for a ranking; None if other indexes than those of a project ranked.
 
-    A question in another language than that of the index shares few words with the passages that answer it, so it is
-    judged by the semantic ranking only.
+    A question without words of its own, or in another language than that of the index, shares few words with the
+    passages that answer it, so it is judged by the semantic ranking only.
 
     Args:
         ranking: The ranking of a search.
         evidence: Scores and ranks of its first hits: at least `JUDGED` if there are so many.
-        documents: Tells which hits belong to the same document; None if that is not known.
+        hits: The first hits: at least `READ` if there are so many.
         question: The question in words.
+        is_filtered: Whether only some of the chunks were ranked.
         low: Limit of the level "low"; None uses that of the models.
     """
-    mode, terms = _mode(ranking), ranking.query_terms
+    mode = _mode(ranking)
     if mode is None:
         return None
-    if mode == "hybrid" and terms is not None and terms.analyzer.is_foreign(question):
-        mode = "semantic"
     if not evidence:
         return Judgement((), 0.0, "none")
-    models, of_query = MODELS[mode], query_features(ranking, evidence, documents)
+    if mode == "hybrid" and not _has_words(question, ranking.query_terms):
+        mode = "semantic"
+    models, of_query = MODELS[mode], query_features(ranking, hits, question, is_filtered=is_filtered)
     confidence = min(max(float(models.confidence(of_query)), _NEARLY), 1 - _NEARLY)
-    relevances = models.relevance(hit_features(ranking, evidence, confidence))
+    relevances = np.minimum(models.relevance(hit_features(ranking, evidence, confidence)), confidence)
+    return Judgement(relevances.tolist(), confidence, _level(confidence, models, low))
+
+
+def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLevel | None:
     limit = models.low if low is None else low
-    level: ConfidenceLevel = "low" if confidence < limit else "medium" if confidence < models.high else "high"
-    return Judgement(relevances.tolist(), confidence, level)
+    if limit is None:
+        return None
+    return "low" if confidence < limit else "high" if confidence >= (models.high or 1.0) else "medium"
+
+
+def _has_words(question: str, terms: QueryTerms | None) -> bool:
+    return terms is not None and bool(terms.counts) and not terms.analyzer.is_foreign(question)
 
 
 def _mode(ranking: Ranking) -> Mode | None:
@@ -166,55 +184,63 @@ def _mode(ranking: Ranking) -> Mode | None:
 
 
 def query_features(
-    ranking: Ranking, evidence: Sequence[Evidence], documents: DocumentLeg | None = None
+    ranking: Ranking, hits: Sequence[RetrievedChunk], question: str, *, is_filtered: bool = False
 ) -> dict[str, float]:
     """Return the features of a response, as far as its indexes have them.
 
-    All are independent of the number of chunks and of the length of the question.
-
-    - gain: the best BM25 score over the length of the query, as in WIG (Zhou, Croft, "Query Performance Prediction in
-      Web Search Environments", SIGIR 2007), and over the largest possible idf, that of a term in a single chunk. The
-      length is the root of the sum of the squared weights of the terms: outside conversations, of their number.
-    - reach: the mean of the best 5 cosine similarities (in small collections, of the best twentieth), in standard
-      deviations above the mean of all chunks, over sqrt(2 log(chunks)), which is about the largest of as many random
-      values.
-    - concentration: the share of the most frequent document among the first 10 hits, above its share of all chunks. A
-      collection of one document tells nothing by it and gets a constant, with which at most about 2 % of the answerable
-      questions are "low".
-    - named: the reciprocal rank of the first hit's document by its name, title and opening.
+    - near: the best cosine similarity, less half of what the best of as many chunks would reach by chance, which is
+      about sqrt(2 log(chunks)) standard deviations. Some embedding models give any two texts a similarity far above 0;
+      similarities are measured from where they begin, 3.5 standard deviations below the mean, if that is above 0.
+    - cover: the largest share of a sentence of the question that one sentence or row of a table of the first 10 hits
+      covers, together with the title, the section and the head of the table; terms are weighted by idf.
     """
-    features: dict[str, float] = {"concentration": _concentration(ranking, documents)}
-    document = evidence[0].get("document") if evidence else None
-    features["named"] = 0.0 if document is None else 1.0 / document.rank
-    if (lexical := _leaf(ranking, "lexical")) is not None:
-        features["gain"] = _gain(lexical)
+    features: dict[str, float] = {}
     if (semantic := _leaf(ranking, "semantic")) is not None:
-        features["reach"] = _reach(semantic, max(2, len(ranking.ids)))
+        features["near"] = _near(semantic, len(semantic.hits.rows) if is_filtered else len(ranking.ids))
+    if (terms := ranking.query_terms) is not None:
+        features["cover"] = _cover(hits[:READ], question, terms)
     return features
 
 
-def _gain(leaf: Ranking) -> float:
-    if (terms := leaf.terms) is None or not terms.counts:
+def _near(leaf: Ranking, chunks: int) -> float:
+    if len(leaf.hits.scores) == 0:
         return 0.0
-    length = math.sqrt(sum(weight**2 for weight in terms.counts.values()))
-    largest = math.log1p((terms.size - 0.5) / 1.5)
-    return float(leaf.hits.scores[:1].sum()) / length / largest
-
-
-def _reach(leaf: Ranking, chunks: int) -> float:
     scale = _scale(leaf)
-    if len(leaf.hits.scores) == 0 or scale.unit == 0:
-        return 0.0
-    best = leaf.hits.scores[: max(1, min(_BEST, chunks // 20))]
-    return (float(best.mean()) - scale.zero) / scale.unit / math.sqrt(2 * math.log(chunks))
+    lowest = max(0.0, scale.zero - _LOWEST * scale.unit)
+    chance = scale.unit * math.sqrt(2 * math.log(max(2, chunks)))
+    return (float(leaf.hits.scores[0]) - _CHANCE * chance - lowest) / max(1.0 - lowest, _NEARLY)
 
 
-def _concentration(ranking: Ranking, documents: DocumentLeg | None) -> float:
-    if documents is None or len(ranking.hits.rows) == 0:
-        return 0.0
-    numbers, counts = np.unique(documents.of(ranking.hits.rows[:_FIRST]), return_counts=True)
-    found, expected = counts.max() / counts.sum(), documents.share(int(numbers[counts.argmax()]))
-    return _ALONE if expected == 1.0 else max(0.0, float(found - expected) / (1.0 - expected))
+def _cover(hits: Sequence[RetrievedChunk], question: str, terms: QueryTerms) -> float:
+    """Return the largest coverage of the hits.
+
+    Reading a text takes longer than ranking a thousand, so the hits with the most terms are read first, and those that
+    cannot cover more are not read.
+    """
+    parts = question_parts(question, terms.weights, terms.analyzer)
+    headers = [header_of(hit) for hit in hits]
+    bounds = [
+        _bound(parts, {*terms.analyzer.terms(header), *(hit.lexical.matched_terms if hit.lexical else terms.counts)})
+        for hit, header in zip(hits, headers, strict=True)
+    ]
+    best = 0.0
+    for at in sorted(range(len(hits)), key=lambda at: -bounds[at]):
+        if bounds[at] <= best:
+            break
+        best = max(best, coverage(hits[at].text, headers[at], parts, terms.analyzer))
+    return best
+
+
+def _bound(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
+    """Return the share of a part of the question that some terms cover at most."""
+    shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
+    return max((covered / total for total, covered in shares if total), default=0.0)
+
+
+def header_of(hit: RetrievedChunk) -> str:
+    """Return what stands before a passage and says what it is about: title, file, section, head of its table."""
+    names = (keys.TITLE, keys.FILE_NAME, keys.SECTION, keys.TABLE_HEAD)
+    return "\n".join(str(hit.node.metadata[name]) for name in names if hit.node.metadata.get(name))
 
 
 # ---- features of hits ------------------------------------------------------------------------------------------------
@@ -239,13 +265,13 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
     scores, mean = ranking.hits.scores[: len(evidence)], float(ranking.hits.scores[:RANKED].mean())
     reach = float(scores[0]) - mean
     strength = np.maximum(scores - mean, 0.0) / reach if reach > 0 else np.zeros(len(scores))
-    coverage = _coverage(ranking, evidence)
-    logits = _STRENGTH * strength + _COVERAGE * coverage
+    covered = _matched_share(ranking, evidence)
+    logits = _STRENGTH * strength + _COVERAGE * covered
     log_share = logits - math.log(float(np.exp(logits[:JUDGED]).sum()))
     return {
         "answer": np.full(len(scores), math.log(confidence / (1.0 - confidence))),
         "share": log_share,
-        "covering": log_share * coverage,
+        "covering": log_share * covered,
         "rare": log_share * _rarity(ranking),
         "agreed": np.exp(log_share) * _agreement(ranking),
         "bm25": _scaled(ranking, "lexical", evidence, zero=False),
@@ -269,7 +295,7 @@ def _scale(leaf: Ranking | None) -> Scale:
     return Scale(0.0, 0.0) if leaf is None or leaf.scale is None else leaf.scale()
 
 
-def _coverage(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
+def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
     """Return for each hit the share of the query's terms that it contains, weighted by idf."""
     weights = {} if (terms := ranking.query_terms) is None else terms.weights
     total = sum(weights.values()) or 1.0

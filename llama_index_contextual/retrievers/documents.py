@@ -192,10 +192,6 @@ class DocumentLeg:
         """Return how much of the BM25 score of chunks comes from terms that their documents have elsewhere as well."""
         return self._index.shared_terms(terms, rows)
 
-    def share(self, document: int) -> float:
-        """Return the share of all chunks that a document has, given by its row among the documents."""
-        return float(self._sizes[document] / len(self._index.rows))
-
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the row of each chunk's document among the documents."""
         return self._index.rows[rows]

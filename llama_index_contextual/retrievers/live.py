@@ -53,7 +53,7 @@ from llama_index_contextual.retrievers.base import (
     with_terms,
 )
 from llama_index_contextual.retrievers.bm25 import LexicalIndex, TermCounts
-from llama_index_contextual.retrievers.confidence import JUDGED, RANKED, Judgement, judge
+from llama_index_contextual.retrievers.confidence import JUDGED, RANKED, READ, Judgement, judge
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.retrievers.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
@@ -278,7 +278,6 @@ class ProjectRetriever(CheckedRetriever):
             mode_used=mode,
             warnings=warnings,
             version=current.name,
-            documents=current.documents,
             slots=self._indexes.slots,
         )
         if not added:
@@ -651,7 +650,6 @@ class Request:
         warnings: Sentences about differences from the request.
         version: Name of the version.
         min_confidence: Limit of the level "low"; None uses the usual one.
-        documents: The index of documents; None if the version has none.
         slots: Semaphore that limits how many searches rank at the same time.
     """
 
@@ -666,7 +664,6 @@ class Request:
     warnings: Sequence[str]
     version: str
     min_confidence: float | None
-    documents: DocumentLeg | None
     slots: AbstractContextManager[object]
 
 
@@ -756,8 +753,16 @@ def search(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -
     with request.slots:
         ranking = retriever.rank(bundle, k if request.mode_used == "hybrid" else max(RANKED, count), request.filters)
         evidence = ranking.evidence(max(JUDGED, count))
-        hits = retriever.fetch(ranking, count, evidence)
-        judgement = judge(ranking, evidence, request.documents, question=bundle.query_str, low=request.min_confidence)
+        hits = retriever.fetch(ranking, max(READ, count), evidence)
+        judgement = judge(
+            ranking,
+            evidence,
+            hits,
+            question=bundle.query_str,
+            is_filtered=request.filters is not None,
+            low=request.min_confidence,
+        )
+    hits = hits[:count]
     for hit, relevance in zip(hits, judgement.relevances if judgement else (), strict=False):
         hit.relevance = relevance
     explanations, near_misses = explain(ranking, hits, request.k) if request.explain else ([], [])

@@ -34,6 +34,14 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
 
+_VERDICTS = {
+    "high": "High confidence: the best passage matches the question closely, in words and in meaning.",
+    "medium": "Medium confidence: the best passage matches a part of the question.",
+    "low": "Low confidence: even the best passage has little in common with the question, in words and in meaning.",
+    "none": "Nothing was found.",
+}
+"""The levels of confidence in sentences, the only ones by which any part of the package speaks of them."""
+
 _WIDTH = 400
 """Maximum number of characters of a query that are shown."""
 
@@ -113,8 +121,8 @@ class RetrievedChunk(NodeWithScore):
     rank: int = Field(default=0, description="Position among the results, from 1.")
     relevance: float | None = Field(
         default=None,
-        description="Estimated probability that the passage is relevant, calibrated with the local settings; None"
-        " unless both indexes were searched.",
+        description="Estimated probability that the passage is relevant, calibrated with the local settings; never"
+        " above the confidence of the search. None for retrievers that are not of a project.",
     )
     semantic: LegScore | None = Field(
         default=None, description="Score and rank in the semantic index, or None if the chunk is not among its hits."
@@ -297,8 +305,9 @@ class RetrievalResponse:
         results: The results, best first.
         confidence: Estimated probability that the documents answer the question; None for retrievers that are not of a
             project.
-        confidence_level: The same in words: "low" applies to at most 2 in 100 answerable questions, "none" means that
-            there are no results.
+        confidence_level: The same in words. "low" applies to at most 5 in 100 questions that the documents answer, and
+            "high" to at most 5 in 100 about something else, over five question sets; "none" means that there are no
+            results. None if only words were searched: no limit keeps these promises there.
         version: Name of the version that was searched.
         blend: The texts that were searched, if they differ from the question; or None.
         intent: The intent of the question, if the search depends on it; some intents search nothing.
@@ -335,10 +344,10 @@ class RetrievalResponse:
         return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 
     def doubt(self, min_confidence: float | None = None) -> str:
-        """Return a sentence if the documents probably do not answer the question, or an empty text.
+        """Return a sentence if the best passage has little to do with the question, or an empty text.
 
         This is the one rule by which the command line, the prompts of answers, Agno and MCP warn: there are results,
-        and the level of the confidence is "low".
+        and the level of the confidence is "low". The sentence says what is known, not that the answer is missing.
 
         Args:
             min_confidence: Warn below this confidence instead.
@@ -348,17 +357,23 @@ class RetrievalResponse:
             >>> from llama_index.core.schema import NodeWithScore, TextNode
             >>> response = RetrievalResponse.of_nodes("Why?", [NodeWithScore(node=TextNode(text="Zebras."), score=1.0)])
             >>> replace(response, confidence=0.07, confidence_level="low").doubt()
-            'The answer is probably not in these documents: the confidence of the search is low (0.07 of 1).'
+            'Low confidence: even the best passage has little in common with the question, in words and in meaning.'
         """
         if not self.results or self.confidence is None:
             return ""
         is_low = self.confidence_level == "low" if min_confidence is None else self.confidence < min_confidence
-        if not is_low:
-            return ""
-        return (
-            f"The answer is probably not in these documents: the confidence of the search is low"
-            f" ({self.confidence:.2f} of 1)."
-        )
+        return _VERDICTS["low"] if is_low else ""
+
+    def verdict(self) -> str:
+        """Return the level of the confidence as a sentence, or an empty text if there is no level.
+
+        Example:
+            >>> RetrievalResponse(query="Why?", mode_requested="hybrid", mode_used="hybrid", results=[]).verdict()
+            'Nothing was found.'
+        """
+        if not self.results:
+            return _VERDICTS["none"]
+        return _VERDICTS.get(self.confidence_level or "", "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the response as JSON values."""

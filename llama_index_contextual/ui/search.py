@@ -166,23 +166,15 @@ def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
 
 
 def relevance_words(relevance: float | None) -> str:
-    """Return the estimated relevance of a passage in words."""
-    if relevance is None:
-        return ""
-    word = "probably" if relevance >= 0.5 else "perhaps" if relevance >= 0.2 else "less likely"
-    return f"{word} relevant ({relevance:.0%})"
+    """Return in words that a passage is probably relevant; nothing about others, whose rank says enough."""
+    return "probably relevant" if relevance is not None and relevance >= 0.5 else ""
 
 
 def confidence_words(response: RetrievalResponse) -> str:
-    """Return in a sentence whether the documents answer the question."""
-    if not response.results:
-        return "No passage was found."
-    if doubt := response.doubt():
-        return doubt
-    if response.confidence is None:
-        return f"Only the {response.mode_used} index was searched, so there is no estimate of the confidence."
-    sure = "probably" if response.confidence_level == "high" else "may"
-    return f"The documents {sure} answer this (confidence {response.confidence:.2f} of 1)."
+    """Return in a sentence how well the passages match the question."""
+    if verdict := response.verdict():
+        return verdict
+    return f"Only the {response.mode_used} index was searched: that does not tell how well the passages match."
 
 
 # ---- the view --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ asked the questions of `planted.jsonl`: German ones, English ones that share no 
 in both languages that no document answers. For each mode and kind it prints how many responses have each level of
 confidence, the mean confidence, and how many questions have the evidence among the first 5 and 20 results. For each
 language it prints how well the confidence separates the answerable questions from the others (AUROC, 0.5 by chance).
-Last come the answerable questions with low confidence and the unanswerable ones without, with their features.
+Last come the answerable questions with low confidence and the unanswerable ones without.
 
 WordLlama embeds with the local settings, and with `--embedding` also a transformer on this machine with the default
 ones (see `transformer`). No key, no network, no reranker; structural context.
@@ -25,7 +25,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import Document, QueryBundle
+from llama_index.core.schema import Document
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
@@ -33,7 +33,6 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.documents import read_documents
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.response import ConfidenceLevel
-from tests.benchmarks.asking import Asking
 from tests.benchmarks.calibration import auroc
 from tests.benchmarks.quality import settings_of
 from tests.benchmarks.sets import first_ranks, words
@@ -112,14 +111,12 @@ class Outcome:
         level: The confidence in words.
         confidence: The confidence.
         rank: Rank of the first result that holds the evidence; None if none does.
-        features: What the confidence was estimated from.
     """
 
     asked: Planted
     level: ConfidenceLevel
     confidence: float
     rank: int | None
-    features: dict[str, float]
 
 
 def fillers() -> Iterator[Document]:
@@ -185,13 +182,11 @@ def load(documents: Sequence[Document]) -> list[Planted]:
 def outcomes(project: Project, questions: Sequence[Planted], mode: Mode) -> list[Outcome]:
     """Ask a project every question in one mode."""
     responses = [project.retrieve(one.question, mode=mode, top_k=LAST) for one in questions]
-    asking = Asking(project, mode)
     results = []
     for one, response in zip(questions, responses, strict=True):
         item = {"file": one.file, "words": Counter(words(one.evidence))}
         rank = first_ranks(response.results, [item])[0] if one.evidence else None
-        features = asking.ask(QueryBundle(one.question))[2]
-        results.append(Outcome(one, response.confidence_level or "none", response.confidence or 0.0, rank, features))
+        results.append(Outcome(one, response.confidence_level or "none", response.confidence or 0.0, rank))
     return results
 
 
@@ -212,9 +207,8 @@ def print_outcomes(results: Sequence[Outcome]) -> None:
         print(f"AUROC, {language}: {auroc(outcome, np.array([one.confidence for one in of_language])):.3f}")
     for one in results:
         if (one.level in ("none", "low")) == bool(one.asked.evidence):
-            features = ", ".join(f"{name} {value:.2f}" for name, value in one.features.items())
             answer = f"answerable, rank {one.rank or f'> {LAST}'}" if one.asked.evidence else "unanswerable"
-            print(f"  {answer}, {one.level} {one.confidence:.3f}: {one.asked.question}  [{features}]")
+            print(f"  {answer}, {one.level} {one.confidence:.3f}: {one.asked.question}")
     print(flush=True)
 
 

@@ -1,292 +1,372 @@
 """Fits confidence and relevance, and shows how they hold: `python -m tests.benchmarks.relevance --data ../shared/data`.
 
-Confidence: every question once as it is and once with the documents that answer it taken out of all indexes. Each set
-counts alike, and every figure of a set comes from a fit on the other sets. The table also shows 20 questions of each
-other set, which nothing answers, follow-up questions, which are searched with the conversation before them, and turns
-that people found unanswerable; none of these is part of a fit. The questions of the conversations are the stand-alone
-ones that people wrote.
-Relevance: the first 20 hits of every question, with and without the documents. A hit is relevant if it contains any of
-the evidence, and each hit counts alike. The AUROC of the rank alone is shown for comparison.
-The last lines are the constants of `retrievers/confidence.py`, fitted on all sets. With --embedding, its samples are
-fitted together with those of WordLlama (--chunk-size 180 for a model that reads 256 tokens): for the confidence, except
-those of the reports, as encoding them takes long. Chunks of 180 tokens are shorter than most of the evidence, so they
-take no part in the fit of relevance.
+Confidence: questions that the documents answer, against questions that they do not. The questions of the contracts are
+asked without the text up to the first semicolon, which names the contract; `named` has them as they are. Each set is
+asked over all files and within the file that answers:
+
+- `others`: 200 questions of the other sets, over all files, and within files drawn by chance (seed 21).
+- `removed`: half of the documents, at odd places by name, are left out of the project; the questions about them,
+  against those about the rest.
+
+Each set counts alike, and every figure of a set comes from a fit on the other sets. Beside each AUROC stands that of
+the greatest cosine similarity alone. The levels are counted with limits that were chosen without the set, too.
+Relevance: the first 20 hits of every question. A hit is relevant if it contains any of the evidence. The AUROC of the
+rank alone is shown for comparison. The last lines are the constants of `retrievers/confidence.py`, fitted on all sets.
+
+With --embedding, the same for a transformer on this machine (--chunk-size 180 for a model that reads 256 tokens), with
+the constants of the package: nothing is fitted. The reports are left out there, as encoding them takes long.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import random
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
-from numpy.typing import NDArray
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.confidence import Logistic
-from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
-from tests.benchmarks.asking import Asking, Evidence
-from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation, threshold
-from tests.benchmarks.quality import available, build, options, settings_of
-from tests.benchmarks.sets import Question, QuestionSet, covers, load
+from llama_index_contextual.retrievers.confidence import JUDGED, MODELS, Logistic, hit_features, query_features
+from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation
+from tests.benchmarks.quality import available, options, settings_of
+from tests.benchmarks.sets import QuestionSet, covers, load
 
-LOW = 0.02
-FOREIGN = 20
+SEED, OTHERS = 21, 200
+LOW, HIGH = 0.03, 0.03
+"""Share of answerable questions below "low", and of other sets' questions that reach "high", in the sets of a fit."""
+PROMISE = 0.05
+"""Share of answerable questions that may be "low" in sets left out; with more, a kind of search has no levels."""
 RIDGE = 60.0
 """Of the fit of relevance: what is this near to 0 carries over best to a set left out; from 5 to 150 little differs."""
 
-CONFIDENCE: Mapping[Mode, Sequence[str]] = {
-    "hybrid": ("gain", "reach", "concentration", "named"),
-    "semantic": ("reach", "concentration"),
-    "lexical": ("gain", "concentration"),
-}
+CONFIDENCE: Mapping[Mode, Sequence[str]] = {"hybrid": ("near", "cover"), "semantic": ("near",), "lexical": ("cover",)}
 RELEVANCE: Mapping[Mode, Sequence[str]] = {
     "hybrid": ("answer", "share", "covering", "rare", "agreed", "bm25", "cosine"),
     "semantic": ("answer", "share", "cosine"),
     "lexical": ("answer", "share", "covering", "rare", "bm25"),
 }
+PAIRS = (("all", "others"), ("file", "others in file"), ("kept", "removed"), ("named kept", "named removed"))
+"""Answerable questions, and those that they are told from."""
 
-Asked = tuple[QueryBundle, Evidence]
+NAMED = "contracts"
+"""The set whose questions name their document: without the name, what another document says answers them as well."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Asked:
+    """A question of a set.
+
+    Attributes:
+        text: The question.
+        named: The question with the name of its document.
+        documents: Names of the documents that answer it.
+        evidence: Evidence as in `sets`.
+    """
+
+    text: str
+    named: str
+    documents: Sequence[str]
+    evidence: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class Samples:
-    """Features of answers, and features and outcomes of their hits, which are numbered by answer."""
+    """Features of questions, and features and outcomes of their hits, which are numbered by question."""
 
-    answers: Features
+    questions: Features
+    cosine: Array
     hits: Features
     relevant: Array
-    ranks: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+    ranks: Array
+    numbers: Array
 
 
-@dataclass
-class Measured:
-    """A set: its questions with and without their documents, its follow-ups, and what nothing answers."""
+def questions_of(data: Path, questions: QuestionSet) -> list[Asked]:
+    """Return the questions of a set, those of conversations as people wrote them to stand alone."""
+    rows = (data / questions.name / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    asked = []
+    for one, row in zip(questions.questions, map(json.loads, rows), strict=True):
+        named = row.get("rewrite", one.text)
+        text = named.partition(";")[2].strip() if questions.name == NAMED else named
+        documents = {item.get("file") or item["id"].rpartition("_chunk_")[0] for item in one.evidence}
+        asked.append(Asked(text, named, sorted(documents), one.evidence))
+    return asked
 
-    questions: tuple[Samples, Samples]
-    follow_ups: tuple[Samples, Samples] | None
-    foreign: Samples
-    unanswerable: Samples | None
+
+def others_of(sets: Mapping[str, Sequence[Asked]], name: str) -> list[str]:
+    """Return questions of the other sets, about as many of each, as they are written there."""
+    chosen = random.Random(SEED)
+    pools = [[one.named for one in asked] for other, asked in sets.items() if other != name]
+    each = math.ceil(OTHERS / len(pools))
+    return [text for pool in pools for text in chosen.sample(pool, min(each, len(pool)))][:OTHERS]
 
 
-Sets = Mapping[str, Measured]
+def project_of(
+    manager: ProjectManager, questions: QuestionSet, half: bool, config: ProjectConfig, model: BaseEmbedding | None
+) -> Project:
+    """Return a project of all documents of a set, or without those at odd places by name."""
+    name = f"{questions.name}-{'half' if half else 'full'}"
+    if name in manager.list():
+        return manager.load(name, embed_model=model)
+    inputs: list[Any] = list(questions.inputs())
+    if not questions.folder:
+        for node in inputs:
+            node.metadata["file_name"] = node.ref_doc_id
+    names = sorted({one.metadata["file_name"] for one in inputs})
+    kept = set(names[::2] if half else names)
+    project = manager.create(name, config.changed(context="structural"), embed_model=model)
+    report = project.ingest([one for one in inputs if one.metadata["file_name"] in kept])
+    if report.failures:
+        raise RuntimeError(f"{name}: {len(report.failures)} chunks failed")
+    return project
 
 
-def collect(asking: Asking, asked: Iterable[Asked], *, without: bool) -> Samples:
-    """Ask every question, with or without its documents."""
-    answers, hits, relevant, ranks, numbers = [], [], list[float](), list[int](), list[int]()
-    for number, (bundle, evidence) in enumerate(asked):
-        if without:
-            asking.leave_out(evidence)
-        chunks, features, answer = asking.ask(bundle)
-        asking.allowed = None
-        answers.append(answer)
+def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, list[dict[str, Any]]]]) -> Samples:
+    """Ask a project questions, each with the file that it is limited to, and its evidence."""
+    current = project._live.current()
+    retriever = current.retriever(mode, project.config)
+    answers, cosine, hits, relevant, ranks, numbers = [], [], list[Features](), [], [], []
+    for number, (text, file, evidence) in enumerate(asked):
+        filters = file and MetadataFilters(filters=[MetadataFilter(key="file_name", value=file)])
+        ranking = retriever.rank(retriever.prepare(QueryBundle(text)), 100, filters or None)
+        of_hits = ranking.evidence(JUDGED)
+        chunks = retriever.fetch(ranking, JUDGED, of_hits)
+        answers.append(query_features(ranking, chunks, text, is_filtered=file is not None))
+        cosine.append(max((found["semantic"].score for found in of_hits if "semantic" in found), default=0.0))
         if chunks:
-            hits.append(features)
+            hits.append(hit_features(ranking, of_hits, 0.5))
         relevant += [float(any(covers(chunk, item) for item in evidence)) for chunk in chunks]
         ranks += [chunk.rank for chunk in chunks]
         numbers += [number] * len(chunks)
     return Samples(
         {name: np.array([answer[name] for answer in answers]) for name in answers[0]},
+        np.array(cosine),
         {name: np.concatenate([features[name] for features in hits]) for name in hits[0]},
         np.array(relevant),
-        np.array(ranks),
-        np.array(numbers),
+        np.array(ranks, dtype=np.float64),
+        np.array(numbers, dtype=np.int64),
     )
 
 
-def both(asking: Asking, asked: Sequence[Asked]) -> tuple[Samples, Samples]:
-    """Ask every question with and without its documents."""
-    return collect(asking, asked, without=False), collect(asking, asked, without=True)
-
-
-def follow_ups(asking: Asking, project: Project, rows: Iterable[dict[str, Any]]) -> list[Asked]:
-    """Return the turns after the first as they are searched, with the conversation before them."""
-    retriever = ConversationalRetriever(asking, embed_model=project.embed_model)
-    calls = []
-    for row in rows:
-        retriever.respond(
-            ConversationQuery(row["question"], history=[ChatMessage(**message) for message in row["history"]])
-        )
-        calls.append((asking.searched, [{"file": e["file"], "span": (e["start"], e["end"])} for e in row["evidence"]]))
-    return calls
-
-
-def stand_alone(data: Path, questions: QuestionSet) -> list[Question]:
-    """Return the questions of a set, those of conversations as people wrote them to stand alone."""
-    rows = _rows(data / questions.name / "questions.jsonl")
-    return [replace(one, text=row.get("rewrite", one.text)) for one, row in zip(questions.questions, rows, strict=True)]
-
-
-def measure(project: Project, mode: Mode, data: Path, sets: Mapping[str, QuestionSet], name: str) -> Measured:
+def measure(
+    whole: Project, half: Project, mode: Mode, name: str, asked: Sequence[Asked], others: Sequence[str]
+) -> dict[str, Samples]:
     """Ask everything of one set."""
-    asking, chosen = Asking(project, mode), random.Random(1)
-    foreign = [
-        question
-        for other, questions in sets.items()
-        if other != name
-        for question in chosen.sample(stand_alone(data, questions), FOREIGN)
-    ]
-    whole = both(asking, [(QueryBundle(one.text), one.evidence) for one in stand_alone(data, sets[name])])
-    strangers = collect(asking, [(QueryBundle(one.text), []) for one in foreign], without=False)
-    if not (data / name / "turns.jsonl").is_file():
-        return Measured(whole, None, strangers, None)
-    later = follow_ups(asking, project, (row for row in _rows(data / name / "questions.jsonl") if row["history"]))
-    turns = [row for row in _rows(data / name / "turns.jsonl") if row["answerability"] == "UNANSWERABLE"]
-    unanswerable = collect(asking, [(QueryBundle(row["question"]), []) for row in turns], without=False)
-    return Measured(whole, both(asking, later), strangers, unanswerable)
+    chosen = random.Random(SEED)
+    files = [chosen.choice(asked).documents[0] for _ in others]
+    kept = _files(half)
+    inside = [one for one in asked if kept.intersection(one.documents)]
+    outside = [one for one in asked if not kept.intersection(one.documents)]
+    samples = {
+        "all": ask(whole, mode, [(one.text, None, one.evidence) for one in asked]),
+        "file": ask(whole, mode, [(one.text, one.documents[0], one.evidence) for one in asked]),
+        "others": ask(whole, mode, [(text, None, []) for text in others]),
+        "others in file": ask(whole, mode, [(text, file, []) for text, file in zip(others, files, strict=True)]),
+        "kept": ask(half, mode, [(one.text, None, one.evidence) for one in inside]),
+        "removed": ask(half, mode, [(one.text, None, []) for one in outside]),
+    }
+    if name == NAMED:
+        samples["named"] = ask(whole, mode, [(one.named, None, one.evidence) for one in asked])
+        samples["named kept"] = ask(half, mode, [(one.named, None, one.evidence) for one in inside])
+        samples["named removed"] = ask(half, mode, [(one.named, None, []) for one in outside])
+    return samples
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(row) for row in path.read_text(encoding="utf-8").splitlines()]
+def _files(project: Project) -> set[str]:
+    store = project._live.current().docstore
+    return {node.metadata["file_name"] for node in store.iterate()}
 
 
 # ---- fits ------------------------------------------------------------------------------------------------------------
 
+Sets = Mapping[str, Mapping[str, Samples]]
 
-def confidence_of(sets: Iterable[Measured], mode: Mode) -> Logistic:
-    """Return the model of confidence fitted to some sets."""
+
+def pairs_of(name: str, samples: Mapping[str, Samples]) -> list[tuple[str, str]]:
+    """Return the pairs of a set that take part in a fit: without its name, no question has lost its document."""
+    return [pair for pair in PAIRS if pair[0] in samples and (name, pair[0]) != (NAMED, "kept")]
+
+
+def confidence_of(sets: Sets, mode: Mode) -> Logistic:
+    """Return the model of confidence fitted to some sets; each pair counts alike, and so does each side of it."""
     groups = []
-    for one in sets:
-        inside, outside = (part.answers for part in one.questions)
-        features = {name: np.concatenate([inside[name], outside[name]]) for name in inside}
-        sizes = [len(part["concentration"]) for part in (inside, outside)]
-        groups.append((features, np.repeat([1.0, 0.0], sizes)))
+    for name, samples in sets.items():
+        for pair in pairs_of(name, samples):
+            inside, outside = (samples[part].questions for part in pair)
+            sizes = [len(part["cover" if mode == "lexical" else "near"]) for part in (inside, outside)]
+            repeats = [max(1, round(max(sizes) / size)) for size in sizes]
+            features = {
+                key: np.concatenate([np.tile(inside[key], repeats[0]), np.tile(outside[key], repeats[1])])
+                for key in inside
+            }
+            groups.append((features, np.repeat([1.0, 0.0], np.multiply(sizes, repeats))))
     return fit(groups, CONFIDENCE[mode])
+
+
+def limits_of(sets: Sets, model: Logistic) -> tuple[float, float]:
+    """Return the limits of the levels "low" and "high" for some sets, each of which counts alike."""
+    answered = [model(samples[part].questions) for samples in sets.values() for part in ("all", "file")]
+    unanswered = [model(samples[part].questions) for samples in sets.values() for part in ("others", "others in file")]
+    return _quantile(answered, LOW), _quantile(unanswered, 1 - HIGH)
+
+
+def _quantile(parts: Sequence[Array], share: float) -> float:
+    """Return a quantile of samples that count alike."""
+    values = np.concatenate(parts)
+    weights = np.concatenate([np.full(len(part), 1 / len(part)) for part in parts])
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]) / weights.sum(), share)])
+
+
+def relevance_of(sets: Sets, mode: Mode, confidence: Logistic) -> Logistic:
+    """Return the model of relevance fitted to some sets, given that of confidence."""
+    groups = [
+        (
+            {key: np.concatenate([with_answers(part, confidence)[key] for part in parts]) for key in RELEVANCE[mode]},
+            np.concatenate([part.relevant for part in parts]),
+        )
+        for parts in map(_judged, sets.values())
+    ]
+    return fit(groups, RELEVANCE[mode], ridge=RIDGE)
+
+
+def _judged(samples: Mapping[str, Samples]) -> tuple[Samples, Samples]:
+    """Return the samples of a set whose hits are judged: questions that name their document if they can."""
+    return samples.get("named", samples["all"]), samples.get("named removed", samples["removed"])
 
 
 def with_answers(part: Samples, confidence: Logistic) -> Features:
     """Return the features of hits with that of the confidence."""
-    probabilities = confidence(part.answers)[part.numbers]
+    probabilities = np.clip(confidence(part.questions)[part.numbers], 1e-9, 1 - 1e-9)
     return {**part.hits, "answer": np.log(probabilities / (1 - probabilities))}
-
-
-def relevance_of(sets: Iterable[Measured], mode: Mode, confidence: Logistic) -> Logistic:
-    """Return the model of relevance fitted to some sets, given that of confidence."""
-    groups = []
-    for one in sets:
-        parts = [with_answers(part, confidence) for part in one.questions]
-        features = {name: np.concatenate([part[name] for part in parts]) for name in RELEVANCE[mode]}
-        groups.append((features, np.concatenate([part.relevant for part in one.questions])))
-    return fit(groups, RELEVANCE[mode], ridge=RIDGE)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def show(sets: Sequence[Sets], mode: Mode) -> None:
-    """Print how the fits on the other sets hold for each one, and the constants of the fit on all."""
-    areas, errors = [], []
-    print(f"{mode}: AUROC [95 % interval], calibration error; means with, without the documents, other sets' questions")
-    for number, samples in enumerate(sets):
-        for name, one in samples.items():
-            others = [part for group in sets for other, part in group.items() if other != name]
-            model = confidence_of(others, mode)
-            low = threshold([model(part.questions[0].answers) for part in others], LOW)
-            for label, pair in ((name, one.questions), ("  follow-ups", one.follow_ups)):
-                if pair is None:
-                    continue
-                inside, outside = (model(part.answers) for part in pair)
-                area, error = separation(inside, outside), _calibration(inside, outside)
-                if pair is one.questions:
-                    areas.append(area)
-                    errors.append(error)
-                first, last = _interval(inside, outside)
-                foreign = model(one.foreign.answers)
-                below = ", ".join(f"{np.mean(part < low):.1%}" for part in (inside, outside, foreign))
-                print(
-                    f"  {number} {label:16s} {area:.3f} [{first:.3f}, {last:.3f}] {error:.3f};"
-                    f" {inside.mean():.2f} {outside.mean():.2f} {foreign.mean():.2f}; low: {below}"
+def show(sets: Sets, mode: Mode, *, is_fitted: bool) -> None:
+    """Print how the fits on the other sets hold for each one, or how the constants of the package do."""
+    print(f"{mode}: AUROC (greatest cosine alone), and answerable questions that are low, others that are low and high")
+    areas: dict[str, list[tuple[float, float]]] = {answerable: [] for answerable, _ in PAIRS}
+    counts: dict[str, list[int]] = {"answerable": [0, 0], "others": [0, 0], "high": [0, 0]}
+    for name, samples in sets.items():
+        rest = {other: part for other, part in sets.items() if other != name}
+        model = confidence_of(rest, mode) if is_fitted else MODELS[mode].confidence
+        low, high = limits_of(rest, model) if is_fitted else (MODELS[mode].low or 0.0, MODELS[mode].high or 1.0)
+        for answerable, unanswerable in PAIRS:
+            if answerable not in samples:
+                continue
+            inside, outside = samples[answerable], samples[unanswerable]
+            values, strange = model(inside.questions), model(outside.questions)
+            area, plain = separation(values, strange), separation(inside.cosine, outside.cosine)
+            areas[answerable].append((area, plain))
+            line = f"  {name:14s} {answerable:10s} / {unanswerable:14s} {area:.3f} ({plain:.3f})"
+            if answerable in ("all", "file"):
+                below, beyond = int(np.sum(values < low)), int(np.sum(strange < low))
+                for key, hits, size in (
+                    ("answerable", below, len(values)),
+                    ("others", beyond, len(strange)),
+                    ("high", int(np.sum(strange >= high)), len(strange)),
+                ):
+                    counts[key][0] += hits
+                    counts[key][1] += size
+                line += (
+                    f"   low {_share(below, len(values))}; others low {_share(beyond, len(strange))},"
+                    f" high {np.mean(strange >= high):.0%}; answerable high {np.mean(values >= high):.0%}"
                 )
-            if one.unanswerable is not None:
-                turns, inside = model(one.unanswerable.answers), model(one.questions[0].answers)
-                print(f"      turns that people found unanswerable: AUROC {separation(inside, turns):.3f}")
-            _show_relevance(one, [part for other, part in sets[0].items() if other != name], mode, model)
-    print(f"  mean AUROC {np.mean(areas):.3f}, least {min(areas):.3f}; largest calibration error {max(errors):.3f}")
-    _show_constants(sets, mode)
+            print(line, flush=True)
+        _show_relevance(samples, rest, mode, model, is_fitted=is_fitted)
+    for answerable, unanswerable in PAIRS:
+        if areas[answerable]:
+            ours, plain = np.mean(areas[answerable], axis=0)
+            print(f"  mean of {answerable} / {unanswerable}: {ours:.3f} ({plain:.3f})")
+    removed = [pair for key in ("kept", "named kept") for pair in areas[key]]
+    print(f"  mean of all removed: {np.mean(removed, axis=0)[0]:.3f} ({np.mean(removed, axis=0)[1]:.3f})")
+    for key, text in (("answerable", "answerable that are low"), ("others", "others low"), ("high", "others high")):
+        print(f"  pooled, {text}: {_share(*counts[key])}")
+    if is_fitted:
+        _show_curve(sets, mode)
+        _show_constants(sets, mode, counts["answerable"][0] <= PROMISE * counts["answerable"][1])
 
 
-def _show_relevance(one: Measured, others: Sequence[Measured], mode: Mode, confidence: Logistic) -> None:
-    model = relevance_of(others, mode, confidence)
-    values = np.concatenate([model(with_answers(part, confidence)) for part in one.questions])
-    truth = np.concatenate([part.relevant for part in one.questions])
-    ranks = -np.concatenate([part.ranks for part in one.questions]).astype(np.float64)
-    first = [float(model(with_answers(part, confidence))[part.ranks == 1].mean()) for part in one.questions]
-    right = one.questions[0].relevant[one.questions[0].ranks == 1].mean()
-    strange = float(model(with_answers(one.foreign, confidence))[one.foreign.ranks == 1].mean())
+def _share(hits: int, size: int) -> str:
+    """Return a count, its share, and the 95 % interval by Wilson."""
+    z, share = 1.96, hits / size
+    centre = (share + z * z / (2 * size)) / (1 + z * z / size)
+    half = z * math.sqrt(share * (1 - share) / size + z * z / (4 * size * size)) / (1 + z * z / size)
+    return f"{hits}/{size} {share:.1%} ({max(0.0, centre - half):.1%} to {centre + half:.1%})"
+
+
+def _show_curve(sets: Sets, mode: Mode) -> None:
+    """Print what share of other questions a limit finds, by the share of answerable questions that it costs."""
+    model = confidence_of(sets, mode)
+    answered = [model(samples[part].questions) for samples in sets.values() for part in ("all", "file")]
+    strange = [model(samples[part].questions) for samples in sets.values() for part in ("others", "others in file")]
+    points = ((cost, _quantile(answered, cost)) for cost in (0.01, 0.02, 0.03, 0.05, 0.1, 0.2))
+    shares = (f"{cost:.1%}: {np.mean([np.mean(part < limit) for part in strange]):.0%}" for cost, limit in points)
+    print(f"  answerable below a limit, and others below it (fitted on all): {', '.join(shares)}")
+
+
+def _show_relevance(
+    samples: Mapping[str, Samples], rest: Sets, mode: Mode, model: Logistic, *, is_fitted: bool
+) -> None:
+    parts = _judged(samples)
+    relevance = relevance_of(rest, mode, model) if is_fitted else MODELS[mode].relevance
+    estimates = [
+        np.minimum(relevance(with_answers(part, model)), model(part.questions)[part.numbers]) for part in parts
+    ]
+    values, truth = np.concatenate(estimates), np.concatenate([part.relevant for part in parts])
+    ranks = -np.concatenate([part.ranks for part in parts])
+    first = [float(estimate[part.ranks == 1].mean()) for estimate, part in zip(estimates, parts, strict=True)]
+    right = parts[0].relevant[parts[0].ranks == 1].mean()
     print(
-        f"      relevance: AUROC {auroc(truth, values):.3f} (rank alone {auroc(truth, ranks):.3f}),"
-        f" calibration error {calibration_error(truth, values):.3f}; of the first hit with, without, other sets:"
-        f" {first[0]:.2f} {first[1]:.2f} {strange:.2f} (right: {right:.2f})"
+        f"      relevance: AUROC {auroc(truth, values):.3f} (rank alone {auroc(truth, ranks):.3f}), calibration error"
+        f" {calibration_error(truth, values):.3f}; first hit {first[0]:.2f} (right {right:.2f}), removed {first[1]:.2f}"
     )
 
 
-def _calibration(inside: Array, outside: Array) -> float:
-    outcomes = np.repeat([1.0, 0.0], [len(inside), len(outside)])
-    return calibration_error(outcomes, np.concatenate([inside, outside]))
-
-
-def _interval(inside: Array, outside: Array) -> tuple[float, float]:
-    """Return a bootstrap interval of the AUROC; the questions are resampled."""
-    generator = np.random.default_rng(0)
-    areas = []
-    for _ in range(500):
-        chosen = generator.integers(len(inside), size=len(inside))
-        areas.append(separation(inside[chosen], outside[chosen]))
-    return float(np.quantile(areas, 0.025)), float(np.quantile(areas, 0.975))
-
-
-def _show_constants(sets: Sequence[Sets], mode: Mode) -> None:
-    every = [one for group in sets for one in group.values()]
-    confidence = confidence_of(every, mode)
-    answered = [confidence(one.questions[0].answers) for one in every]
-    low, high = threshold(answered, LOW), float(np.median(np.concatenate(answered)))
+def _show_constants(sets: Sets, mode: Mode, keeps_promise: bool) -> None:
+    confidence = confidence_of(sets, mode)
+    low, high = (f"{limit:.3f}" if keeps_promise else "None" for limit in limits_of(sets, confidence))
     print(f'    "{mode}": Models(')
-    for label, model in (("confidence", confidence), ("relevance", relevance_of(sets[0].values(), mode, confidence))):
+    for label, model in (("confidence", confidence), ("relevance", relevance_of(sets, mode, confidence))):
         values = ", ".join(f'"{name}": {value:.4f}' for name, value in model.coefficients.items())
         print(f"        {label}=Logistic({model.intercept:.4f}, {{{values}}}),")
-    print(f"        low={low:.3f},\n        high={high:.3f},\n    ),", flush=True)
+    print(f"        low={low},\n        high={high},\n    ),", flush=True)
 
 
 def main() -> None:
     """Fit and print."""
     parser = options(__doc__)
-    parser.add_argument("--projects", type=Path, help="folder with projects of an earlier run; made when absent")
+    parser.add_argument("--projects", type=Path, help="folder for the projects, kept for a later run")
     parser.add_argument("--modes", nargs="*", choices=get_args(Mode), default=list(get_args(Mode)))
-    arguments = parser.parse_args()
+    arguments: argparse.Namespace = parser.parse_args()
     config, embed_model = settings_of(arguments)
-    sets = {name: load(arguments.data, name) for name in available(arguments.sets)}
-    kinds: list[tuple[str, ProjectConfig, BaseEmbedding | None]] = [("", ProjectConfig.local(), None)]
-    if embed_model is not None:
-        kinds.append(("-transformer", config, embed_model))
+    names = [name for name in available(arguments.sets) if embed_model is None or name != "filings"]
+    sets = {name: load(arguments.data, name) for name in names}
+    asked = {name: questions_of(arguments.data, questions) for name, questions in sets.items()}
     with tempfile.TemporaryDirectory() as temporary:
-        root = arguments.projects or Path(temporary)
+        manager = ProjectManager(arguments.projects or Path(temporary))
+        projects = {
+            name: [project_of(manager, one, half, config, embed_model) for half in (False, True)]
+            for name, one in sets.items()
+        }
         for mode in arguments.modes:
-            measured = []
-            for suffix, settings, model in kinds if mode != "lexical" else kinds[:1]:
-                manager, samples = ProjectManager(root / f"structural{suffix}"), {}
-                for name, questions in sets.items():
-                    if model is not None and name == "filings":
-                        continue
-                    known = f"{name}-structural"
-                    project = (
-                        manager.load(known, embed_model=model)
-                        if known in manager.list()
-                        else build(manager, questions, "structural", config=settings, embed_model=model)
-                    )
-                    samples[name] = measure(project, mode, arguments.data, sets, name)
-                measured.append(samples)
-            show(measured, mode)
+            measured = {
+                name: measure(*projects[name], mode, name, asked[name], others_of(asked, name)) for name in sets
+            }
+            show(measured, mode, is_fitted=embed_model is None)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
-from llama_index.core.schema import Document
-from numpy.typing import NDArray
+from llama_index.core.schema import Document, TextNode
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
@@ -18,7 +17,7 @@ from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalQuery
 from llama_index_contextual.retrievers.confidence import MODELS, Logistic, hit_features, judge, query_features
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.response import LegScore
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from tests.support.models import CountingEmbedding
 
 
@@ -79,72 +78,51 @@ def test_features_are_always_finite() -> None:
     negative = Ranking(hits([0, 1], [-0.1, -0.9]), parts=(flat, nothing))
     features = hit_features(negative, negative.evidence(20), 0.5)
     assert all(np.isfinite(values).all() for values in features.values())
-    assert query_features(negative, negative.evidence(20)) == {
-        "concentration": 0.0,
-        "named": 0.0,
-        "gain": 0.0,
-        "reach": 0.0,
-    }
+    assert query_features(negative, [], "pump") == {"near": 0.9, "cover": 0.0}
 
 
-class Documents:
-    """Rows 0 and 1 belong to document 0, row 2 to document 1; each row stands for a third of all chunks."""
-
-    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        return np.array([0, 0, 1], dtype=np.int32)[rows]
-
-    def share(self, document: int) -> float:
-        return (2 / 3, 1 / 3)[document]
+def chunk(text: str, **metadata: str) -> RetrievedChunk:
+    return RetrievedChunk(node=TextNode(text=text, metadata=metadata), score=1.0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([0, 1], 1.0),  # both hits are of one document: (1 - 2/3) / (1 - 2/3)
-        ([2], 1.0),
-        ([0, 2], 0.0),  # half of the hits are of the document with two thirds of the chunks
-        ([0, 1, 2], 0.0),
-        ([], 0.0),
-    ],
-)
-def test_concentration_is_the_share_of_one_document_above_chance(rows: list[int], expected: float) -> None:
-    found = Ranking(hits(rows, [1.0] * len(rows)), name="lexical")
-    documents: Any = Documents()
-    assert query_features(found, [], documents)["concentration"] == pytest.approx(expected)
-
-
-def test_a_single_document_does_not_count_as_a_lack_of_concentration() -> None:
-    class Alone(Documents):
-        def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-            return np.zeros(len(rows), dtype=np.int32)
-
-        def share(self, document: int) -> float:
-            return 1.0
-
-    found = Ranking(hits([0, 1], [1.0, 0.5]), name="lexical")
-    documents: Any = Alone()
-    assert query_features(found, [], documents)["concentration"] == 0.7
-
-
-def test_the_features_of_an_answer_do_not_depend_on_the_size_of_the_collection() -> None:
+def test_nearness_is_the_best_similarity_less_half_of_what_chance_reaches() -> None:
     found = replace(trace(), ids=["a", "b", "c"])
-    evidence = found.evidence(20)
-    evidence[0]["document"] = LegScore(7.0, 2)
-    # The best cosine similarity, 0.9, is three standard deviations above the mean.
-    assert query_features(found, evidence) == pytest.approx(
-        {
-            "concentration": 0.0,
-            "named": 1 / 2,
-            "gain": 3 / math.sqrt(2) / math.log1p(2.5 / 1.5),
-            "reach": 3 / math.sqrt(2 * math.log(3)),
-        }
-    )
+    # The best cosine is 0.9 among three chunks, with a standard deviation of 0.2; of the two hits that pass a filter,
+    # chance reaches less. Similarities begin at 0: 0.3 - 3.5 x 0.2 is below.
+    assert query_features(found, [], "")["near"] == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(3)))
+    of_two = query_features(found, [], "", is_filtered=True)["near"]
+    assert of_two == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(2)))
 
 
-def test_terms_from_a_conversation_count_by_their_weight() -> None:
-    found = trace((("pump", 1.0), ("motor", 0.5)))
-    gain = 3 / math.sqrt(1 + 0.25) / math.log1p(2.5 / 1.5)
-    assert query_features(found, found.evidence(20))["gain"] == pytest.approx(gain)
+def test_a_model_that_finds_everything_similar_is_measured_from_where_its_similarities_begin() -> None:
+    semantic, lexical = trace().leaves()
+    narrow = replace(semantic, scale=lambda: Scale(0.7, 0.02))
+    found = Ranking(hits([0, 1], [1.1, 0.0]), ids=["a", "b", "c"], parts=(narrow, lexical))
+    begin = 0.7 - 3.5 * 0.02
+    chance = 0.5 * 0.02 * math.sqrt(2 * math.log(3))
+    assert query_features(found, [], "")["near"] == pytest.approx((0.9 - chance - begin) / (1 - begin))
+
+
+def test_coverage_is_that_of_the_best_hit_with_its_header() -> None:
+    found = trace("pump motor")
+    pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
+    apart = [chunk("The pump."), chunk("The motor.")]
+    assert query_features(found, apart, "pump motor")["cover"] == pytest.approx(pump / (pump + motor))
+    titled = [chunk("The pump.", title="Motor"), chunk("The valve.")]
+    assert query_features(found, titled, "pump motor")["cover"] == pytest.approx(1)
+
+
+def test_hits_from_one_document_are_no_better_than_hits_from_several() -> None:
+    one, several = ([chunk("pump", file_name=name) for name in names] for names in (("a.md", "a.md"), ("a.md", "b.md")))
+    judged = [judge(trace(), trace().evidence(20), found, question="pump motor") for found in (one, several)]
+    assert judged[0] == judged[1]
+
+
+def test_no_hit_is_more_relevant_than_the_documents_answer() -> None:
+    found = trace("valve")
+    judgement = judge(found, found.evidence(20), [chunk("sensor")], question="valve")
+    assert judgement is not None
+    assert max(judgement.relevances) <= judgement.confidence
 
 
 def test_a_logistic_model_is_one_over_one_plus_exp() -> None:
@@ -157,7 +135,10 @@ def test_more_evidence_is_more_confidence(mode: Mode) -> None:
     models = MODELS[mode]
     assert min(models.confidence.coefficients.values()) > 0
     assert models.relevance.coefficients["answer"] > 0
-    assert 0 < models.low < models.high < 1
+    if mode != "lexical":
+        assert models.low is not None
+        assert models.high is not None
+        assert 0 < models.low < models.high < 1
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
@@ -165,9 +146,9 @@ def test_the_models_have_the_features_of_their_indexes(mode: Mode) -> None:
     found = trace()
     ranking = found if mode == "hybrid" else next(leaf for leaf in found.leaves() if leaf.name == mode)
     evidence = ranking.evidence(20)
-    assert MODELS[mode].confidence.coefficients.keys() <= query_features(ranking, evidence).keys()
+    assert MODELS[mode].confidence.coefficients.keys() <= query_features(ranking, [], "").keys()
     assert MODELS[mode].relevance.coefficients.keys() <= hit_features(ranking, evidence, 0.5).keys()
-    judgement = judge(ranking, evidence)
+    judgement = judge(ranking, evidence, [], question="pump motor")
     assert judgement is not None
     assert 0 < judgement.confidence < 1
     assert len(judgement.relevances) == 2
@@ -175,7 +156,7 @@ def test_the_models_have_the_features_of_their_indexes(mode: Mode) -> None:
 
 def test_other_indexes_are_not_judged() -> None:
     other = Ranking(hits([0], [1.0]), name="sparse")
-    assert judge(other, other.evidence(20)) is None
+    assert judge(other, other.evidence(20), []) is None
 
 
 def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> None:
@@ -183,11 +164,11 @@ def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> N
     lexical = replace(lexical, terms=LexicalIndex.build(["the pump", "motor"]).query("Wie groß ist die Pumpe?"))
     found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
     evidence = found.evidence(20)
-    german, english = (judge(found, evidence, question=text) for text in ("Wie groß ist die Pumpe?", "The pump?"))
+    german, english = (judge(found, evidence, [], question=text) for text in ("Wie groß ist die Pumpe?", "The pump?"))
     assert german is not None
-    assert german.confidence == MODELS["semantic"].confidence(query_features(found, evidence))
+    assert german.confidence == MODELS["semantic"].confidence(query_features(found, [], ""))
     assert english is not None
-    assert english.confidence == MODELS["hybrid"].confidence(query_features(found, evidence))
+    assert english.confidence == MODELS["hybrid"].confidence(query_features(found, [], "The pump?"))
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +197,7 @@ def test_an_answer_says_how_likely_its_hits_are_relevant(project: Project) -> No
 def test_there_are_probabilities_in_every_mode(project: Project, mode: Mode) -> None:
     response = project.retrieve("error TS-999", mode=mode)
     assert response.confidence is not None
-    assert response.confidence_level in ("low", "medium", "high")
+    assert response.confidence_level in ((None,) if mode == "lexical" else ("low", "medium", "high"))
     assert all(hit.relevance is not None and 0 < hit.relevance < 1 for hit in response)
 
 
@@ -236,13 +217,13 @@ def test_words_that_no_document_has_lower_the_confidence(project: Project) -> No
     known, strange = project.retrieve("error TS-999"), project.retrieve("quokka habitat on Rottnest")
     assert known.confidence is not None
     assert strange.confidence is not None
-    assert strange.confidence < MODELS["hybrid"].low < known.confidence
+    assert strange.confidence < (MODELS["hybrid"].low or 0) < known.confidence
     assert strange.confidence_level == "low"
 
 
 def test_without_results_there_is_no_confidence() -> None:
     empty = Ranking(hits([], []), parts=(Ranking(hits([], []), name="semantic"), _nothing()))
-    judgement = judge(empty, [])
+    judgement = judge(empty, [], [])
     assert judgement is not None
     assert (judgement.confidence, judgement.level) == (0.0, "none")
 
@@ -253,9 +234,9 @@ def _nothing() -> Ranking:
 
 def test_overwhelming_evidence_is_not_a_division_by_zero() -> None:
     semantic = Ranking(hits([0, 1], [0.9, 0.1]), name="semantic", scale=lambda: Scale(0.3, 1e-4))
-    judgement = judge(semantic, semantic.evidence(20))
+    judgement = judge(semantic, semantic.evidence(20), [])
     assert judgement is not None
-    assert judgement.confidence == pytest.approx(1)
+    assert 0.99 < judgement.confidence < 1
     assert np.isfinite(judgement.relevances).all()
 
 
@@ -263,5 +244,5 @@ def test_the_setting_min_confidence_moves_the_limit_of_a_low_confidence(project:
     before = project.config
     assert project.retrieve("error TS-999").doubt() == ""
     project.config = before.changed(min_confidence=1.0)
-    assert "The answer is probably not in these documents" in project.retrieve("error TS-999").doubt()
+    assert "Low confidence" in project.retrieve("error TS-999").doubt()
     project.config = before
