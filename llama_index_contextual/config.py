@@ -244,9 +244,10 @@ class ProjectConfig(BaseModel):
         " two hits, and `expand` also neighbouring chunks on the same topic.",
         json_schema_extra=_NO_REBUILD,
     )
-    guards: bool = Field(
-        default=False,
-        description="Whether to remove HTML and unsafe links from answers, and to mask personal data.",
+    guards: bool | None = Field(
+        default=None,
+        description="Whether to remove harmful HTML and links from answers, and to mask personal data; None: harmful"
+        " HTML and links are removed if the extra `answering` is installed, and nothing is masked.",
         json_schema_extra=_NO_REBUILD,
     )
     judge: bool = Field(

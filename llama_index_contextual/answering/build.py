@@ -212,7 +212,7 @@ def grounded_engine(
         timeouts=timeouts,
         node_postprocessors=options.node_postprocessors,
         streaming=options.streaming,
-        guards=_instance("guards", _given(options.guards, config.guards), Guards, Guards),
+        guards=_given(options.guards, config.guards),
         cache=_instance("cache", options.cache, AnswerCache, AnswerCache),
         judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
         text_qa_template=options.text_qa_template,

@@ -29,7 +29,7 @@ from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations, fold
-from llama_index_contextual.answering.guards import Guards
+from llama_index_contextual.answering.guards import Guards, guards_of
 from llama_index_contextual.answering.intent import IntentRetriever
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import (
@@ -135,7 +135,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         timeouts: How long to wait for the model.
         node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
         streaming: Whether `query` streams the answer.
-        guards: Clean every answer before it is shown; None shows the text of the model as it is.
+        guards: Guards that clean every answer before it is shown, as in `guards_of`: True also masks personal data,
+            False shows the text of the model as it is.
         cache: Cache of answers; None asks the model every time.
         judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
@@ -161,7 +162,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         timeouts: Timeouts | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] = (),
         streaming: bool = False,
-        guards: Guards | None = None,
+        guards: Guards | bool | None = None,
         cache: AnswerCache | None = None,
         judge: Judge | None = None,
         text_qa_template: BasePromptTemplate | None = None,
@@ -178,7 +179,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.streaming = streaming
         self.answer_stream = AnswerStream(llm, timeouts)
         self._llm = llm
-        self.guards = guards
+        self.guards = guards_of(guards)
         self.cache = cache
         self.judge = judge
         self._merging = merging or (lambda _: AdjacentChunkMerger())

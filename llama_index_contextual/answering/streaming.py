@@ -34,6 +34,12 @@ STOPPED = "Reading stopped before the end of the answer."
 
 _RETRY = RetryPolicy(attempts=3)
 _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
+# Text at the beginning of a block that no later character of the block can turn into a link, a tag or code: citations
+# are part of it unless they look like a link.
+_PLAIN = re.compile(
+    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
+    re.IGNORECASE,
+)
 # Indented text may belong to the list before the blank line.
 _BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
 
@@ -245,14 +251,15 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 
 
 class StreamFilter:
-    """Part of an answer that can be shown so far: no reasoning, no invalid citations, with guards only cleaned blocks.
+    """Part of an answer that can be shown so far: no reasoning, no invalid citations, with guards only cleaned text.
 
     A Markdown link may span two lines but not two paragraphs. Code may contain blank lines and is released at its end.
+    Plain text at the beginning of a block is released at once unless personal data is masked.
     The released text does not depend on how the answer is divided into pieces.
 
     Args:
         style: The style of the answer.
-        guards: Clean every block; None releases the text at once.
+        guards: Clean the text; None releases it at once.
         sources: Number of sources that can be cited; None leaves citations as they are.
     """
 
@@ -261,6 +268,7 @@ class StreamFilter:
         self._guards = guards
         self._citations = None if sources is None else CitationFilter(sources)
         self._open = ""
+        self._plain = 0
         self._searched = 0
         self._released = ""
 
@@ -283,10 +291,14 @@ class StreamFilter:
         text = ""
         while (blank := _BLANK.search(self._open, self._searched)) is not None:
             text += self._release(self._guards, blank)
+        if not self._guards.mask:
+            plain = _PLAIN.match(self._open, self._plain)
+            text += plain[0] if plain else ""
+            self._plain += len(plain[0]) if plain else 0
         return text
 
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
-        """Return the block before a blank line, and that line; empty if the block continues after it.
+        """Return the rest of the block before a blank line, and that line; empty if the block continues after it.
 
         A block that starts without white space after a closed block means the same as it does alone.
         """
@@ -294,9 +306,10 @@ class StreamFilter:
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
             self._searched = blank.end()
             return ""
-        self._open, self._searched = self._open[blank.end() :], 0
+        rest = block[self._plain :]
+        self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0
         self._released += block
-        return block
+        return rest
 
     def rest(self) -> str:
         """Return the buffered text: the last block, or reasoning without an answer."""
@@ -304,5 +317,5 @@ class StreamFilter:
         if self._reasoning is not None:
             _, text = split_reasoning(self._reasoning, "chain_of_thought")
         if self._guards is not None:
-            text = self._guards.clean(text, behind=self._released)
+            text = self._guards.clean(text, behind=self._released)[self._plain :]
         return text if self._citations is None else self._citations.feed(text) + self._citations.rest()

@@ -90,7 +90,7 @@ Guard = Annotated[
     typer.Option(
         "--guard/--no-guard",
         rich_help_panel=ANSWER,
-        help="Remove HTML and unsafe links, and mask personal data.",
+        help="Also mask personal data; or leave harmful HTML and links, which are removed by default.",
     ),
 ]
 Judged = Annotated[

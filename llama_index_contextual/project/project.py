@@ -807,7 +807,8 @@ class Project:
             reference_date: Current date, or a function that returns it, to resolve time words such as "last quarter".
             adjacent: "merge" joins neighbouring hits, "bridge" also reads a chunk between two hits, and "expand"
                 also neighbouring chunks on the same topic, which are embedded to find out.
-            guards: Checks and filters for every answer; True uses the default guards.
+            guards: True removes harmful HTML and links from every answer and masks personal data, False shows it as
+                it is; None only removes harmful HTML and links, if the extra `answering` is installed.
             cache: Cache of answers; True uses `answer_cache`.
             judge: Judge of every answer before it is shown; True uses `llm`.
             timeouts: Timeouts of calls to the model; None uses the settings `first_token_timeout`,
