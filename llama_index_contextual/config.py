@@ -29,7 +29,7 @@ FaissIndex = Literal["auto", "flat", "rabitq"]
 Adjacent = Literal["merge", "bridge", "expand"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
-"""The styles of answers that have a name; any other text is a set of rules."""
+"""The styles of answers that have a name; any other text is added to the rules."""
 
 _NO_REBUILD: JsonDict = {"rebuild": False}
 """Marks a field whose change takes effect without a new version."""
@@ -220,7 +220,8 @@ class ProjectConfig(BaseModel):
     )
     style: str = Field(
         default="instruction",
-        description="Style of answers: `instruction`, `persona` (few words), `chain_of_thought`, or your own rules.",
+        description="Style of answers: `instruction`, `persona` (few words), `chain_of_thought`, or a description of"
+        " your own, which is added to the rules.",
         json_schema_extra=_NO_REBUILD,
     )
     min_confidence: float | None = Field(
@@ -228,8 +229,8 @@ class ProjectConfig(BaseModel):
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Searches with a lower confidence are repeated more widely, and the LLM is told that the documents"
-        " probably do not answer the question; None: below the level `low`.",
+        description="Searches with a lower confidence are repeated more widely, and the LLM is told that the passages"
+        " have little in common with the question; None: those of the level `low`.",
         json_schema_extra=_NO_REBUILD,
     )
     intents: bool | Literal["llm"] | dict[str, dict[str, Any]] = Field(
@@ -476,7 +477,7 @@ class ProjectConfig(BaseModel):
     @classmethod
     def _known_style(cls, value: str) -> str:
         if value not in STYLE_NAMES and len(value.split()) < 2:
-            raise ValueError(f"must be {', '.join(STYLE_NAMES)}, or rules of your own")
+            raise ValueError(f"must be {', '.join(STYLE_NAMES)}, or a description in several words")
         return value
 
     @field_validator("reference_date")

@@ -57,17 +57,19 @@ class AnswerOptions:
     """Options of an answer.
 
     Attributes:
-        style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
+        style: "instruction", "persona" (few words), "chain_of_thought", or a description of your own, which is added
+            to the rules.
         answer_tokens: Maximum number of tokens of the passages in the prompt.
         max_passages: Maximum number of passages in the prompt; None for as many as fit.
         context: Whether the prompt includes the generated context, marked as background.
         min_confidence: Confidence of a search below which it is repeated more widely, and below which the prompt says
-            that the answer is probably not in the documents; the model decides in any case. It also applies to
+            how little the passages have in common with the question; the model decides in any case. It also applies to
             follow-up questions, each of which then needs a second search. None applies the level "low".
         not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
-        system_prompt: Text before the rules of the style, such as a role; the rules still apply.
+        system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it stands for
+            `not_found`.
         replies: The answers if nothing was searched or found, by intent; for the others, `not_found` or `small_talk`.
 
     Raises:
@@ -120,7 +122,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     Adjacent hits are merged into one passage, and the best passages that fit the budget go into the prompt. If the
     confidence of the search is low, `wider` is searched too. If nothing was found, the answer is `options.not_found`,
     without a call to the model; otherwise the model decides whether the passages answer the question, and its prompt
-    states the confidence of the search.
+    says if the confidence of the search is low.
 
     `get_prompts` and `update_prompts` give access to "system_prompt" (the rules, with {not_found}), "text_qa_template"
     ({context_str} and {query_str}) and "clarify_prompt", and, if the engine has them, "intent_prompt" and
@@ -263,6 +265,10 @@ class GroundedQueryEngine(BaseQueryEngine):
                 response = _better(response, await self.wider.arespond(query))
             event.on_end(payload={EventPayload.NODES: list(response.results)})
         return await asyncio.to_thread(self._prepare, query, with_warnings(response, notes), history)
+
+    async def aprepare(self, question: str, response: RetrievalResponse, *, history: Sequence[ChatMessage]) -> Draft:
+        """Return the prepared prompt for the result of a search, without blocking the event loop."""
+        return await asyncio.to_thread(self._prepare, QueryBundle(question), response, history)
 
     def _needs_wider(self, response: RetrievalResponse) -> bool:
         if response.mode_used == "none":  # a question that needs no search needs no wider search either

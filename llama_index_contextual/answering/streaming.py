@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -27,7 +27,7 @@ from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.models import answer_identity, model_name
+from llama_index_contextual.models import answer_identity, model_name, provider_of
 from llama_index_contextual.storage.storable import storable_text
 
 STOPPED = "Reading stopped before the end of the answer."
@@ -94,9 +94,17 @@ class AnswerStream:
         self.identity = answer_identity(llm)
         self.timeouts = timeouts or Timeouts()
         self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
+        provider = provider_of(self.name)
+        self._takes_schema = provider is not None and provider.takes_json_schema
 
-    async def acomplete(self, messages: Sequence[ChatMessage]) -> Completion:
+    async def acomplete(
+        self, messages: Sequence[ChatMessage], *, response_format: Mapping[str, Any] | None = None
+    ) -> Completion:
         """Return the answer when it is complete, or the part received before an error or the timeout.
+
+        Args:
+            messages: The prompt.
+            response_format: JSON schema of the answer in OpenAI's format, which is sent to models that accept one.
 
         Raises:
             ModelError: The answer did not begin.
@@ -104,7 +112,7 @@ class AnswerStream:
         completion, seconds = Completion(), f"{self.timeouts.whole:g}"
         try:
             async with asyncio.timeout(self.timeouts.whole):
-                async for _ in self.astream(messages, completion):
+                async for _ in self.astream(messages, completion, response_format=response_format):
                     pass
         except TimeoutError as error:
             if not completion.text:
@@ -113,7 +121,13 @@ class AnswerStream:
             completion.problem = f"The answer was not complete after {seconds} seconds."
         return completion
 
-    async def astream(self, messages: Sequence[ChatMessage], completion: Completion) -> AsyncGenerator[str, None]:
+    async def astream(
+        self,
+        messages: Sequence[ChatMessage],
+        completion: Completion,
+        *,
+        response_format: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[str, None]:
         """Yield the pieces of an answer and record them in `completion`; after the first piece no error is raised.
 
         If the reader stops or is cancelled, the answer is partial.
@@ -121,7 +135,7 @@ class AnswerStream:
         Raises:
             ModelError: The answer did not begin.
         """
-        pieces, piece = await self._begin(messages)
+        pieces, piece = await self._begin(messages, response_format if self._takes_schema else None)
         problem: str | None = None
         keys = KeyFilter()
         try:
@@ -190,12 +204,15 @@ class AnswerStream:
         for error in errors:
             raise error
 
-    async def _begin(self, messages: Sequence[ChatMessage]) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
+    async def _begin(
+        self, messages: Sequence[ChatMessage], response_format: Mapping[str, Any] | None
+    ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
         """Return the stream and its first piece with text or a finish reason."""
         model = await self._llm.running()
+        options = {} if response_format is None else {"response_format": response_format}
 
         async def first() -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
-            pieces = aiter(await model.astream_chat(list(messages)))
+            pieces = aiter(await model.astream_chat(list(messages), **options))
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
                 piece = await anext(pieces, None)
@@ -207,6 +224,8 @@ class AnswerStream:
         except TimeoutError:
             seconds = f"{self.timeouts.first_token:g}"
         except Exception as error:  # any LLM class may raise anything; there is no partial answer to keep
+            if options and getattr(error, "status_code", None) == 400 and "response_format" in str(error):
+                return await self._begin(messages, None)  # this model of the provider does not accept a schema
             raise ModelError(self._describe(error), setting="llm") from error
         message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or increase the timeout."
         raise ModelError(message, setting="llm")  # without the TimeoutError, whose context holds errors of the client

@@ -73,7 +73,16 @@ Style = Annotated[
     typer.Option(
         metavar="STYLE",
         rich_help_panel=ANSWER,
-        help="Style of the answer: instruction, persona, chain_of_thought, or your own rules.",
+        help="Style of the answer: instruction, persona, chain_of_thought, or a description of your own, which is"
+        " added to the rules.",
+    ),
+]
+SystemPrompt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        rich_help_panel=ANSWER,
+        help="Replaces the rules for answers (only from the sources, with citations) and the style.",
     ),
 ]
 Confidence = Annotated[
@@ -81,8 +90,8 @@ Confidence = Annotated[
     typer.Option(
         metavar="NUMBER",
         rich_help_panel=ANSWER,
-        help="Confidence of the search, 0 to 1, below which the LLM is told that the answer is probably not in the"
-        " documents.",
+        help="Confidence of the search, 0 to 1, below which it is repeated more widely, and the LLM is told that the"
+        " passages have little in common with the question.",
     ),
 ]
 Guard = Annotated[

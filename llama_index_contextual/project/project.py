@@ -792,15 +792,17 @@ class Project:
             intents: True adapts the search to the intent of the question, as defined by `PLANS` in `answering.intent`:
                 the number of passages, the indexes, a search for each side of a comparison, no search for chitchat.
                 "llm" also asks the model if the wording does not decide; a dict of plans replaces individual plans.
-            style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
+            style: "instruction", "persona" (few words), "chain_of_thought", or a description of your own, which is
+                added to the rules: answer from the sources only, and cite them.
             answer_tokens: Maximum number of passage tokens that the model reads.
             max_passages: Maximum number of passages that the model reads; without it, as many as fit.
             context: Whether the model sees the generated contexts, marked as background.
-            min_confidence: Searches with a lower confidence are repeated more widely, and the prompt says that the
-                answer is probably not in the documents; None applies the level "low".
+            min_confidence: Searches with a lower confidence are repeated more widely, and the prompt says how little
+                the passages have in common with the question; None applies the level "low".
             not_found: Answer if nothing was found, or if the passages do not answer the question.
             small_talk: Reply to chitchat, if `intents` is set.
-            system_prompt: Text before the rules of the style, such as a role; the rules still apply.
+            system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it stands for
+                `not_found`. Citations are checked nevertheless.
             text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str};
                 citations are required and checked as before.
             weights: Weights of the conversation in the search for a follow-up question.
@@ -935,7 +937,7 @@ class Project:
             min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
-            system_prompt: Text before the rules of the style.
+            system_prompt: The whole system prompt, instead of the rules and the style.
             text_qa_template: Template of the message with passages and question.
             weights: Weights of the conversation in a search; None uses the default weights with `turns`.
             reference_date: Current date, or a function that returns it.
@@ -1394,7 +1396,7 @@ class Project:
             min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
-            system_prompt: Text before the rules of the style.
+            system_prompt: The whole system prompt, instead of the rules and the style.
             text_qa_template: Template of the message with passages and question.
             weights: Weights of the conversation in a search.
             reference_date: Current date, or a function that returns it.

@@ -96,7 +96,7 @@ def test_the_least_recently_used_answer_is_dropped_first() -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "shown"),
-    [({**GOOD, "grounded": False}, FALLBACK), (GOOD, "The pump runs dry."), (ValueError("down"), NOT_JUDGED)],
+    [({**GOOD, "unsupported": ["It runs."]}, FALLBACK), (GOOD, "The pump runs dry."), (ValueError("down"), NOT_JUDGED)],
     ids=["blocked", "passed", "failed"],
 )
 def test_an_engine_with_a_judge_does_not_use_answers_without_a_verdict(

@@ -48,7 +48,11 @@ def test_harmless_markdown_is_unchanged() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["<i>x</i> Use `<b>` for bold.", "**x** <b>so</b> `<b>`", "<b>Use `<ul>` and `</ul>` here</b>, not\n\n~~~\n<p>\n~~~"],
+    [
+        "<i>x</i> Use `<b>` for bold.",
+        "**x** <b>so</b> `<b>`",
+        "<b>Use `<ul>` and `</ul>` here</b>, not\n\n~~~\n<p>\n~~~",
+    ],
 )
 def test_a_tag_in_code_behind_formatting_is_neither_closed_nor_removed(text: str) -> None:
     assert sanitise(text) == text
