@@ -256,6 +256,12 @@ class ProjectConfig(BaseModel):
         description="Whether the LLM checks each answer, which is withheld unless the passages support it.",
         json_schema_extra=_NO_REBUILD,
     )
+    answer_cache: bool | None = Field(
+        default=None,
+        description="Whether answers are kept in the project's directory and shown again for the same question and"
+        " passages, without a call to the LLM; None: in the commands `ask` and `chat` only.",
+        json_schema_extra=_NO_REBUILD,
+    )
     reference_date: str | None = Field(
         default=None,
         description="Date to which `last quarter` and similar words in a question refer: `today`, or a date such as"

@@ -17,7 +17,7 @@ from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import AnswerStream, Timeouts
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.models import is_named, model_name
+from llama_index_contextual.models import model_name
 
 FALLBACK = "I could not find a reliable answer to this in the documents."
 NOT_JUDGED = "The answer is withheld, because it could not be checked against the documents."
@@ -112,10 +112,8 @@ class Judge:
     @property
     def settings(self) -> str:
         """The settings on which the shown answer depends, as part of the cache key."""
-        name = model_name(self.llm)
-        name = name if is_named(name) else f"{name} {id(self.llm)}"
         return (
-            f"{name} {self.min_confidence} {self.fallback} {self.not_judged} {self.on_failure}"
+            f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.not_judged} {self.on_failure}"
             f" {self.prompt.get_template()}"
         )
 

@@ -27,7 +27,7 @@ from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.models import answer_identity, model_name, provider_of
+from llama_index_contextual.models import model_name, provider_of
 from llama_index_contextual.storage.storable import storable_text
 
 STOPPED = "Reading stopped before the end of the answer."
@@ -91,7 +91,6 @@ class AnswerStream:
 
     def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
         self.name = model_name(llm)
-        self.identity = answer_identity(llm)
         self.timeouts = timeouts or Timeouts()
         self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
         provider = provider_of(self.name)

@@ -20,6 +20,7 @@ from llama_index_contextual.cli.options import (
     AnswerLLM,
     BetweenTokens,
     ByIntent,
+    Cached,
     CallTimeout,
     Confidence,
     Day,
@@ -117,6 +118,7 @@ def ask(
     min_confidence: Confidence = None,
     guard: Guard = None,
     judge: Judged = None,
+    cache: Cached = None,
     intents: ByIntent = None,
     llm_intents: LLMIntents = False,
     reference_date: Day = None,
@@ -136,6 +138,7 @@ def ask(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
+            answer_cache=cache,
             intents="llm" if llm_intents else intents,
             reference_date=reference_date,
             first_token_timeout=first_token_timeout,
@@ -170,6 +173,7 @@ def chat(
     min_confidence: Confidence = None,
     guard: Guard = None,
     judge: Judged = None,
+    cache: Cached = None,
     intents: ByIntent = None,
     llm_intents: LLMIntents = False,
     reference_date: Day = None,
@@ -195,6 +199,7 @@ def chat(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
+            answer_cache=cache,
             intents="llm" if llm_intents else intents,
             reference_date=reference_date,
             first_token_timeout=first_token_timeout,
@@ -372,5 +377,7 @@ def _show_findings(answer: GroundedResponse) -> None:
     if report and report.unsupported:
         figures = ", ".join(figure.text for figure in report.unsupported)
         say(f"[yellow]Not in any cited passage:[/] {safe(figures)}", to=err)
+    if answer.from_cache:
+        say("[dim]From the cache: no tokens sent for this answer.[/]", to=err)
     for number, source in answer.shown_sources:
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")

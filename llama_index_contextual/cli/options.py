@@ -110,6 +110,14 @@ Judged = Annotated[
         help="Let the LLM check each answer; it is withheld if the passages do not support it.",
     ),
 ]
+Cached = Annotated[
+    bool | None,
+    typer.Option(
+        "--cache/--no-cache",
+        rich_help_panel=ANSWER,
+        help="Keep answers in the project, and show them again for the same question and passages; on by default.",
+    ),
+]
 ByIntent = Annotated[
     bool | None,
     typer.Option(
@@ -207,6 +215,8 @@ def open_to_answer(root: Path, name: str, **options: Any) -> Project:
         missing_for(options["answer_llm"], setting="answer_llm")  # raises an error for what is not the name of a model
     if options.get("intents") is True and project.config.intents:  # the project's own intents, or its LLM
         options["intents"] = None
+    if project.config.answer_cache is None and options.get("answer_cache") is None:
+        options["answer_cache"] = True
     project.config = project.config.changed(**{field: value for field, value in options.items() if value is not None})
     return project
 

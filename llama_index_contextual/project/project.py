@@ -91,6 +91,7 @@ from llama_index_contextual.retrievers.conversational import BlendWeights
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever, SearchableVersion
 from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.retrievers.response import RetrievalResponse
+from llama_index_contextual.storage.answers import ANSWERS_FILE
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory
 from llama_index_contextual.storage.engine import check_backend
@@ -504,6 +505,7 @@ class Project:
             if before is not None:
                 stack.callback(before.close)
             report = remove_documents(unwanted, project_dir=self.directory, config=self.config, before=before)
+        self.answer_cache.clear()
         if forget:
             self.forget()
         return report
@@ -777,7 +779,8 @@ class Project:
     ) -> BaseQueryEngine:
         """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
 
-        Options that are None have the value of the project's setting of the same name; `cache` is off by default.
+        Options that are None have the value of the project's setting of the same name; `cache` has that of
+        `answer_cache`.
 
         The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, except
         `response_mode="compact"`, the result is a `RetrieverQueryEngine` over the same search, which does not check
@@ -811,7 +814,7 @@ class Project:
                 also neighbouring chunks on the same topic, which are embedded to find out.
             guards: True removes harmful HTML and links from every answer and masks personal data, False shows it as
                 it is; None only removes harmful HTML and links, if the extra `answering` is installed.
-            cache: Cache of answers; True uses `answer_cache`.
+            cache: Cache of answers; True uses `answer_cache`, which keeps them in the project's directory.
             judge: Judge of every answer before it is shown; True uses `llm`.
             timeouts: Timeouts of calls to the model; None uses the settings `first_token_timeout`,
                 `between_tokens_timeout` and `call_timeout`.
@@ -853,7 +856,8 @@ class Project:
                 intents=intents,
                 adjacent=adjacent,
                 guards=guards,
-                cache=self.answer_cache if cache is True else cache,
+                cache=cache,
+                project_cache=self.answer_cache,
                 judge=judge,
                 timeouts=timeouts,
                 node_postprocessors=node_postprocessors,
@@ -973,7 +977,8 @@ class Project:
                 intents=intents,
                 adjacent=adjacent,
                 guards=guards,
-                cache=self.answer_cache if cache is True else cache,
+                cache=cache,
+                project_cache=self.answer_cache,
                 judge=judge,
                 timeouts=timeouts,
                 node_postprocessors=node_postprocessors,
@@ -991,8 +996,8 @@ class Project:
 
     @cached_property
     def answer_cache(self) -> AnswerCache:
-        """The cache that the project's engines with `cache=True` share."""
-        return AnswerCache()
+        """The cache of the project's engines with `cache=True`, on disk; `remove` and `forget` clear it."""
+        return AnswerCache(self.directory / ANSWERS_FILE, current=lambda: current_name(self.directory))
 
     @suggests_keywords
     def as_tool(
@@ -1189,6 +1194,8 @@ class Project:
                         "`llama-index-contextual delete {project}` removes its ledger too",
                     ),
                 )
+            if not dry_run:
+                self.answer_cache.clear()
             with contextlib.closing(live):
                 if dry_run or not any(part.gone for part in live.parts):
                     return forget(self.directory, live, dry_run=dry_run)
@@ -1402,7 +1409,7 @@ class Project:
             reference_date: Current date, or a function that returns it.
             adjacent: Treatment of neighbouring hits.
             guards: Checks and filters for every answer.
-            cache: Cache of answers; True uses a new one for each setting.
+            cache: Cache of answers; True uses `answer_cache`, which keeps only those from the live version.
             judge: Judge of every answer.
             timeouts: Timeouts of calls to the model.
             node_postprocessors: Applied to the hits first.
@@ -1441,6 +1448,7 @@ class Project:
                 adjacent=adjacent,
                 guards=guards,
                 cache=cache,
+                project_cache=self.answer_cache,
                 judge=judge,
                 timeouts=timeouts,
                 node_postprocessors=node_postprocessors,

@@ -194,8 +194,9 @@ def test_a_judge_that_hangs_or_fails_behind_the_real_client_withholds_the_answer
     assert response.verdict["error"]
 
 
-def test_a_blocked_answer_is_not_cached(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
-    cache = AnswerCache()
+def test_a_blocked_answer_is_not_cached(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider, cache: AnswerCache
+) -> None:
     engine = reports.as_query_engine(llm=openai, judge=Judge(openai), cache=cache)
     provider.enqueue("It flies.", json.dumps(BAD), "It runs dry.", json.dumps(GOOD))
     assert [str(engine.query(QUESTION)) for _ in range(3)] == [FALLBACK, "It runs dry.", "It runs dry."]

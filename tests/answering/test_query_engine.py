@@ -494,8 +494,9 @@ def test_if_the_reader_stops_the_model_is_stopped(reports: Project) -> None:
 
 
 @pytest.mark.parametrize("read", [0, 1])
-def test_an_answer_not_read_run_to_completion_is_partial_and_not_cached(reports: Project, read: int) -> None:
-    cache = AnswerCache()
+def test_an_answer_not_read_run_to_completion_is_partial_and_not_cached(
+    reports: Project, read: int, cache: AnswerCache
+) -> None:
     stream: Any = reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).query(QUESTION)
     for _ in range(read):
         next(stream.response_gen)
@@ -506,8 +507,9 @@ def test_an_answer_not_read_run_to_completion_is_partial_and_not_cached(reports:
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
-async def test_an_async_answer_not_read_run_to_completion_is_partial_and_not_cached(reports: Project, how: str) -> None:
-    cache = AnswerCache()
+async def test_an_async_answer_not_read_run_to_completion_is_partial_and_not_cached(
+    reports: Project, how: str, cache: AnswerCache
+) -> None:
     stream: Any = await reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).aquery(QUESTION)
     assert await anext(stream.response_gen) == "The"
     if how == "closed":
@@ -556,8 +558,7 @@ def test_timeouts_must_be_above_zero(seconds: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_answer_is_not_found(reports: Project, text: str, streaming: bool) -> None:
-    cache = AnswerCache()
+def test_an_empty_answer_is_not_found(reports: Project, text: str, streaming: bool, cache: AnswerCache) -> None:
     engine = reports.as_query_engine(llm=ScriptedLLM(default=text), streaming=streaming, cache=cache)
     response: Any = engine.query(QUESTION)
     if streaming:
