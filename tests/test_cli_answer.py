@@ -29,7 +29,7 @@ QUESTION = "What does error TS-999 mean?"
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with project "a"; no test changes it."""
     folder = write_texts(tmp_path_factory.mktemp("answers") / "reports")
-    ProjectManager(folder.parent / "knowledge").create("a", ProjectConfig.local()).ingest([folder])
+    ProjectManager(folder.parent / "knowledge").create("a", ProjectConfig.local(answer_cache=False)).ingest([folder])
     return folder.parent / "knowledge"
 
 
@@ -219,6 +219,22 @@ def test_a_conversation_can_be_reset_and_survives_an_error(root: Path, provider:
     result = command(root, "chat", "--json", lines=f"{QUESTION}\n{QUESTION}\n/reset\n{QUESTION}\n")
     assert [turn.get("error", "")[:12] for turn in result.json] == ["", "The provider", ""]
     assert "The pump runs dry." not in prompt(provider, -1).partition("Sources:")[0]
+
+
+def test_a_repeated_question_is_answered_from_the_cache_which_is_said(
+    tmp_path: Path, provider: LoopbackProvider
+) -> None:
+    ProjectManager(tmp_path).create("a", ProjectConfig.local(faiss=False)).ingest([write_texts(tmp_path / "texts")])
+    provider.enqueue("The pump runs dry [Source 1].")
+    first = command(tmp_path, "ask", QUESTION)
+    second = command(tmp_path, "ask", QUESTION)
+    third = command(tmp_path, "chat", lines=f"{QUESTION}\n")
+    assert first.out == second.out == third.out
+    assert (first.err, second.err) == ("", "From the cache: no tokens sent for this answer.\n")
+    assert second.err in third.err
+    assert command(tmp_path, "ask", QUESTION, "--json").json["from_cache"]
+    assert len(provider.calls()) == 1
+    assert not command(tmp_path, "ask", QUESTION, "--json", "--no-cache").json["from_cache"]
 
 
 @pytest.mark.parametrize("line", ["exit", "quit", "Quit", ":q", "/exit", "/quit"])
