@@ -32,7 +32,7 @@ FaissIndex = Literal["auto", "flat", "rabitq"]
 Adjacent = Literal["merge", "bridge", "expand"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
-"""The styles of answers that have a name; any other text is a set of rules."""
+"""The styles of answers that have a name; any other text is added to the rules."""
 
 _NO_REBUILD: JsonDict = {"rebuild": False}
 """Marks a field whose change takes effect without a new version."""
@@ -219,7 +219,8 @@ class ProjectConfig(BaseModel):
     )
     style: str = Field(
         default="instruction",
-        description="Style of answers: `instruction`, `persona` (few words), `chain_of_thought`, or your own rules.",
+        description="Style of answers: `instruction`, `persona` (few words), `chain_of_thought`, or a description of"
+        " your own, which is added to the rules.",
         json_schema_extra=_NO_REBUILD,
     )
     min_confidence: float | None = Field(
@@ -243,14 +244,21 @@ class ProjectConfig(BaseModel):
         " two hits, and `expand` also neighbouring chunks on the same topic.",
         json_schema_extra=_NO_REBUILD,
     )
-    guards: bool = Field(
-        default=False,
-        description="Whether to remove HTML and unsafe links from answers, and to mask personal data.",
+    guards: bool | None = Field(
+        default=None,
+        description="Whether to remove harmful HTML and links from answers, and to mask personal data; None: harmful"
+        " HTML and links are removed if the extra `answering` is installed, and nothing is masked.",
         json_schema_extra=_NO_REBUILD,
     )
     judge: bool = Field(
         default=False,
         description="Whether the LLM checks each answer, which is withheld unless the passages support it.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    answer_cache: bool | None = Field(
+        default=None,
+        description="Whether answers are kept in the project's directory and shown again for the same question and"
+        " passages, without a call to the LLM; None: in the commands `ask` and `chat` only.",
         json_schema_extra=_NO_REBUILD,
     )
     reference_date: str | None = Field(
@@ -474,7 +482,7 @@ class ProjectConfig(BaseModel):
     @classmethod
     def _known_style(cls, value: str) -> str:
         if value not in STYLE_NAMES and len(value.split()) < 2:
-            raise ValueError(f"must be {', '.join(STYLE_NAMES)}, or rules of your own")
+            raise ValueError(f"must be {', '.join(STYLE_NAMES)}, or a description in several words")
         return value
 
     @field_validator("reference_date")

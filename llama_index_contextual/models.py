@@ -7,7 +7,6 @@ settings file never names a class to import. Other models are passed as objects.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -478,15 +477,6 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
             setting="llm",
         )
     return name
-
-
-_unnamed_models = itertools.count(1)
-
-
-def answer_identity(llm: LLM) -> str:
-    """Return the name under which answers of an LLM are cached; each object without a name gets a different one."""
-    name = model_name(llm)
-    return name if is_named(name) else f"{name} {next(_unnamed_models)}"
 
 
 def embedding_identity(model: BaseEmbedding) -> str:

@@ -29,7 +29,7 @@ QUESTION = "What does error TS-999 mean?"
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with project "a"; no test changes it."""
     folder = write_texts(tmp_path_factory.mktemp("answers") / "reports")
-    ProjectManager(folder.parent / "knowledge").create("a", ProjectConfig.local()).ingest([folder])
+    ProjectManager(folder.parent / "knowledge").create("a", ProjectConfig.local(answer_cache=False)).ingest([folder])
     return folder.parent / "knowledge"
 
 
@@ -111,9 +111,9 @@ def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProv
 @pytest.mark.parametrize(
     ("verdict", "told", "said"),
     [
-        ('{"grounded": true, "hallucinated": false, "relevant": true, "confidence": 0.9}', "The pump runs dry.", ""),
+        ('{"unsupported": [], "relevant": true, "confidence": 0.9}', "The pump runs dry.", ""),
         (
-            '{"grounded": false, "hallucinated": true, "relevant": true, "confidence": 0.9}',
+            '{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}',
             FALLBACK,
             "The judge withheld",
         ),
@@ -221,6 +221,51 @@ def test_a_conversation_can_be_reset_and_survives_an_error(root: Path, provider:
     assert "The pump runs dry." not in prompt(provider, -1).partition("Sources:")[0]
 
 
+def test_a_repeated_question_is_answered_from_the_cache_which_is_said(
+    tmp_path: Path, provider: LoopbackProvider
+) -> None:
+    ProjectManager(tmp_path).create("a", ProjectConfig.local(faiss=False)).ingest([write_texts(tmp_path / "texts")])
+    provider.enqueue("The pump runs dry [Source 1].")
+    first = command(tmp_path, "ask", QUESTION)
+    second = command(tmp_path, "ask", QUESTION)
+    third = command(tmp_path, "chat", lines=f"{QUESTION}\n")
+    assert first.out == second.out == third.out
+    assert (first.err, second.err) == ("", "From the cache: no tokens sent for this answer.\n")
+    assert second.err in third.err
+    assert command(tmp_path, "ask", QUESTION, "--json").json["from_cache"]
+    assert len(provider.calls()) == 1
+    assert not command(tmp_path, "ask", QUESTION, "--json", "--no-cache").json["from_cache"]
+
+
+@pytest.mark.parametrize("line", ["exit", "quit", "Quit", ":q", "/exit", "/quit"])
+def test_a_chat_ends_without_a_call(root: Path, provider: LoopbackProvider, line: str) -> None:
+    result = command(root, "chat", lines=f"{line}\n{QUESTION}\n")
+    assert (result.code, result.out, provider.calls()) == (0, "", [])
+
+
+def test_commands_of_a_chat_are_listed_and_neither_they_nor_thanks_cost_a_call(
+    root: Path, provider: LoopbackProvider
+) -> None:
+    result = command(root, "chat", lines="/help\n/hlep\nthanks!\n")
+    assert result.out == f"{SMALL_TALK}\n"
+    helped, unknown = result.err.splitlines()
+    assert helped.startswith("/reset clears the conversation; ")
+    assert unknown == f"There is no command /hlep. {helped}"
+    assert provider.calls() == []
+
+
+def test_a_style_is_added_to_the_rules_and_a_system_prompt_replaces_them(
+    root: Path, provider: LoopbackProvider
+) -> None:
+    command(root, "ask", QUESTION, "--style", "Answer in rhymes.")
+    command(root, "ask", QUESTION, "--system-prompt", "Answer in rhymes.")
+    command(root, "chat", "--system-prompt", "Answer in rhymes.", lines=f"{QUESTION}\n")
+    added, *replaced = (call.body["messages"][0]["content"] for call in provider.calls())
+    assert added.startswith("Answer the question completely")
+    assert added.endswith("\n\nAnswer in rhymes.")
+    assert replaced == ["Answer in rhymes."] * 2
+
+
 def test_without_an_llm_a_conversation_shows_passages(root: Path) -> None:
     result = command(root, "chat", lines=f"{QUESTION}\n")
     assert result.code == 0
@@ -238,9 +283,7 @@ def test_streamed_words_are_wrapped_and_none_is_lost(text: str, width: int, rand
 
 
 def test_a_withheld_answer_has_no_sources(root: Path, provider: LoopbackProvider) -> None:
-    provider.enqueue(
-        "It flies [Source 1].", '{"grounded": false, "hallucinated": true, "relevant": true, "confidence": 1}'
-    )
+    provider.enqueue("It flies [Source 1].", '{"unsupported": ["It flies."], "relevant": true, "confidence": 1}')
     assert command(root, "ask", QUESTION, "--judge").out == f"{FALLBACK}\n"
 
 

@@ -44,7 +44,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "min_confidence": None,
         "intents": False,
         "adjacent": "merge",
-        "guards": False,
+        "guards": None,
         "judge": False,
         "reference_date": None,
         "first_token_timeout": 30.0,

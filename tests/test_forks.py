@@ -22,7 +22,7 @@ if not hasattr(os, "fork"):
     pytest.skip("this system does not fork", allow_module_level=True)
 
 from llama_index_contextual._utils import forks
-from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
 
@@ -196,7 +196,8 @@ def test_a_fork_also_waits_for_a_library_that_a_thread_enters_while_it_waits_for
         thread.join()
 
 
-def test_a_cache_of_answers_can_be_used_in_the_child() -> None:
-    cache = AnswerCache()
-    with held(cache._answers._lock):
-        assert fork_once(lambda: [str(cache.get("a"))], ["None"], SECONDS) == ("answered", "")
+def test_a_cache_of_answers_can_be_used_in_the_child(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path / "answers.sqlite")
+    cache.put("a", WrittenAnswer("Yes.", "Yes."), version=None)
+    answer = str(cache.get("a"))
+    assert fork_once(lambda: [str(cache.get("a"))], [answer], SECONDS) == ("answered", "")

@@ -48,7 +48,7 @@ CONTEXT = (
     "This passage is from the operating manual of the Haldermoor utility and describes how the station's telemetry"
     " reports errors."
 )
-VERDICT = {"grounded": True, "hallucinated": False, "relevant": True, "confidence": 0.9}
+VERDICT = {"unsupported": [], "relevant": True, "confidence": 0.9}
 
 WITH_CODE = [page for page in pages() if any(block.language in ("python", "bash") for block in blocks(page))]
 

@@ -50,7 +50,7 @@ from llama_index_contextual import (
 )
 from llama_index_contextual.answering.intent import INTENT_PROMPT
 from llama_index_contextual.answering.judge import JUDGE_PROMPT
-from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, STYLES
+from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.retrievers.response import LegScore
 from llama_index_contextual.storage.current import current_name
@@ -289,7 +289,7 @@ def test_prompts_of_a_chat_engine(reports: Project) -> None:
 def test_update_prompts_of_a_query_engine(reports: Project) -> None:
     """`engine.update_prompts()`"""
     llm = ScriptedLLM(default=GOOD)
-    judge_llm = ScriptedLLM(default='{"grounded": true, "hallucinated": false, "relevant": true, "confidence": 1}')
+    judge_llm = ScriptedLLM(default='{"unsupported": [], "relevant": true, "confidence": 1}')
     judge = Judge(judge_llm)
     engine = reports.as_query_engine(llm=llm, intents="llm", judge=judge)
     before = engine.get_prompts()
@@ -303,8 +303,8 @@ def test_update_prompts_of_a_query_engine(reports: Project) -> None:
         }
     )
     answer: Any = engine.query("Orlen bench TS-999")
-    assert answer.verdict["grounded"]
-    assert llm.history[0].startswith("Kind of Orlen bench TS-999? factual, ")
+    assert answer.verdict["unsupported"] == []
+    assert llm.history[0].startswith("Kind of Orlen bench TS-999? factual (a fact, ")
     assert llm.history[1].startswith("Rules: cite.\nSources:")
     assert judge_llm.history[0].startswith(f"Is {GOOD} to Orlen bench TS-999 in [Source 1]")
     assert judge.prompt == JUDGE_PROMPT  # other engines may use it too
@@ -433,7 +433,7 @@ def test_a_memory_holds_the_conversation(reports: Project, kind: Any) -> None:
         assert len(await memory.aget_all()) == 8
 
     asyncio.run(more())
-    assert GOOD in llm.history[1]  # the prompt has the first exchange
+    assert GOOD.replace(" [Source 1]", "") in llm.history[1]  # the prompt has the first exchange
     chat.chat("Anew", chat_history=[ChatMessage(role="user", content="Before")])
     assert [message.content for message in memory.get_all()] == ["Before", "Anew", GOOD]
     chat.reset()
@@ -452,7 +452,7 @@ def test_the_memory_decides_what_the_prompt_contains(reports: Project) -> None:
     chat = reports.as_chat_engine(llm=llm, memory=Notes.from_defaults(token_limit=2000), history_tokens=0)
     chat.chat(QUESTION)
     chat.chat("And why?")
-    system, *_ = llm.history[1].partition(GOOD)
+    system, *_ = llm.history[1].partition(GOOD.replace(" [Source 1]", ""))
     assert system.endswith("\n\nFacts about And why?\n")  # one system message: the rules, then the memory's
     with pytest.raises(ConfigurationError, match="chat_store and memory both hold the conversation"):
         reports.as_chat_engine(llm=llm, memory=ChatMemoryBuffer.from_defaults(), chat_store=SimpleChatStore())
@@ -485,14 +485,18 @@ def test_chat_modes(reports: Project) -> None:
         reports.as_chat_engine(llm=MockLLM(), mode="condense", chat_mode="context")
 
 
-def test_a_system_prompt_stands_before_the_rules(reports: Project) -> None:
+def test_a_system_prompt_replaces_the_rules_and_a_style_is_added_to_them(reports: Project) -> None:
     """`system_prompt=`"""
-    llm = ScriptedLLM(default=GOOD)
     for make in (reports.as_query_engine, reports.as_chat_engine):
-        engine: Any = make(llm=llm, system_prompt="You talk to operators.")
-        (engine.chat if hasattr(engine, "chat") else engine.query)(QUESTION)
-    for prompt in llm.history:
-        assert prompt.startswith("You talk to operators.\n\nAnswer the question completely")
+        llm = ScriptedLLM(default=GOOD)
+        for options in ({"system_prompt": "Talk to operators, or say: {not_found}"}, {"style": "Talk to operators."}):
+            engine: Any = make(llm=llm, **options)
+            (engine.chat if hasattr(engine, "chat") else engine.query)(QUESTION)
+        replaced, added = llm.history
+        assert replaced.startswith(f"Talk to operators, or say: {NOT_FOUND}\nSources:")
+        assert added.startswith("Answer the question completely")
+        assert "as [Source N]" in added
+        assert f"write exactly: {NOT_FOUND}\n\nTalk to operators.\nSources:" in added
 
 
 # ---- agents, tools, workflows ----------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ The dict may have intents of your own. If a plan has a description, the LLM is a
 class EngineOptions:
     """Keywords of the grounded engines; `Project.as_query_engine` documents them.
 
-    None stands for the project's setting, and in `cache` for no cache.
+    None stands for the project's setting. `project_cache` is not a keyword: it is the cache that `cache=True` selects.
     """
 
     style: str | None = None
@@ -86,10 +86,12 @@ class EngineOptions:
     node_postprocessors: Sequence[BaseNodePostprocessor] = ()
     streaming: bool = False
     callback_manager: CallbackManager | None = None
+    project_cache: AnswerCache | None = None
 
     def changed(self) -> list[str]:
         """Return the sorted names of the options that differ from their defaults."""
-        return sorted(field.name for field in fields(self) if getattr(self, field.name) != field.default)
+        names = (field.name for field in fields(self) if getattr(self, field.name) != field.default)
+        return sorted(name for name in names if name != "project_cache")
 
 
 _OPTIONS_OF_BOTH = frozenset({"intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"})
@@ -212,8 +214,10 @@ def grounded_engine(
         timeouts=timeouts,
         node_postprocessors=options.node_postprocessors,
         streaming=options.streaming,
-        guards=_instance("guards", _given(options.guards, config.guards), Guards, Guards),
-        cache=_instance("cache", options.cache, AnswerCache, AnswerCache),
+        guards=_given(options.guards, config.guards),
+        cache=_instance(
+            "cache", _given(options.cache, bool(config.answer_cache)), AnswerCache, lambda: options.project_cache
+        ),
         judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
         text_qa_template=options.text_qa_template,
         callback_manager=options.callback_manager,
@@ -340,7 +344,7 @@ def _timeouts(config: ProjectConfig) -> Timeouts:
     return Timeouts(first_token=config.first_token_timeout, between_tokens=config.between_tokens_timeout, whole=whole)
 
 
-def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | None = None) -> T | None:
+def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None] | None = None) -> T | None:
     """Return the object selected by an option: the default one for True, if there is one, and None for False."""
     if value is None or (usual is not None and value is False):
         return None

@@ -18,11 +18,13 @@ from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine
 from llama_index.core.memory.types import BaseChatStoreMemory, BaseMemory
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptMixin
+from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
 from llama_index_contextual.answering.prompts import CONDENSE, condense_messages, require_template
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
@@ -73,6 +75,9 @@ class _StoredHistory(BaseChatStoreMemory):
 
 class GroundedChatEngine(BaseChatEngine, PromptMixin):
     """Chat engine over passages: the search and the prompt include the last exchanges, as far as they fit.
+
+    A question about the conversation itself, such as "What did you just say?", is answered from the conversation,
+    without a search; thanks and greetings are answered with `small_talk`, without a call to the model.
 
     `get_prompts` and `update_prompts` give access to "condense_prompt" ({history} and {question}) and to the prompts
     of the query engine, whose names begin with "query_engine:".
@@ -224,6 +229,11 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
     async def _adraft(self, message: str, chat_history: list[ChatMessage] | None) -> Draft:
         recent = await self._abegin(message, chat_history)
+        # With intents, the search plans say which messages are searched.
+        by_intent = isinstance(self.engine.retriever.retriever, IntentRetriever)
+        if not by_intent and (intent := unsearched_intent(message, recent)) is not None:
+            response = empty_response(QueryBundle(message), intent)
+            return await self.engine.aprepare(message, response, history=await self._aremembered(message, recent))
         history = () if self.mode == "simple" else tuple(recent)
         query = ConversationQuery(message, history=history, rewrite=await self._arewrite(message, recent))
         return await self.engine.adraft(query, history=await self._aremembered(message, recent))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from html import unescape
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from llama_index_contextual.errors import ConfigurationError, Remedy
@@ -94,7 +95,7 @@ def _phones(text: str, region: str) -> Iterator[tuple[int, int]]:
         raise ConfigurationError(
             "Masking phone numbers needs another package: pip install 'llama-index-contextual[answering]'",
             setting="kinds",
-            remedy=Remedy("or remove 'phone' from `kinds`", "or ask with --no-guard"),
+            remedy=Remedy("or remove 'phone' from `kinds`", "or ask without --guard"),
         ) from error
     for match in PhoneNumberMatcher(text, region):
         yield match.start, match.end
@@ -111,6 +112,7 @@ _TAGS = frozenset(
 )
 _HIDDEN = {"<": "\ue000", ">": "\ue001", "&": "\ue002", "\xa0": "\ue003"}
 _MARKUP = {hidden: sign for sign, hidden in _HIDDEN.items()}
+_CODE_MARK = "\ue004"
 # A fence without indentation is never part of a list, and a span on one line is never part of another block.
 _CODE = re.compile(
     r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
@@ -134,7 +136,8 @@ def sanitise(text: str, *, behind: str = "") -> str:
     """Return Markdown without active HTML and without links to scripts or data; formatting is kept.
 
     HTML for formatting is kept; scripts, styles, frames, forms and event handlers are removed. Code is unchanged,
-    because a Markdown renderer displays it, unless HTML comes before it, which could hide the delimiters of the code.
+    because a Markdown renderer displays it, unless harmful HTML comes before it, which could hide the delimiters of
+    the code.
 
     Args:
         text: The Markdown.
@@ -147,7 +150,7 @@ def sanitise(text: str, *, behind: str = "") -> str:
         >>> sanitise('> 1 < 2 & **so** <b onclick="x()">on</b><script>bad()</script> [here](javascript:bad(1))')
         '> 1 < 2 & **so** <b>on</b> here'
     """
-    text = text.translate({ord(hidden): None for hidden in _MARKUP})
+    text = text.translate({ord(hidden): None for hidden in (*_MARKUP, _CODE_MARK)})
     for attempt in (_clean_around_code, _clean_html, _clean_html, _escape):
         text = attempt(text)
         if _is_harmless(behind + text):
@@ -156,13 +159,17 @@ def sanitise(text: str, *, behind: str = "") -> str:
 
 
 def _clean_around_code(text: str) -> str:
-    parts, at = [], 0
+    marked, codes, at = "", [], 0
     for code in _CODE.finditer(text):
-        if _TAG_START.search(_AUTOLINK.sub("", text[at : code.start()])):
+        if not _is_plain(_AUTOLINK.sub("", text[at : code.start()])):
             break
-        parts += [_clean_html(text[at : code.start()]), code[0]]
+        marked += text[at : code.start()] + _CODE_MARK
+        codes.append(code[0])
         at = code.end()
-    return "".join([*parts, _clean_html(text[at:])])
+    before, *rest = _clean_html(marked + text[at:]).split(_CODE_MARK)
+    if len(rest) != len(codes):  # some code was within HTML that is removed
+        return text
+    return before + "".join(code + after for code, after in zip(codes, rest, strict=True))
 
 
 def _escape(text: str) -> str:
@@ -285,3 +292,22 @@ class Guards:
     def hide(self, text: str) -> str:
         """Return a text of the same length with its personal data masked."""
         return mask_personal_data(text, kinds=self.mask, region=self.region)[0]
+
+
+def guards_of(option: Guards | bool | None) -> Guards | None:
+    """Return the guards selected by an option, or None for answers as they come from the model.
+
+    Args:
+        option: The guards; True for all of them, False for none. None removes harmful HTML and links if the package for
+            that is installed (extra `answering`), and masks nothing.
+
+    Raises:
+        ConfigurationError: The option is of another type.
+    """
+    if isinstance(option, Guards):
+        return option
+    if option is None:
+        return None if find_spec("nh3") is None else Guards(mask=())
+    if not isinstance(option, bool):
+        raise ConfigurationError(f"guards={option!r} is invalid: pass True, False or a Guards.", setting="guards")
+    return Guards() if option else None

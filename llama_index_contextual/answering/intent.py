@@ -21,7 +21,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
-from llama_index_contextual.answering.prompts import require_template
+from llama_index_contextual.answering.prompts import conversation_text, require_template
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ConfigurationError, ModelError
@@ -159,10 +159,12 @@ class IntentGuess:
         intent: The intent, one of `INTENTS` or of your own.
         tier: How it was decided: by an example, by a pattern, by scored words, by a model, or not at all ("default",
             always factual).
+        is_weak: Whether the words leave it open, so that a model is asked if there is one.
     """
 
     intent: str
     tier: Tier
+    is_weak: bool = False
 
 
 _LIKE_AN_EXAMPLE = 0.6
@@ -252,6 +254,16 @@ _OTHER_LANGUAGES = (
     r"(?: con (?:questo|ciò))?|non (?:ho capito|capisco)|per esempio|più dettagli"
 )
 """The same in German, French, Spanish and Italian, and questions about its meaning."""
+_SAID = (
+    r"what (?:did|have) (?:you|i|we) (?:just )?(?:say|said|ask(?:ed)?(?: you)?|answer(?:ed)?|talk(?:ed)? about)"
+    r"|what (?:was|were) (?:my|your|our) (?:last|previous|first) (?:questions?|answers?|messages?)"
+    r"|(?:can|could|would) you (?:please )?(?:repeat|summari[sz]e) (?:what you said|(?:our|this|the) conversation)"
+    r"|(?:please )?(?:repeat|summari[sz]e) (?:what you said|your (?:last |previous )?answer"
+    r"|(?:our|this|the) (?:conversation|chat)(?: so far)?)"
+    r"|was hast du (?:gerade|eben) gesagt|was haben sie (?:gerade|eben) gesagt|qu'as-tu dit|qu'avez-vous dit"
+    r"|¿?qué (?:has dicho|acabas de decir)|(?:che )?cosa hai (?:appena )?detto"
+)
+"""Questions about the conversation itself."""
 _PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
     (
         "chitchat",
@@ -275,6 +287,7 @@ _PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
     ),
     ("clarification", rf"{_OPENING}{_MORE}"),
     ("clarification", rf"^\W*(?:{_OTHER_LANGUAGES})\W*$"),
+    ("clarification", rf"{_OPENING}(?:{_SAID})(?: (?:just now|again|before|earlier|so far|a moment ago|please))*\W*$"),
     (
         "comparison",
         r"\b(?:differences?|differ|compar\w+|versus|vs\.?|pros\s*(?:and|/|&)\s*cons|similar(?:it\w+)?"
@@ -331,12 +344,15 @@ _WORDS: Mapping[str, tuple[Intent, float]] = MappingProxyType(
 )
 _ASKS_BACK = re.compile(
     rf"{_OPENING}(?:what do you mean|what does (?:that|this|it) mean"
-    r"|(?:can|could) you (?:clarify|rephrase|repeat|explain)|i don'?t understand|sorry|pardon(?: me)?|say that again)"
-    r"(?:\W+(?:by|with|that|this|it|all|again|please|for me|once more|your (?:last )?answer|in other words))*\W*$",
+    r"|(?:can|could) you (?:clarify|rephrase|repeat|explain)|i don'?t understand|sorry|pardon(?: me)?|say that again"
+    rf"|{_SAID})"
+    r"(?:\W+(?:by|with|that|this|it|all|again|please|for me|once more|your (?:last )?answer|in other words|just now"
+    r"|before|earlier|so far|a moment ago))*\W*$",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[a-z']+")
 _MIN_SCORE = 1.0
+_SURE_SCORE = 2.0
 _MAX_CHARS = 2_000
 """Number of characters at the beginning of a question that are examined."""
 
@@ -362,12 +378,15 @@ def guess_intent(question: str) -> IntentGuess:
             scores[intent] = scores.get(intent, 0.0) + weight
     best = max(scores, key=lambda intent: scores[intent], default=None)
     if best is None or scores[best] < _MIN_SCORE:
-        return IntentGuess("factual", "default")
-    return IntentGuess(best, "words")
+        return IntentGuess("factual", "default", is_weak=True)
+    # "What is" says nothing about the scope of a question.
+    return IntentGuess(best, "words", is_weak=best == "factual" or scores[best] < _SURE_SCORE)
 
 
 def asks_for_clarification(question: str) -> bool:
-    """Return whether a message asks about the previous answer and names nothing to search for; for English only.
+    """Return whether a message asks about the conversation so far and names nothing to search for.
+
+    Apart from questions about what was just said, only English is recognised.
 
     Example:
         >>> texts = ("What do you mean by that?", "What do you mean by dry?", "I meant TS-104.")
@@ -378,23 +397,51 @@ def asks_for_clarification(question: str) -> bool:
 
 
 _ASK = """\
-What does the question want? Answer with one word of this list and nothing else: {intents}.
+What does the last question want? Answer with one word of this list and nothing else: {intents}.
 
-Question: {question}"""
+{conversation}Question: {question}"""
 
 
 INTENT_PROMPT = PromptTemplate(_ASK)
 
+_GLOSSES: Mapping[str, str] = {
+    "factual": "a fact, a name, a number, a place",
+    "comparison": "how things differ or agree",
+    "explanation": "why or how something is so",
+    "aggregation": "a list, a summary or an overview",
+    "procedural": "the steps to do something",
+    "clarification": "what was said or meant before in this conversation",
+    "chitchat": "nothing: a greeting, thanks, small talk",
+    "out_of_scope": "what a collection of documents would not tell: general knowledge, the weather, a joke",
+    "opinion": "a judgement or a recommendation",
+    "temporal": "a date, a period, an order of events",
+}
+_MAX_CHARS_OF_TURN = 500
+
 
 def intent_messages(
-    question: str, plans: Mapping[str, SearchPlan] = PLANS, template: BasePromptTemplate = INTENT_PROMPT
+    question: str,
+    plans: Mapping[str, SearchPlan] = PLANS,
+    template: BasePromptTemplate = INTENT_PROMPT,
+    history: Sequence[ChatMessage] = (),
 ) -> list[ChatMessage]:
-    """Return the messages that ask a model for an intent of `plans`; those of your own are explained."""
-    listed = ", ".join(
-        name if name in INTENTS else f"{name} ({plan.description or f'such as: {plan.examples[0]}'})"
+    """Return the messages that ask a model for an intent of `plans`.
+
+    Args:
+        question: The question.
+        plans: Search plans by intent.
+        template: Template with {intents} and {question}, and optionally {conversation}, the exchange before it.
+        history: The conversation before the question; only the last exchange is sent, in part.
+    """
+    listed = "; ".join(
+        f"{name} ({plan.description or _GLOSSES.get(name) or f'such as: {plan.examples[0]}'})"
         for name, plan in plans.items()
     )
-    return template.format_messages(intents=listed, question=question[:_MAX_CHARS])
+    last = [
+        ChatMessage(role=message.role, content=(message.content or "")[:_MAX_CHARS_OF_TURN]) for message in history[-2:]
+    ]
+    conversation = f"The conversation before it:\n{conversation_text(last)}\n\n" if last else ""
+    return template.format_messages(intents=listed, question=question[:_MAX_CHARS], conversation=conversation)
 
 
 def read_intent(answer: str, known: Iterable[str] = INTENTS) -> str | None:
@@ -435,7 +482,9 @@ class IntentRetriever(CheckedRetriever):
 
     A comparison is searched as a whole and by each side, and the results are interleaved. Chitchat, questions that are
     out of scope, and requests to clarify the previous answer retrieve nothing. If neither patterns nor words
-    decide, the model does, if there is one.
+    decide, the model does, if there is one. Whether a question is out of scope depends on the collection, too: one that
+    the model calls so is searched nevertheless, and retrieves nothing only if the confidence of the search is low; and
+    one whose words leave its intent open is called so if its confidence is low, but keeps its passages.
 
     Args:
         make: Return a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
@@ -475,22 +524,24 @@ class IntentRetriever(CheckedRetriever):
         if "intent_prompt" in prompts:
             self._prompt = require_template("intent_prompt", prompts["intent_prompt"])
 
-    async def aguess(self, question: str) -> IntentGuess:
-        """Return the probable intent of a question."""
+    async def aguess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
+        """Return the probable intent of a question, of which the model also reads the exchange before it."""
         guess = self._guess(question)
-        if guess.tier != "default" or self._answer_stream is None:
+        if not guess.is_weak or self._answer_stream is None:
             return guess
         try:
-            messages = intent_messages(question, self.plans, self._prompt)
+            messages = intent_messages(question, self.plans, self._prompt, history)
             completion = await self._answer_stream.acomplete(messages)
         except ModelError:
             return guess  # the search works without the model
         intent = read_intent(completion.text, self.plans)
         return guess if intent is None else IntentGuess(intent, "llm")
 
-    def guess(self, question: str) -> IntentGuess:
+    def guess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
         """Return the probable intent like `aguess`, from synchronous code."""
-        return self._guess(question) if self._answer_stream is None else run_sync(lambda: self.aguess(question))
+        if self._answer_stream is None:
+            return self._guess(question)
+        return run_sync(lambda: self.aguess(question, history))
 
     def _guess(self, question: str) -> IntentGuess:
         intent = self._examples.intent_of(question)
@@ -498,23 +549,41 @@ class IntentRetriever(CheckedRetriever):
 
     def respond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Return the results with their evidence and the intent of the question."""
-        intent = self.guess(bundle.query_str).intent
-        plan = self.plans[intent]
-        if _needs_no_search(bundle, plan):
-            return _empty_response(bundle, intent)
+        guess = self.guess(bundle.query_str, getattr(bundle, "history", ()))
+        if (plan := self._plan_of(bundle, guess)) is None:
+            return empty_response(bundle, guess.intent)
         retriever = self._make(plan)
         responses = [respond_of(retriever, query) for query in _queries(bundle, plan)]
-        return _interleave(responses, plan.top_k, intent)
+        return self._with_evidence(bundle, guess, _interleave(responses, plan.top_k, guess.intent))
 
     async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Search like `respond`, without blocking the event loop."""
-        intent = (await self.aguess(bundle.query_str)).intent
-        plan = self.plans[intent]
-        if _needs_no_search(bundle, plan):
-            return _empty_response(bundle, intent)
+        guess = await self.aguess(bundle.query_str, getattr(bundle, "history", ()))
+        if (plan := self._plan_of(bundle, guess)) is None:
+            return empty_response(bundle, guess.intent)
         retriever = self._make(plan)
         responses = await asyncio.gather(*(arespond_of(retriever, query) for query in _queries(bundle, plan)))
-        return _interleave(responses, plan.top_k, intent)
+        return self._with_evidence(bundle, guess, _interleave(responses, plan.top_k, guess.intent))
+
+    def _plan_of(self, bundle: QueryBundle, guess: IntentGuess) -> SearchPlan | None:
+        """Return the plan to search with, or None if nothing is searched."""
+        plan = self.plans[guess.intent]
+        if not _needs_no_search(bundle, plan):
+            return plan
+        # A model does not know the documents.
+        return self.plans["factual"] if (guess.intent, guess.tier) == ("out_of_scope", "llm") else None
+
+    def _with_evidence(self, bundle: QueryBundle, guess: IntentGuess, response: RetrievalResponse) -> RetrievalResponse:
+        """Return the response to show, after the search has told whether the collection has anything near."""
+        nothing_near = response.confidence_level in ("low", "none")
+        if guess.intent == "out_of_scope" and self.plans["out_of_scope"].top_k < 1:
+            is_unknown = response.confidence_level is None
+            return (
+                empty_response(bundle, guess.intent)
+                if nothing_near or is_unknown
+                else replace(response, intent="factual")
+            )
+        return replace(response, intent="out_of_scope") if guess.is_weak and nothing_near else response
 
     def specificity(self, text: str) -> float | None:
         """Return the specificity of a text; see `specificity_of`."""
@@ -532,11 +601,26 @@ def _needs_no_search(bundle: QueryBundle, plan: SearchPlan) -> bool:
     return plan.top_k < 1 or (in_conversation and asks_for_clarification(bundle.query_str))
 
 
+def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> Intent | None:
+    """Return the intent of a message in a conversation that needs no search, or None for any other message.
+
+    Example:
+        >>> unsearched_intent("Thanks!", ()), unsearched_intent("Thanks! And in winter?", ())
+        ('chitchat', None)
+        >>> unsearched_intent("What did you just say?", [ChatMessage("Three days.", role="assistant")])
+        'clarification'
+    """
+    if history and asks_for_clarification(message):
+        return "clarification"
+    return "chitchat" if guess_intent(message).intent == "chitchat" else None
+
+
 def _queries(bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:
     return [bundle, *(QueryBundle(side) for side in (aspects_of(bundle.query_str) if plan.by_aspect else ()))]
 
 
-def _empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:
+def empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:
+    """Return the response for a question that is not searched."""
     return RetrievalResponse(query=bundle.query_str, mode_requested="none", mode_used="none", results=(), intent=intent)
 
 

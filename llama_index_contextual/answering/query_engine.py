@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -27,9 +28,9 @@ from llama_index.core.settings import Settings
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
-from llama_index_contextual.answering.cache import AnswerCache, cache_key
+from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer, cache_key, normalised
 from llama_index_contextual.answering.citations import Passage, check_citations, fold
-from llama_index_contextual.answering.guards import Guards
+from llama_index_contextual.answering.guards import Guards, guards_of
 from llama_index_contextual.answering.intent import IntentRetriever
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import (
@@ -44,7 +45,7 @@ from llama_index_contextual.answering.prompts import (
 from llama_index_contextual.answering.response import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.streaming import AnswerStream, Completion, StreamFilter, Timeouts, split_reasoning
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.models import settings_llm
+from llama_index_contextual.models import is_named, model_name, settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.retrievers.base import without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
@@ -57,17 +58,19 @@ class AnswerOptions:
     """Options of an answer.
 
     Attributes:
-        style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
+        style: "instruction", "persona" (few words), "chain_of_thought", or a description of your own, which is added
+            to the rules.
         answer_tokens: Maximum number of tokens of the passages in the prompt.
         max_passages: Maximum number of passages in the prompt; None for as many as fit.
         context: Whether the prompt includes the generated context, marked as background.
         min_confidence: Confidence of a search below which it is repeated more widely, and below which the prompt says
-            that the answer is probably not in the documents; the model decides in any case. It also applies to
+            how little the passages have in common with the question; the model decides in any case. It also applies to
             follow-up questions, each of which then needs a second search. None applies the level "low".
         not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
-        system_prompt: Text before the rules of the style, such as a role; the rules still apply.
+        system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it stands for
+            `not_found`.
         replies: The answers if nothing was searched or found, by intent; for the others, `not_found` or `small_talk`.
 
     Raises:
@@ -105,6 +108,7 @@ class Draft:
         hits: The passages in the prompt.
         messages: The whole prompt.
         ready: The answer, if no call to the model is needed: there are no passages, or the answer is in the cache.
+        key: Key of the answer in the cache; None without a cache.
     """
 
     question: str
@@ -112,6 +116,7 @@ class Draft:
     hits: list[NodeWithScore]
     messages: list[ChatMessage]
     ready: GroundedResponse | None = None
+    key: str | None = None
 
 
 class GroundedQueryEngine(BaseQueryEngine):
@@ -120,7 +125,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     Adjacent hits are merged into one passage, and the best passages that fit the budget go into the prompt. If the
     confidence of the search is low, `wider` is searched too. If nothing was found, the answer is `options.not_found`,
     without a call to the model; otherwise the model decides whether the passages answer the question, and its prompt
-    states the confidence of the search.
+    says if the confidence of the search is low.
 
     `get_prompts` and `update_prompts` give access to "system_prompt" (the rules, with {not_found}), "text_qa_template"
     ({context_str} and {query_str}) and "clarify_prompt", and, if the engine has them, "intent_prompt" and
@@ -135,7 +140,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         timeouts: How long to wait for the model.
         node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
         streaming: Whether `query` streams the answer.
-        guards: Clean every answer before it is shown; None shows the text of the model as it is.
+        guards: Guards that clean every answer before it is shown, as in `guards_of`: True also masks personal data,
+            False shows the text of the model as it is.
         cache: Cache of answers; None asks the model every time.
         judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
@@ -161,7 +167,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         timeouts: Timeouts | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] = (),
         streaming: bool = False,
-        guards: Guards | None = None,
+        guards: Guards | bool | None = None,
         cache: AnswerCache | None = None,
         judge: Judge | None = None,
         text_qa_template: BasePromptTemplate | None = None,
@@ -178,7 +184,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.streaming = streaming
         self.answer_stream = AnswerStream(llm, timeouts)
         self._llm = llm
-        self.guards = guards
+        self.guards = guards_of(guards)
         self.cache = cache
         self.judge = judge
         self._merging = merging or (lambda _: AdjacentChunkMerger())
@@ -263,6 +269,10 @@ class GroundedQueryEngine(BaseQueryEngine):
             event.on_end(payload={EventPayload.NODES: list(response.results)})
         return await asyncio.to_thread(self._prepare, query, with_warnings(response, notes), history)
 
+    async def aprepare(self, question: str, response: RetrievalResponse, *, history: Sequence[ChatMessage]) -> Draft:
+        """Return the prepared prompt for the result of a search, without blocking the event loop."""
+        return await asyncio.to_thread(self._prepare, QueryBundle(question), response, history)
+
     def _needs_wider(self, response: RetrievalResponse) -> bool:
         if response.mode_used == "none":  # a question that needs no search needs no wider search either
             return False
@@ -281,9 +291,9 @@ class GroundedQueryEngine(BaseQueryEngine):
         hits = self._pack(query, response, chosen)
         if hits:
             hits = _best(hits, options.max_passages)
-            messages = answer_messages(
-                question,
-                hits,
+            messages_for = partial(
+                answer_messages,
+                hits=hits,
                 prompts=self._prompts,
                 not_found=options.not_found,
                 history=history,
@@ -292,15 +302,22 @@ class GroundedQueryEngine(BaseQueryEngine):
                 llm=self._llm,
             )
         elif history and response.intent == "clarification" and response.mode_used == "none":
-            messages = clarification_messages(question, history, prompts=self._prompts, not_found=options.not_found)
+            messages_for = partial(
+                clarification_messages, history=history, prompts=self._prompts, not_found=options.not_found
+            )
         else:
             replies = {"chitchat": options.small_talk, **options.replies}
             text = replies.get(response.intent or "", options.not_found)
             no_answer = GroundedResponse(text, [], found=False, retrieval=response)
             return Draft(question, response, [], [], _with_metadata(no_answer))
-        cached = None if self.cache is None else self.cache.get(self._key(messages, response))
-        ready = None if cached is None else _with_metadata(replace(cached, retrieval=response, from_cache=True))
-        return Draft(question, response, hits, messages, ready)
+        draft = Draft(question, response, hits, messages_for(question))
+        if self.cache is None or not self._has_names():
+            return draft
+        draft = replace(draft, key=self._key(messages_for(normalised(question)), response))
+        if (written := self.cache.get(str(draft.key))) is None:
+            return draft
+        answer = replace(self._checked(draft, written), from_cache=True)
+        return replace(draft, ready=_with_metadata(answer))
 
     def _pack(
         self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
@@ -429,31 +446,42 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:
-            answer = self._response(draft, completion)
+            written = self._written(completion.text)
+            answer = self._checked(draft, written, problem=completion.problem)
             if self.judge is not None and not self._is_refusal(answer):
                 answer = self.judge.review(self._mask(draft.question), answer)
             completion.answer = _with_metadata(answer)
-            if self.cache is not None:
-                self.cache.put(self._key(draft.messages, draft.retrieval), completion.answer)
+            is_sound = answer.partial is None and answer.found and "error" not in (answer.verdict or {})
+            if self.cache is not None and draft.key is not None and is_sound:
+                written = replace(written, verdict=answer.verdict)
+                self.cache.put(draft.key, written, version=draft.retrieval.version)
         return cast(GroundedResponse, completion.answer)
 
-    def _response(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        reasoning, text = split_reasoning(completion.text, self.options.style)
-        passages = [self._passage(hit.node) for hit in draft.hits]
+    def _written(self, text: str) -> WrittenAnswer:
+        """Return the text of the model as it may be shown and kept."""
+        reasoning, _ = split_reasoning(text, self.options.style)
         # The text that a stream shows, whatever its pieces; the check removes the invalid citations from it.
         stream_filter = StreamFilter(self.options.style, self.guards)
-        clean = stream_filter.feed(completion.text) + stream_filter.rest()
-        report = check_citations(clean, passages, question=self._mask(draft.question))
+        clean = stream_filter.feed(text) + stream_filter.rest()
+        return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
+
+    def _checked(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
+        """Return the answer with the report on its citations."""
+        passages = [self._passage(hit.node) for hit in draft.hits]
+        report = check_citations(written.text, passages, question=self._mask(draft.question))
         shown = report.text
+        _, text = split_reasoning(written.original, self.options.style)
         return GroundedResponse(
             shown,
             draft.hits,
-            found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
-            partial=completion.problem or (None if shown else "The model returned an empty answer."),
+            found=bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text,
+            partial=problem or (None if shown else "The model returned an empty answer."),
             citations=report if passages else None,  # an answer from the conversation alone cites nothing
             retrieval=draft.retrieval,
-            original=None if completion.text == shown else self._mask(completion.text),
-            reasoning=None if reasoning is None else self._mask(reasoning),
+            original=None if written.original == shown else written.original,
+            reasoning=written.reasoning,
+            verdict=written.verdict,
+            metadata={} if written.verdict is None else {"verdict": written.verdict},
         )
 
     def _is_refusal(self, answer: GroundedResponse) -> bool:
@@ -469,8 +497,17 @@ class GroundedQueryEngine(BaseQueryEngine):
         return text if self.guards is None else self.guards.hide(text)
 
     def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse) -> str:
-        settings = f"{self.options} {self.guards} {self.judge and self.judge.settings}"
-        return cache_key(messages, model=self.answer_stream.identity, version=response.version, settings=settings)
+        values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
+        settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
+        return cache_key(messages, model=self.answer_stream.name, version=response.version, settings=settings)
+
+    def _has_names(self) -> bool:
+        """Return whether all models have a name; other processes may use other models without a name."""
+        models = [self._llm] if self.judge is None else [self._llm, self.judge.llm]
+        return all(is_named(model_name(model)) for model in models)
+
+
+_MODEL_SETTINGS = ("temperature", "max_tokens", "reasoning_effort", "api_base", "base_url")
 
 
 class _AnswerPacker(ContextWindowPacker):

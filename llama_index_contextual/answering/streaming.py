@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -27,13 +27,19 @@ from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.models import answer_identity, model_name
+from llama_index_contextual.models import model_name, provider_of
 from llama_index_contextual.storage.storable import storable_text
 
 STOPPED = "Reading stopped before the end of the answer."
 
 _RETRY = RetryPolicy(attempts=3)
 _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
+# Text at the beginning of a block that no later character of the block can turn into a link, a tag or code: citations
+# are part of it unless they look like a link.
+_PLAIN = re.compile(
+    r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
+    re.IGNORECASE,
+)
 # Indented text may belong to the list before the blank line.
 _BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
 
@@ -85,12 +91,19 @@ class AnswerStream:
 
     def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
         self.name = model_name(llm)
-        self.identity = answer_identity(llm)
         self.timeouts = timeouts or Timeouts()
         self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
+        provider = provider_of(self.name)
+        self._takes_schema = provider is not None and provider.takes_json_schema
 
-    async def acomplete(self, messages: Sequence[ChatMessage]) -> Completion:
+    async def acomplete(
+        self, messages: Sequence[ChatMessage], *, response_format: Mapping[str, Any] | None = None
+    ) -> Completion:
         """Return the answer when it is complete, or the part received before an error or the timeout.
+
+        Args:
+            messages: The prompt.
+            response_format: JSON schema of the answer in OpenAI's format, which is sent to models that accept one.
 
         Raises:
             ModelError: The answer did not begin.
@@ -98,7 +111,7 @@ class AnswerStream:
         completion, seconds = Completion(), f"{self.timeouts.whole:g}"
         try:
             async with asyncio.timeout(self.timeouts.whole):
-                async for _ in self.astream(messages, completion):
+                async for _ in self.astream(messages, completion, response_format=response_format):
                     pass
         except TimeoutError as error:
             if not completion.text:
@@ -107,7 +120,13 @@ class AnswerStream:
             completion.problem = f"The answer was not complete after {seconds} seconds."
         return completion
 
-    async def astream(self, messages: Sequence[ChatMessage], completion: Completion) -> AsyncGenerator[str, None]:
+    async def astream(
+        self,
+        messages: Sequence[ChatMessage],
+        completion: Completion,
+        *,
+        response_format: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[str, None]:
         """Yield the pieces of an answer and record them in `completion`; after the first piece no error is raised.
 
         If the reader stops or is cancelled, the answer is partial.
@@ -115,7 +134,7 @@ class AnswerStream:
         Raises:
             ModelError: The answer did not begin.
         """
-        pieces, piece = await self._begin(messages)
+        pieces, piece = await self._begin(messages, response_format if self._takes_schema else None)
         problem: str | None = None
         keys = KeyFilter()
         try:
@@ -184,12 +203,15 @@ class AnswerStream:
         for error in errors:
             raise error
 
-    async def _begin(self, messages: Sequence[ChatMessage]) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
+    async def _begin(
+        self, messages: Sequence[ChatMessage], response_format: Mapping[str, Any] | None
+    ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
         """Return the stream and its first piece with text or a finish reason."""
         model = await self._llm.running()
+        options = {} if response_format is None else {"response_format": response_format}
 
         async def first() -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
-            pieces = aiter(await model.astream_chat(list(messages)))
+            pieces = aiter(await model.astream_chat(list(messages), **options))
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
                 piece = await anext(pieces, None)
@@ -201,6 +223,8 @@ class AnswerStream:
         except TimeoutError:
             seconds = f"{self.timeouts.first_token:g}"
         except Exception as error:  # any LLM class may raise anything; there is no partial answer to keep
+            if options and getattr(error, "status_code", None) == 400 and "response_format" in str(error):
+                return await self._begin(messages, None)  # this model of the provider does not accept a schema
             raise ModelError(self._describe(error), setting="llm") from error
         message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or increase the timeout."
         raise ModelError(message, setting="llm")  # without the TimeoutError, whose context holds errors of the client
@@ -245,14 +269,15 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 
 
 class StreamFilter:
-    """Part of an answer that can be shown so far: no reasoning, no invalid citations, with guards only cleaned blocks.
+    """Part of an answer that can be shown so far: no reasoning, no invalid citations, with guards only cleaned text.
 
     A Markdown link may span two lines but not two paragraphs. Code may contain blank lines and is released at its end.
+    Plain text at the beginning of a block is released at once unless personal data is masked.
     The released text does not depend on how the answer is divided into pieces.
 
     Args:
         style: The style of the answer.
-        guards: Clean every block; None releases the text at once.
+        guards: Clean the text; None releases it at once.
         sources: Number of sources that can be cited; None leaves citations as they are.
     """
 
@@ -261,6 +286,7 @@ class StreamFilter:
         self._guards = guards
         self._citations = None if sources is None else CitationFilter(sources)
         self._open = ""
+        self._plain = 0
         self._searched = 0
         self._released = ""
 
@@ -283,10 +309,14 @@ class StreamFilter:
         text = ""
         while (blank := _BLANK.search(self._open, self._searched)) is not None:
             text += self._release(self._guards, blank)
+        if not self._guards.mask:
+            plain = _PLAIN.match(self._open, self._plain)
+            text += plain[0] if plain else ""
+            self._plain += len(plain[0]) if plain else 0
         return text
 
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
-        """Return the block before a blank line, and that line; empty if the block continues after it.
+        """Return the rest of the block before a blank line, and that line; empty if the block continues after it.
 
         A block that starts without white space after a closed block means the same as it does alone.
         """
@@ -294,9 +324,10 @@ class StreamFilter:
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
             self._searched = blank.end()
             return ""
-        self._open, self._searched = self._open[blank.end() :], 0
+        rest = block[self._plain :]
+        self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0
         self._released += block
-        return block
+        return rest
 
     def rest(self) -> str:
         """Return the buffered text: the last block, or reasoning without an answer."""
@@ -304,5 +335,5 @@ class StreamFilter:
         if self._reasoning is not None:
             _, text = split_reasoning(self._reasoning, "chain_of_thought")
         if self._guards is not None:
-            text = self._guards.clean(text, behind=self._released)
+            text = self._guards.clean(text, behind=self._released)[self._plain :]
         return text if self._citations is None else self._citations.feed(text) + self._citations.rest()

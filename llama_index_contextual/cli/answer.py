@@ -20,6 +20,7 @@ from llama_index_contextual.cli.options import (
     AnswerLLM,
     BetweenTokens,
     ByIntent,
+    Cached,
     CallTimeout,
     Confidence,
     Day,
@@ -33,6 +34,7 @@ from llama_index_contextual.cli.options import (
     Root,
     SearchMode,
     Style,
+    SystemPrompt,
     open_project,
     open_to_answer,
     proposed,
@@ -117,12 +119,14 @@ def ask(
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
     llm: AnswerLLM = None,
     style: Style = None,
+    system_prompt: SystemPrompt = None,
     mode: SearchMode = None,
     conditions: Filters = None,
     files: Files = None,
     min_confidence: Confidence = None,
     guard: Guard = None,
     judge: Judged = None,
+    cache: Cached = None,
     intents: ByIntent = None,
     llm_intents: LLMIntents = False,
     reference_date: Day = None,
@@ -142,6 +146,7 @@ def ask(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
+            answer_cache=cache,
             intents="llm" if llm_intents else intents,
             reference_date=reference_date,
             first_token_timeout=first_token_timeout,
@@ -150,7 +155,9 @@ def ask(
         )
         filters = parse_filters(project, conditions, files)
         try:
-            engine = project.as_query_engine(mode=mode, filters=filters, streaming=not as_json)
+            engine = project.as_query_engine(
+                mode=mode, filters=filters, system_prompt=system_prompt, streaming=not as_json
+            )
         except ModelError as error:
             _show_passages(project, question, mode, filters, error, as_json=as_json)
             return
@@ -167,12 +174,14 @@ def chat(
     name: Name,
     llm: AnswerLLM = None,
     style: Style = None,
+    system_prompt: SystemPrompt = None,
     mode: SearchMode = None,
     conditions: Filters = None,
     files: Files = None,
     min_confidence: Confidence = None,
     guard: Guard = None,
     judge: Judged = None,
+    cache: Cached = None,
     intents: ByIntent = None,
     llm_intents: LLMIntents = False,
     reference_date: Day = None,
@@ -186,7 +195,7 @@ def chat(
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Answer questions from standard input, one per line, as a conversation; /reset clears it, /quit ends it."""
+    """Answer questions from standard input, one per line, as a conversation; /help lists the commands."""
     with errors_in_one_line():
         from llama_index_contextual.storage.files import require_folder
 
@@ -198,6 +207,7 @@ def chat(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
+            answer_cache=cache,
             intents="llm" if llm_intents else intents,
             reference_date=reference_date,
             first_token_timeout=first_token_timeout,
@@ -207,7 +217,7 @@ def chat(
         filters = parse_filters(project, conditions, files)
         try:
             engine: GroundedChatEngine | None = project.as_chat_engine(
-                mode=follow_ups, search_mode=mode, filters=filters
+                mode=follow_ups, search_mode=mode, filters=filters, system_prompt=system_prompt
             )
         except ModelError as error:
             engine = None
@@ -219,12 +229,15 @@ def chat(
             if history.exists():
                 engine.load(history)
         if sys.stdin.isatty():
-            say("[dim]One question per line; /reset clears the conversation, /quit ends it.[/]", to=err)
+            say(f"[dim]One question per line. {_COMMANDS}[/]", to=err)
         turns = []
         try:
             for line in _lines():
                 if line == "/reset":
                     _forget(engine, as_json=as_json)
+                elif re.fullmatch(r"/\w+", line):
+                    unknown = "" if line in ("/help", "/h") else f"There is no command {safe(line)}. "
+                    say(f"[dim]{unknown}{_COMMANDS}[/]", to=err)
                 else:
                     turns.append(_turn(project, engine, line, mode, filters, as_json=as_json))
                 if engine is not None and history is not None:
@@ -236,15 +249,19 @@ def chat(
             say_json(turns)
 
 
+_COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends it; /help shows this line."
+_LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
+
+
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not blank."""
+    """Yield the lines of standard input that are not blank, up to one that ends the chat."""
     while True:
         if sys.stdin.isatty():
             err.print("[bold cyan]?[/] ", end="")
         line = sys.stdin.readline()
         if not line:
             _end_line()
-        if not line or line.strip() == "/quit":
+        if not line or line.strip().lower() in _LAST_LINES:
             return
         if line.strip():
             yield line.strip()
@@ -368,5 +385,7 @@ def _show_findings(answer: GroundedResponse) -> None:
     if report and report.unsupported:
         figures = ", ".join(figure.text for figure in report.unsupported)
         say(f"[yellow]Not in any cited passage:[/] {safe(figures)}", to=err)
+    if answer.from_cache:
+        say("[dim]From the cache: no tokens sent for this answer.[/]", to=err)
     for number, source in answer.shown_sources:
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")

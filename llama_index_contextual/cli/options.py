@@ -73,7 +73,16 @@ Style = Annotated[
     typer.Option(
         metavar="STYLE",
         rich_help_panel=ANSWER,
-        help="Style of the answer: instruction, persona, chain_of_thought, or your own rules.",
+        help="Style of the answer: instruction, persona, chain_of_thought, or a description of your own, which is"
+        " added to the rules.",
+    ),
+]
+SystemPrompt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        rich_help_panel=ANSWER,
+        help="Replaces the rules for answers (only from the sources, with citations) and the style.",
     ),
 ]
 Confidence = Annotated[
@@ -81,8 +90,8 @@ Confidence = Annotated[
     typer.Option(
         metavar="NUMBER",
         rich_help_panel=ANSWER,
-        help="Confidence of the search, 0 to 1, below which the LLM is told that the answer is probably not in the"
-        " documents.",
+        help="Confidence of the search, 0 to 1, below which it is repeated more widely, and the LLM is told that the"
+        " passages have little in common with the question.",
     ),
 ]
 Guard = Annotated[
@@ -90,7 +99,7 @@ Guard = Annotated[
     typer.Option(
         "--guard/--no-guard",
         rich_help_panel=ANSWER,
-        help="Remove HTML and unsafe links, and mask personal data.",
+        help="Also mask personal data; or leave harmful HTML and links, which are removed by default.",
     ),
 ]
 Judged = Annotated[
@@ -99,6 +108,14 @@ Judged = Annotated[
         "--judge/--no-judge",
         rich_help_panel=ANSWER,
         help="Let the LLM check each answer; it is withheld if the passages do not support it.",
+    ),
+]
+Cached = Annotated[
+    bool | None,
+    typer.Option(
+        "--cache/--no-cache",
+        rich_help_panel=ANSWER,
+        help="Keep answers in the project, and show them again for the same question and passages; on by default.",
     ),
 ]
 ByIntent = Annotated[
@@ -198,6 +215,8 @@ def open_to_answer(root: Path, name: str, **options: Any) -> Project:
         missing_for(options["answer_llm"], setting="answer_llm")  # raises an error for what is not the name of a model
     if options.get("intents") is True and project.config.intents:  # the project's own intents, or its LLM
         options["intents"] = None
+    if project.config.answer_cache is None and options.get("answer_cache") is None:
+        options["answer_cache"] = True
     project.config = project.config.changed(**{field: value for field, value in options.items() if value is not None})
     return project
 

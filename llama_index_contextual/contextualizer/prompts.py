@@ -40,9 +40,21 @@ Here is the chunk we want to situate within the whole document
 Please give a short succinct context to situate this chunk within the overall document for the purposes of improving \
 search retrieval of the chunk. Answer only with the succinct context and nothing else."""
 
-GROUP_INSTRUCTION = """
-Do this for each of the chunks on its own, as many as are named by their ids. Answer with JSON only: \
-{"contexts": [{"id": 1, "context": "…"}, …]}"""
+_JSON_ONLY = 'Answer with JSON only: {"contexts": [{"id": 1, "context": "…"}, {"id": 2, "context": "…"}]}'
+_GROUP_PROMPT = f"""\
+<document>
+{{header}}
+
+{{segment}}
+</document>
+Here are the ids of the chunks we want to situate within the whole document; each stands in it between its [#id] and \
+[/#id]
+<chunks>
+{{chunk}}
+</chunks>
+Please give for each of these chunks a short succinct context to situate it within the overall document for the \
+purposes of improving search retrieval of the chunk. {_JSON_ONLY}"""
+"""The default prompt for several chunks, which are named by their ids."""
 
 # ---- The text of a prompt --------------------------------------------------------------------------------------------
 
@@ -97,15 +109,28 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
     return prompt.suffix(values)
 
 
+def group_prompt(prompt: ContextPrompt) -> ContextPrompt:
+    """Return the template for several chunks: the default has one of its own, and others end with a rule."""
+    if prompt.text == DEFAULT_PROMPT:
+        return ContextPrompt(_GROUP_PROMPT)
+    rule = "Several chunks are named by their ids; each stands in the document between its [#id] and [/#id]."
+    return ContextPrompt(f"{prompt.text.rstrip()}\n{rule} Do this for each of them. {_JSON_ONLY}", prompt.variables)
+
+
 def group_suffix(prompt: ContextPrompt, segment: Segment, ids: Sequence[int]) -> str:
-    """Return the end of the prompt for several chunks, which refers to them by number instead of repeating them."""
+    """Return the end of the prompt for several chunks, which refers to them by number instead of repeating them.
+
+    Args:
+        prompt: The template from `group_prompt`.
+        segment: The segment.
+        ids: Numbers of the chunks in the segment, from 1.
+    """
     sections = ((number, keys.label_of(segment.chunks[number - 1].metadata, keys.SECTION)) for number in ids)
     lines = []
     for section, numbered in groupby(sections, key=lambda pair: pair[1]):
         names = " ".join(f"[#{number}]" for number, _ in numbered)
         lines.append(f"{names} Section: {neutralise(section, _tags(prompt.text))}" if section else names)
-    named = "\n".join(["The chunks with these ids; each stands in the document between its [#id] and [/#id]:", *lines])
-    return prompt.suffix({"chunk": named, "neighbours": ""}) + GROUP_INSTRUCTION
+    return prompt.suffix({"chunk": "\n".join(lines), "neighbours": ""})
 
 
 def mark(text: str, segment: Segment) -> str:
@@ -528,6 +553,7 @@ def group_requests(
         size: Maximum number of chunks per call.
     """
     numbers = {chunk.node_id: number for number, chunk in enumerate(segment.chunks, start=1)}
+    prompt = group_prompt(prompt)
     shared = Prefix(prefix(prompt, segment, marked=True))
 
     def requests() -> Iterator[ContextRequest]:

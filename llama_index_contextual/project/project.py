@@ -92,6 +92,7 @@ from llama_index_contextual.retrievers.conversational import BlendWeights
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever, SearchableVersion
 from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.retrievers.response import RetrievalResponse
+from llama_index_contextual.storage.answers import ANSWERS_FILE
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory
 from llama_index_contextual.storage.engine import check_backend
@@ -528,6 +529,7 @@ class Project:
             if before is not None:
                 stack.callback(before.close)
             report = remove_documents(unwanted, project_dir=self.directory, config=self.config, before=before)
+        self.answer_cache.clear()
         if forget:
             self.forget()
         return report
@@ -816,7 +818,8 @@ class Project:
     ) -> BaseQueryEngine:
         """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
 
-        Options that are None have the value of the project's setting of the same name; `cache` is off by default.
+        Options that are None have the value of the project's setting of the same name; `cache` has that of
+        `answer_cache`.
 
         The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, except
         `response_mode="compact"`, the result is a `RetrieverQueryEngine` over the same search, which does not check
@@ -832,23 +835,26 @@ class Project:
             intents: True adapts the search to the intent of the question, as defined by `PLANS` in `answering.intent`:
                 the number of passages, the indexes, a search for each side of a comparison, no search for chitchat.
                 "llm" also asks the model if the wording does not decide; a dict of plans replaces individual plans.
-            style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
+            style: "instruction", "persona" (few words), "chain_of_thought", or a description of your own, which is
+                added to the rules: answer from the sources only, and cite them.
             answer_tokens: Maximum number of passage tokens that the model reads.
             max_passages: Maximum number of passages that the model reads; without it, as many as fit.
             context: Whether the model sees the generated contexts, marked as background.
-            min_confidence: Searches with a lower confidence are repeated more widely, and the prompt says that the
-                answer is probably not in the documents; None applies the level "low".
+            min_confidence: Searches with a lower confidence are repeated more widely, and the prompt says how little
+                the passages have in common with the question; None applies the level "low".
             not_found: Answer if nothing was found, or if the passages do not answer the question.
             small_talk: Reply to chitchat, if `intents` is set.
-            system_prompt: Text before the rules of the style, such as a role; the rules still apply.
+            system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it stands for
+                `not_found`. Citations are checked nevertheless.
             text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str};
                 citations are required and checked as before.
             weights: Weights of the conversation in the search for a follow-up question.
             reference_date: Current date, or a function that returns it, to resolve time words such as "last quarter".
             adjacent: "merge" joins neighbouring hits, "bridge" also reads a chunk between two hits, and "expand"
                 also neighbouring chunks on the same topic, which are embedded to find out.
-            guards: Checks and filters for every answer; True uses the default guards.
-            cache: Cache of answers; True uses `answer_cache`.
+            guards: True removes harmful HTML and links from every answer and masks personal data, False shows it as
+                it is; None only removes harmful HTML and links, if the extra `answering` is installed.
+            cache: Cache of answers; True uses `answer_cache`, which keeps them in the project's directory.
             judge: Judge of every answer before it is shown; True uses `llm`.
             timeouts: Timeouts of calls to the model; None uses the settings `first_token_timeout`,
                 `between_tokens_timeout` and `call_timeout`.
@@ -890,7 +896,8 @@ class Project:
                 intents=intents,
                 adjacent=adjacent,
                 guards=guards,
-                cache=self.answer_cache if cache is True else cache,
+                cache=cache,
+                project_cache=self.answer_cache,
                 judge=judge,
                 timeouts=timeouts,
                 node_postprocessors=node_postprocessors,
@@ -976,7 +983,7 @@ class Project:
             min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
-            system_prompt: Text before the rules of the style.
+            system_prompt: The whole system prompt, instead of the rules and the style.
             text_qa_template: Template of the message with passages and question.
             weights: Weights of the conversation in a search; None uses the default weights with `turns`.
             reference_date: Current date, or a function that returns it.
@@ -1012,7 +1019,8 @@ class Project:
                 intents=intents,
                 adjacent=adjacent,
                 guards=guards,
-                cache=self.answer_cache if cache is True else cache,
+                cache=cache,
+                project_cache=self.answer_cache,
                 judge=judge,
                 timeouts=timeouts,
                 node_postprocessors=node_postprocessors,
@@ -1030,8 +1038,8 @@ class Project:
 
     @cached_property
     def answer_cache(self) -> AnswerCache:
-        """The cache that the project's engines with `cache=True` share."""
-        return AnswerCache()
+        """The cache of the project's engines with `cache=True`, on disk; `remove` and `forget` clear it."""
+        return AnswerCache(self.directory / ANSWERS_FILE, current=lambda: current_name(self.directory))
 
     @suggests_keywords
     def as_tool(
@@ -1228,6 +1236,8 @@ class Project:
                         "`llama-index-contextual delete {project}` removes its ledger too",
                     ),
                 )
+            if not dry_run:
+                self.answer_cache.clear()
             with contextlib.closing(live):
                 if dry_run or not any(part.gone for part in live.parts):
                     return forget(self.directory, live, dry_run=dry_run)
@@ -1435,13 +1445,13 @@ class Project:
             min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
-            system_prompt: Text before the rules of the style.
+            system_prompt: The whole system prompt, instead of the rules and the style.
             text_qa_template: Template of the message with passages and question.
             weights: Weights of the conversation in a search.
             reference_date: Current date, or a function that returns it.
             adjacent: Treatment of neighbouring hits.
             guards: Checks and filters for every answer.
-            cache: Cache of answers; True uses a new one for each setting.
+            cache: Cache of answers; True uses `answer_cache`, which keeps only those from the live version.
             judge: Judge of every answer.
             timeouts: Timeouts of calls to the model.
             node_postprocessors: Applied to the hits first.
@@ -1480,6 +1490,7 @@ class Project:
                 adjacent=adjacent,
                 guards=guards,
                 cache=cache,
+                project_cache=self.answer_cache,
                 judge=judge,
                 timeouts=timeouts,
                 node_postprocessors=node_postprocessors,

@@ -156,8 +156,7 @@ def _judgement(verdict: dict[str, Any], *, is_withheld: bool) -> Finding:
     if not is_withheld:
         return Finding(kind="good", text=f"The judge found the answer supported by the passages ({sure}).")
     reasons = [
-        *(["not every statement is supported"] if not verdict["grounded"] else []),
-        *(["a statement is in no passage"] if verdict["hallucinated"] else []),
+        *(f"no cited passage supports “{' '.join(statement.split())}”" for statement in verdict["unsupported"]),
         *(["it does not answer the question"] if not verdict["relevant"] else []),
     ]
     reason = "; ".join(reasons) or "the judge is not sure enough"

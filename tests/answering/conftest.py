@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from llama_index.llms.openai import OpenAI
 
+from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -23,6 +24,12 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
     project.ingest([folder])
     return project
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> AnswerCache:
+    """A cache of answers of its own."""
+    return AnswerCache(tmp_path / "answers.sqlite")
 
 
 @pytest.fixture

@@ -80,6 +80,7 @@ def defaults(function: Any) -> dict[str, Any]:
 )
 def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, different: set[str]) -> None:
     options, used = defaults(EngineOptions), defaults(getattr(Project, name))
+    del options["project_cache"]
     assert {key for key, value in options.items() if used.get(key, ...) != value} == different
 
 
@@ -207,6 +208,12 @@ def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
     assert [answer.from_cache for answer in calls] == [False, True]  # type: ignore[union-attr]
     assert chat.engine.cache is reports.answer_cache
     assert len(reports.answer_cache) == len(llm.history) == 1
+    assert grounded(reports).cache is None
+    configured = reports.config.changed(answer_cache=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reports, "config", configured)
+        assert grounded(reports).cache is reports.answer_cache
+        assert grounded(reports, cache=False).cache is None
     reports.answer_cache.clear()
 
 

@@ -14,6 +14,7 @@ from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine, end_of
+from llama_index_contextual.answering.prompts import LOW_CONFIDENCE, SMALL_TALK
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
@@ -50,9 +51,65 @@ def test_a_follow_up_is_searched_and_answered_with_the_previous_exchange(reports
         "What does error TS-999 mean?",
         str(first),
     ]
-    assert str(first) in llm.history[1]
+    assert str(first).replace(" [Source 1]", "") in llm.history[1]
     assert llm.history[1].endswith("Question: And why is that?")
     assert contents(engine) == ["What does error TS-999 mean?", str(first), "And why is that?", str(second)]
+
+
+def test_a_prompt_contains_no_citation_of_an_earlier_turn(reports: Project) -> None:
+    engine, llm = chat(
+        reports, "Dry [Source 1].", "And why, standing alone?", "Because [Sources 1 and 2].", mode="condense"
+    )
+    engine.chat("What does error TS-999 mean?")
+    engine.chat("And why?")
+    _, condensing, answering = llm.history
+    assert condensing.endswith("user: What does error TS-999 mean?\nassistant: Dry.\n\nLast question: And why?")
+    assert "\nDry.\nSources:" in answering
+    engine.chat("What did you just say?")
+    assert llm.history[-1].endswith("And why?\nBecause.\nWhat did you just say?")
+    assert contents(engine)[1] == "Dry [Source 1].", "the history itself is not changed"
+
+
+ABOUT_THE_CONVERSATION = [
+    *("What did you just say?", "what have you said so far", "What was my first question?", "Repeat your last answer."),
+    *(
+        "Can you summarize our conversation?",
+        "Was hast du gerade gesagt?",
+        "What do you mean by that?",
+        "Say that again",
+    ),
+]
+
+
+@pytest.mark.parametrize("question", ABOUT_THE_CONVERSATION)
+@pytest.mark.parametrize("mode", ["blend", "condense", "simple"])
+def test_a_question_about_the_conversation_is_answered_from_it_alone(
+    reports: Project, mode: Any, question: str
+) -> None:
+    engine, llm = chat(reports, "The pump runs dry [Source 1].", "I said that it runs dry.", mode=mode)
+    engine.chat("What does error TS-999 mean?")
+    answer = engine.chat(question)
+    assert (str(answer), answer.source_nodes) == ("I said that it runs dry.", [])
+    assert len(llm.history) == 2
+    assert llm.history[1].startswith("The last message asks about this conversation.")
+    assert "Sources:" not in llm.history[1]
+    assert "The pump runs dry." in llm.history[1]
+
+
+@pytest.mark.parametrize("question", ["What did you say in article 5 of the lease?", "Repeat the steps for TS-999."])
+def test_a_question_about_a_subject_is_searched_in_a_conversation(reports: Project, question: str) -> None:
+    engine, llm = chat(reports)
+    engine.chat("What does error TS-999 mean?")
+    assert engine.chat(question).source_nodes
+    assert "Sources:" in llm.history[1]
+
+
+@pytest.mark.parametrize("message", ["thanks!", "Hello", "ok, thank you very much"])
+def test_chitchat_costs_no_call(reports: Project, message: str) -> None:
+    engine, llm = chat(reports)
+    answers = [str(engine.chat(message)), "".join(engine.stream_chat(message).response_gen)]
+    assert (answers, llm.history) == ([SMALL_TALK] * 2, [])
+    assert engine.chat("thanks! What does error TS-999 mean?").source_nodes
 
 
 def test_the_number_of_passages_in_the_prompt_can_be_limited(reports: Project) -> None:
@@ -156,14 +213,14 @@ def test_min_confidence_applies_to_follow_ups(reports: Project) -> None:
     engine.chat("Hello there.", chat_history=[])
     llm.history.clear()
     engine.chat("What is the colour of it?")
-    assert "The answer is probably not in these documents" in llm.history[0]
+    assert LOW_CONFIDENCE in llm.history[0]
     assert engine.chat("What does error TS-999 mean?").grounded.found  # type: ignore[union-attr]
     follow_up = engine.chat("And why?").grounded
     assert follow_up is not None
     assert follow_up.found
     assert follow_up.retrieval is not None
     assert (follow_up.retrieval.confidence or 0.0) >= 0.4
-    assert "probably not in these documents" not in llm.history[-1]
+    assert LOW_CONFIDENCE not in llm.history[-1]
 
 
 def test_condense_falls_back_to_blend_if_the_model_fails(reports: Project) -> None:

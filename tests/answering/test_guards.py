@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from llama_index_contextual.answering.guards import Guards, is_safe, mask_personal_data, sanitise
+from llama_index_contextual.answering.guards import Guards, PersonalData, is_safe, mask_personal_data, sanitise
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.streaming import StreamFilter
 from llama_index_contextual.errors import ConfigurationError
@@ -42,6 +44,18 @@ MARKDOWN = """\
 
 def test_harmless_markdown_is_unchanged() -> None:
     assert sanitise(MARKDOWN) == MARKDOWN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<i>x</i> Use `<b>` for bold.",
+        "**x** <b>so</b> `<b>`",
+        "<b>Use `<ul>` and `</ul>` here</b>, not\n\n~~~\n<p>\n~~~",
+    ],
+)
+def test_a_tag_in_code_behind_formatting_is_neither_closed_nor_removed(text: str) -> None:
+    assert sanitise(text) == text
 
 
 @pytest.mark.parametrize(
@@ -179,9 +193,9 @@ def assert_renders_harmless(clean: str) -> None:
 # ---- streaming -------------------------------------------------------------------------------------------------------
 
 
-def streamed(text: str, size: int = 1) -> list[str]:
+def streamed(text: str, size: int = 1, *, mask: Sequence[PersonalData] = ()) -> list[str]:
     """Return the pieces that a reader gets of a streamed answer."""
-    stream_filter = StreamFilter("instruction", Guards(mask=()))
+    stream_filter = StreamFilter("instruction", Guards(mask=mask))
     parts = [stream_filter.feed(text[at : at + size]) for at in range(0, len(text), size)]
     return [part for part in (*parts, stream_filter.rest()) if part]
 
@@ -208,11 +222,19 @@ def test_any_streamed_text_contains_nothing_active(text: str) -> None:
     assert_renders_harmless("".join(streamed(text)))
 
 
-def test_blocks_are_released_when_they_are_complete() -> None:
+def test_blocks_are_masked_and_released_when_they_are_complete() -> None:
     text = "One.\n\n```sh\nstop\n\nstart\n```\n\n- a\n\n  b\n\nLast [1]."
     blocks = ["One.\n\n", "```sh\nstop\n\nstart\n```\n\n", "- a\n\n  b\n\n", "Last [1]."]
-    assert streamed(text) == blocks
+    assert streamed(text, mask=["ssn"]) == blocks
     assert "".join(streamed(text, size=7)) == "".join(streamed(text, size=10**6)) == text
+
+
+def test_plain_text_and_citations_are_released_before_their_paragraph_ends() -> None:
+    stream_filter = StreamFilter("instruction", Guards(mask=()))
+    pieces = ["It runs dry [Source 1]. See ", "[the ", "manual](https://a.org) and\n\n[Source 2](javascript:a)"]
+    shown = ["It runs dry [Source 1]. See ", "", "[the manual](https://a.org) and\n\n"]
+    assert [stream_filter.feed(piece) for piece in pieces] == shown
+    assert stream_filter.rest() == "Source 2"
 
 
 def test_safe_link_targets() -> None:
@@ -292,7 +314,8 @@ def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.
 def engine(answer: str, **options: object) -> GroundedQueryEngine:
     nodes = hits(a=1.0)
     nodes[0].node.set_content("Call Ann at ann@example.org about the dry pump.")  # type: ignore[attr-defined]
-    return GroundedQueryEngine(FixedRetriever(nodes), ScriptedLLM(default=answer), guards=Guards(), **options)  # type: ignore[arg-type]
+    chosen: Any = {"guards": True, **options}
+    return GroundedQueryEngine(FixedRetriever(nodes), ScriptedLLM(default=answer), **chosen)
 
 
 def test_a_guarded_answer_is_clean_and_its_quotations_are_still_found() -> None:
@@ -305,3 +328,29 @@ def test_a_guarded_answer_is_clean_and_its_quotations_are_still_found() -> None:
 def test_a_guarded_stream_is_released_by_paragraphs_and_clean() -> None:
     stream = engine("Ask ann@example.org\n\nnow [x](\njavascript:y)", streaming=True).query("Whom?")
     assert list(stream.response_gen) == ["Ask •••@•••••••.•••", "\n\nnow x"]  # type: ignore[union-attr]
+
+
+ATTACK = "Dry <script>alert(1)</script>[so](javascript:a). Ask ann@example.org."
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [
+        (None, "Dry so. Ask ann@example.org."),
+        (True, "Dry so. Ask •••@•••••••.•••."),
+        (False, ATTACK),
+    ],
+    ids=["default", "on", "off"],
+)
+def test_html_is_removed_by_default_and_masking_is_a_choice(option: bool | None, shown: str, streaming: bool) -> None:
+    response: Any = engine(ATTACK, guards=option, streaming=streaming).query("Whom?")
+    if streaming:
+        assert "".join(response.response_gen) == shown
+        response = response.get_response()
+    assert str(response) == shown
+
+
+def test_without_the_extra_an_answer_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nh3", None)
+    assert str(engine(ATTACK, guards=None).query("Whom?")) == ATTACK

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.answering.intent import (
     INTENTS,
@@ -23,6 +26,8 @@ from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.conversational import ConversationQuery
+from llama_index_contextual.retrievers.response import RetrievalResponse
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
 
@@ -209,6 +214,70 @@ def test_the_model_decides_if_patterns_and_words_do_not(answer: Any, top_k: int)
     assert len(llm.history) == 1
 
 
+@pytest.mark.parametrize("question", ["What is the capital of France?", "Who paid?", "Pollution in water"])
+def test_a_guess_from_words_that_say_little_is_left_to_the_model(question: str) -> None:
+    llm, created = ScriptedLLM(default="temporal"), Made(a=1.0)
+    assert IntentRetriever(created, llm=llm).respond(QueryBundle(question)).intent == "temporal"
+    assert IntentRetriever(created).respond(QueryBundle(question)).intent == "factual"
+    assert (
+        IntentRetriever(created, llm=llm).respond(QueryBundle("What is the best and safer option?")).intent == "opinion"
+    )
+    assert len(llm.history) == 1
+
+
+class Near(Made):
+    """Factory of retrievers whose search has a level of confidence."""
+
+    def __init__(self, level: Any) -> None:
+        super().__init__(a=1.0)
+        self.retriever = _WithLevel(hits(a=1.0), level)
+
+
+class _WithLevel(FixedRetriever):
+    def __init__(self, nodes: Any, level: Any) -> None:
+        super().__init__(nodes)
+        self.level = level
+
+    def respond(self, query: QueryBundle) -> RetrievalResponse:
+        response = RetrievalResponse.of_nodes(query.query_str, self.retrieve(query))
+        return replace(response, confidence=0.5, confidence_level=self.level)
+
+    async def arespond(self, query: QueryBundle) -> RetrievalResponse:
+        return self.respond(query)
+
+
+@pytest.mark.parametrize(
+    ("level", "intent", "number"),
+    [("low", "out_of_scope", 0), ("none", "out_of_scope", 0), ("medium", "factual", 1), ("high", "factual", 1)],
+)
+async def test_what_the_model_calls_out_of_scope_is_searched_and_kept_if_the_documents_are_near(
+    level: str, intent: str, number: int
+) -> None:
+    retriever = IntentRetriever(Near(level), llm=ScriptedLLM(default="out_of_scope"))
+    question = QueryBundle("What is the capital of France?")
+    for response in (retriever.respond(question), await retriever.arespond(question)):
+        assert (response.intent, len(response)) == (intent, number)
+
+
+@pytest.mark.parametrize(("level", "intent"), [("low", "out_of_scope"), ("medium", "factual")])
+def test_without_a_model_the_evidence_of_the_search_decides_but_refuses_nothing(level: str, intent: str) -> None:
+    response = IntentRetriever(Near(level)).respond(QueryBundle("What is the capital of France?"))
+    assert (response.intent, len(response)) == (intent, 1)
+
+
+def test_the_model_reads_what_each_intent_means_and_the_last_exchange() -> None:
+    llm = ScriptedLLM(default="temporal")
+    history = [
+        *(ChatMessage("Who paid first?"), ChatMessage("Ann.", role="assistant")),
+        *(ChatMessage("Who paid last?"), ChatMessage("Bob [Source 3].", role="assistant")),
+    ]
+    IntentRetriever(Made(a=1.0), llm=llm).respond(ConversationQuery("And how much?", history=history))
+    (prompt,) = llm.history
+    assert all(f"{intent} (" in prompt for intent in INTENTS)
+    assert prompt.endswith("user: Who paid last?\nassistant: Bob.\n\nQuestion: And how much?")
+    assert "Who paid first?" not in prompt
+
+
 def test_it_serves_a_project(reports: Project) -> None:
     retriever = IntentRetriever(lambda plan: reports.as_retriever(mode=plan.mode, similarity_top_k=plan.top_k))
     assert retriever.retrieve("What does error TS-999 mean?")[0].node.metadata["file_name"] == "manual.txt"
@@ -377,7 +446,7 @@ def test_a_request_for_clarification_is_answered_from_the_conversation(reports: 
         [],
     )
     assert "Sources:" not in llm.history[-1]
-    assert "Dry [Source 1]." in llm.history[-1]
+    assert "\nDry.\n" in llm.history[-1]
     assert [message.content for message in chat.chat_history][-1] == "It has no water left."
 
 

@@ -25,8 +25,8 @@ from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
-GOOD = {"grounded": True, "hallucinated": False, "relevant": True, "confidence": 0.9, "cited_sources": [1]}
-BAD = {**GOOD, "grounded": False, "hallucinated": True}
+GOOD = {"unsupported": [], "relevant": True, "confidence": 0.9}
+BAD = {**GOOD, "unsupported": ["It flies."]}
 
 
 def judged(reply: Any, *, streaming: bool = False, **options: Any) -> tuple[Any, ScriptedLLM]:
@@ -51,6 +51,38 @@ def test_a_passing_answer_is_shown_with_its_verdict() -> None:
     assert "[Source 1]" in llm.history[0].partition("Question: Is it so?")[0]
 
 
+def test_the_judge_reads_the_cited_passages_only_or_all_if_none_is_cited() -> None:
+    for answer, read in (("So it is [Source 2].", [2]), ("So it is.", [1, 2, 3])):
+        llm = ScriptedLLM(default=json.dumps(GOOD))
+        retriever = FixedRetriever(hits(a=1.0, b=0.9, c=0.8))
+        GroundedQueryEngine(retriever, ScriptedLLM(default=answer), judge=Judge(llm)).query("Is it so?")
+        passages = llm.history[0].partition("Question:")[0]
+        assert [number for number in (1, 2, 3) if f"[Source {number}]" in passages] == read
+
+
+def test_the_judge_is_asked_for_the_evidence_before_the_verdict(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("The pump runs dry.", json.dumps(GOOD))
+    assert str(reports.as_query_engine(llm=openai, judge=True).query(QUESTION)) == "The pump runs dry."
+    answering, judging = (call.body for call in provider.calls())
+    assert "response_format" not in answering
+    schema = judging["response_format"]["json_schema"]["schema"]
+    assert list(schema["properties"]) == schema["required"] == ["unsupported", "relevant", "confidence"]
+    assert judging["messages"][-1]["content"].endswith(json.dumps(schema)), (
+        "models without schemas read it in the prompt"
+    )
+
+
+def test_a_model_that_refuses_a_schema_is_asked_without_it(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("The pump runs dry.", json.dumps(GOOD))
+    provider.fault("schema_refused", match=lambda request: "response_format" in request.fields)
+    response: Any = reports.as_query_engine(llm=openai, judge=True).query(QUESTION)
+    assert (str(response), response.verdict) == ("The pump runs dry.", GOOD)
+
+
 def test_placeholders_in_passages_and_answers_are_not_filled_in() -> None:
     llm, nodes = ScriptedLLM(default=json.dumps(GOOD)), hits(a=1.0)
     nodes[0].node.set_content("Dear {question}, we say {answer}.")  # type: ignore[attr-defined]
@@ -60,8 +92,8 @@ def test_placeholders_in_passages_and_answers_are_not_filled_in() -> None:
     assert "Question: What of {passages}?\n\n<answer>\nIt says {question} [Source 1].\n</answer>" in llm.history[0]
 
 
-@pytest.mark.parametrize("fault", [{"grounded": False}, {"hallucinated": True}, {"relevant": False}], ids=str)
-def test_a_failing_answer_is_replaced_and_kept_as_original(fault: dict[str, bool]) -> None:
+@pytest.mark.parametrize("fault", [{"unsupported": ["So it is."]}, {"relevant": False}], ids=str)
+def test_a_failing_answer_is_replaced_and_kept_as_original(fault: dict[str, Any]) -> None:
     response, _ = judged({**GOOD, **fault})
     assert (str(response), response.found) == (FALLBACK, False)
     assert response.original == response.metadata["original"] == "So it is [Source 1]."
@@ -69,8 +101,8 @@ def test_a_failing_answer_is_replaced_and_kept_as_original(fault: dict[str, bool
 
 
 @pytest.mark.parametrize("confidence", [0.0, 0.3, 0.4, 1.0])
-@pytest.mark.parametrize("fault", [{"grounded": False}, {"hallucinated": True}, {"relevant": False}], ids=str)
-def test_a_failing_answer_is_blocked_whatever_the_confidence(fault: dict[str, bool], confidence: float) -> None:
+@pytest.mark.parametrize("fault", [{"unsupported": ["So it is."]}, {"relevant": False}], ids=str)
+def test_a_failing_answer_is_blocked_whatever_the_confidence(fault: dict[str, Any], confidence: float) -> None:
     for least in (0.0, 0.4, 1.0):
         response, _ = judged({**GOOD, **fault, "confidence": confidence}, min_confidence=least)
         assert str(response) == FALLBACK
@@ -81,7 +113,7 @@ def test_an_unsure_judge_blocks_the_answer() -> None:
     assert str(judged({**GOOD, "confidence": 0.3}, min_confidence=0.3)[0]) == "So it is [Source 1]."
 
 
-UNREADABLE = ("I think so.", "{}", '{"grounded": "maybe"}', "[1]", '{"grounded": true, "halluc', ValueError("down"))
+UNREADABLE = ("I think so.", "{}", '{"unsupported": "maybe"}', "[1]", '{"unsupported": [], "rel', ValueError("down"))
 
 
 @pytest.mark.parametrize("reply", UNREADABLE, ids=str)
@@ -162,8 +194,9 @@ def test_a_judge_that_hangs_or_fails_behind_the_real_client_withholds_the_answer
     assert response.verdict["error"]
 
 
-def test_a_blocked_answer_is_not_cached(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
-    cache = AnswerCache()
+def test_a_blocked_answer_is_not_cached(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider, cache: AnswerCache
+) -> None:
     engine = reports.as_query_engine(llm=openai, judge=Judge(openai), cache=cache)
     provider.enqueue("It flies.", json.dumps(BAD), "It runs dry.", json.dumps(GOOD))
     assert [str(engine.query(QUESTION)) for _ in range(3)] == [FALLBACK, "It runs dry.", "It runs dry."]
@@ -222,11 +255,11 @@ def test_if_the_reader_stops_after_the_verdict_the_answer_is_in_the_history(repo
 
 
 def test_a_verdict_that_breaks_off_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    reply = f'The answer claims {json.dumps(GOOD)}. My verdict: {{"grounded": false, "halluc'
+    reply = f'The answer claims {json.dumps(GOOD)}. My verdict: {{"unsupported": ["It'
     complete = AnswerStream.acomplete
 
-    async def breaks_off(self: AnswerStream, messages: list[ChatMessage]) -> Completion:
-        completion = await complete(self, messages)
+    async def breaks_off(self: AnswerStream, messages: list[ChatMessage], **options: Any) -> Completion:
+        completion = await complete(self, messages, **options)
         return replace(completion, problem="It was too long.") if completion.text == reply else completion
 
     monkeypatch.setattr(AnswerStream, "acomplete", breaks_off)

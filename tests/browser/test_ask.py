@@ -327,7 +327,7 @@ def test_a_verdict_is_shown_and_a_withheld_answer_is_not(
 ) -> None:
     provider.enqueue(
         "It stands still for a year [Source 1].",
-        '{"grounded": false, "hallucinated": true, "relevant": true, "confidence": 0.9, "cited_sources": []}',
+        '{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}',
     )
     answer = ask(page, served, "judged")
     expect(answer).to_contain_text(FALLBACK)
@@ -335,7 +335,7 @@ def test_a_verdict_is_shown_and_a_withheld_answer_is_not(
     assert "a year" not in page.content()
     provider.enqueue(
         "It stands still for 10 minutes [Source 1].",
-        '{"grounded": true, "hallucinated": false, "relevant": true, "confidence": 0.9, "cited_sources": [1]}',
+        '{"unsupported": [], "relevant": true, "confidence": 0.9}',
     )
     page.get_by_role("button", name="Ask", exact=True).click()
     expect(answer).to_contain_text("The judge found the answer supported by the passages (confidence 0.90 of 1).")

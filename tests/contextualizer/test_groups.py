@@ -19,6 +19,7 @@ from llama_index_contextual.contextualizer.prompts import (
     ChunksPerCall,
     keyed,
     plan_requests,
+    read_group,
 )
 from llama_index_contextual.storage.ledger import Ledger
 from tests.contextualizer.samples import chunks, foreign, loose
@@ -53,7 +54,7 @@ def is_grouped(request: Request) -> bool:
 
 def sizes(provider: LoopbackProvider) -> list[int]:
     """Return how many chunks each call asks for; 0 for a chunk on its own."""
-    return [len(re.findall(r"\[#\d+\]", prompt_of(call).rpartition("<chunk>")[2])) for call in provider.chat_calls]
+    return [len(re.findall(r"\[#\d+\]", prompt_of(call).rpartition("<chunks>")[2])) for call in provider.chat_calls]
 
 
 # ---- what is planned (pure) ------------------------------------------------------------------------------------------
@@ -109,7 +110,26 @@ def test_sections_are_listed_with_the_ids() -> None:
     nodes[2].node_id = "loose-2"
     (segment,) = segments(nodes, segment_size=8000)
     (request,) = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call="all")
-    assert "[#1] [#2] Section: A\n[#3] Section: B\n</chunk>" in request.suffix
+    assert "[#1] [#2] Section: A\n[#3] Section: B\n</chunks>" in request.suffix
+
+
+def test_the_default_prompt_for_several_chunks_asks_once_and_for_json_only() -> None:
+    (segment,) = segments(loose("One.", "Two."), segment_size=8000)
+    (request,) = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call="all")
+    instruction = request.prompt.rpartition("</chunks>")[2]
+    assert instruction.count("Answer") == instruction.count("context to situate") == 1
+    assert "Answer only with the succinct context" not in request.prompt
+    assert read_group(instruction.partition("JSON only: ")[2], [1, 2]) == {1: "…", 2: "…"}, "the example is valid"
+    assert "<chunk>" not in request.prompt
+
+
+def test_an_own_prompt_for_several_chunks_keeps_its_words_and_variables() -> None:
+    (segment,) = segments(loose("One.", "Two."), segment_size=8000)
+    own = ContextPrompt("{terms} {segment} Situate: {chunk} Be brief.", {"terms": "TS: sensor."})
+    (request,) = plan_requests(segment, segment.chunks, prompt=own, model=MODEL, chunks_per_call="all")
+    assert request.prefix.startswith("TS: sensor. ")
+    assert "Situate: [#1] [#2] Be brief.\nSeveral chunks are named by their ids; " in request.prompt
+    assert "Answer with JSON only: " in request.suffix
 
 
 # ---- what is sent ----------------------------------------------------------------------------------------------------

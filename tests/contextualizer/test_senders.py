@@ -163,8 +163,8 @@ def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
         assert isinstance(prefix, TextBlock)
         assert isinstance(point, CachePoint)
         assert isinstance(suffix, TextBlock)
-        assert prefix.text.endswith("<chunk>\n")
-        assert suffix.text.startswith("The chunks with these ids")
+        assert prefix.text.endswith("<chunks>\n")
+        assert suffix.text.startswith("[#")
         assert point.cache_control.type == "ephemeral"
         # The class would cut an answer for many chunks off at 512 tokens.
         assert options == {"max_tokens": 827}
@@ -204,7 +204,7 @@ def test_other_providers_get_one_text_without_options(kind: type[Recording]) -> 
     LLMContextualizer(llm=llm, chunks_per_call="all")(corpus(1, 2, words=9))
     ((message,), options) = llm._sent[0]
     assert isinstance(message.content, str)
-    assert "<chunk>" in message.content
+    assert "<chunks>" in message.content
     assert options == {}
 
 

@@ -20,6 +20,7 @@ ErrorKind = Literal[
     "server_error",
     "unavailable",
     "content_filter_error",
+    "schema_refused",
     "model_not_found",
     "invalid_key",
 ]
@@ -51,6 +52,12 @@ _ERRORS: dict[str, tuple[int, str | None, str | None, str]] = {
         None,
         "content_filter",
         "The response was filtered due to the prompt triggering the content management policy.",
+    ),
+    "schema_refused": (
+        400,
+        "invalid_request_error",
+        None,
+        "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model.",
     ),
     "model_not_found": (404, "invalid_request_error", "model_not_found", "The model does not exist."),
     "invalid_key": (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided."),

@@ -72,19 +72,6 @@ def sample(schema: dict[str, Any], text: str, size: int, root: dict[str, Any] | 
     return plain[kind] if kind in plain else context_for(text, size)
 
 
-def group_reply(text: str, size: int) -> Reply:
-    """Answer with a context for each of the chunks that a prompt names by marks, [#1] to [/#1] and so on."""
-    named = text[text.rindex("The chunks that begin and end in the document") :].partition("\n")[2]
-    ids = [int(number) for number in re.findall(r"\[#(\d+)\]", named)]
-    chunks = {number: re.search(rf"(?s)\[#{number}\](.*?)\[/#{number}\]", text) for number in ids}
-    contexts = [
-        {"id": number, "context": context_for(re.sub(r"\[/?#\d+\]", "", result[1]), size)}
-        for number, result in chunks.items()
-        if result
-    ]
-    return Reply(json.dumps({"contexts": contexts}))
-
-
 def _forced_tool(fields: dict[str, Any]) -> dict[str, Any] | None:
     """Return the function the request insists on, if it insists on one."""
     tools = [tool["function"] for tool in fields.get("tools") or [] if "function" in tool]
@@ -113,8 +100,6 @@ def default_reply(request: Request, size: int) -> Reply:
     expected = fields.get("response_format") or {}
     if calls := _MARK.findall(text):
         return Reply(json.dumps({"contexts": [_marked(request.text, number, size) for number in calls]}))
-    if "The chunks that begin and end in the document" in request.text and expected:
-        return group_reply(request.text, size)
     if expected.get("type") == "json_schema":
         schema = (expected.get("json_schema") or {}).get("schema", {})
         return Reply(json.dumps(sample(schema, text, size)))

@@ -172,15 +172,14 @@ def test_findings_are_sentences_with_the_words_concerned() -> None:
     ("verdict", "is_withheld", "text"),
     [
         (
-            {"grounded": True, "hallucinated": False, "relevant": True, "confidence": 0.9},
+            {"unsupported": [], "relevant": True, "confidence": 0.9},
             False,
             "The judge found the answer supported by the passages (confidence 0.90 of 1).",
         ),
         (
-            {"grounded": False, "hallucinated": True, "relevant": True, "confidence": 0.8},
+            {"unsupported": ["It flies."], "relevant": True, "confidence": 0.8},
             True,
-            "The judge withheld the answer: not every statement is supported; a statement is in no passage"
-            " (confidence 0.80 of 1).",
+            "The judge withheld the answer: no cited passage supports “It flies.” (confidence 0.80 of 1).",
         ),
         ({"error": "No reply."}, True, "The judge could not check the answer: No reply."),
     ],
