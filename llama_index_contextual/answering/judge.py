@@ -50,9 +50,14 @@ class Verdict(BaseModel):
     confidence: float = Field(ge=0, le=1, description="Confidence of the judge, 0 to 1.")
 
     @property
+    def grounded(self) -> bool:
+        """Whether the passages support every statement of the answer."""
+        return not self.unsupported
+
+    @property
     def passes(self) -> bool:
         """Whether the answer may be shown."""
-        return self.relevant and not self.unsupported
+        return self.relevant and self.grounded
 
 
 def _schema() -> dict[str, Any]:

@@ -173,10 +173,6 @@ def defused(text: str) -> str:
     return _SPECIAL_TOKEN.sub("‹", _SOURCE_MARK.sub(r"(\1)", text))
 
 
-LOW_CONFIDENCE = "The best passage covers few words of the question."
-"""What the prompt says about a search with a low confidence."""
-
-
 def confidence_line(response: RetrievalResponse, min_confidence: float | None = None) -> str:
     """Return the line of the prompt about a search with a low confidence; empty for any other.
 
@@ -184,7 +180,7 @@ def confidence_line(response: RetrievalResponse, min_confidence: float | None = 
         response: The response of the search.
         min_confidence: As in `RetrievalResponse.doubt`.
     """
-    return LOW_CONFIDENCE if response.doubt(min_confidence) else ""
+    return response.doubt(min_confidence)
 
 
 def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -14,7 +14,7 @@ from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine, end_of
-from llama_index_contextual.answering.prompts import LOW_CONFIDENCE, SMALL_TALK
+from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
@@ -23,6 +23,8 @@ from llama_index_contextual.storage import files
 from tests.retrievers.corpus import FixedRetriever
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
+
+LOW = "Low confidence: even the best passage has little in common with the question, in words and in meaning."
 
 
 def chat(project: Project, *answers: str | BaseException, **options: Any) -> tuple[GroundedChatEngine, ScriptedLLM]:
@@ -213,14 +215,14 @@ def test_min_confidence_applies_to_follow_ups(reports: Project) -> None:
     engine.chat("Hello there.", chat_history=[])
     llm.history.clear()
     engine.chat("What is the colour of it?")
-    assert LOW_CONFIDENCE in llm.history[0]
+    assert LOW in llm.history[0]
     assert engine.chat("What does error TS-999 mean?").grounded.found  # type: ignore[union-attr]
     follow_up = engine.chat("And why?").grounded
     assert follow_up is not None
     assert follow_up.found
     assert follow_up.retrieval is not None
     assert (follow_up.retrieval.confidence or 0.0) >= 0.4
-    assert LOW_CONFIDENCE not in llm.history[-1]
+    assert LOW not in llm.history[-1]
 
 
 def test_condense_falls_back_to_blend_if_the_model_fails(reports: Project) -> None:

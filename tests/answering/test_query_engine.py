@@ -21,7 +21,7 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
-from llama_index_contextual.answering.prompts import LOW_CONFIDENCE, NOT_FOUND
+from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import AnswerStream, Completion, Timeouts
@@ -38,6 +38,8 @@ from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
 GOOD = "It means “the pump runs dry” [Source 1]."
+
+LOW = "Low confidence: even the best passage has little in common with the question, in words and in meaning."
 
 
 class Confident(ConversationalRetriever):
@@ -232,7 +234,7 @@ def test_a_low_confidence_is_in_the_prompt_and_leaves_the_decision_to_the_model(
 ) -> None:
     llm = ScriptedLLM(default="Yes [Source 1].")
     engine = GroundedQueryEngine(Confident(0.1, a=1.0), llm, wider=wider)
-    assert prompt_for(engine, llm, way).endswith(f"Text:\na\n\n{LOW_CONFIDENCE}\n\nQuestion: Why?")
+    assert prompt_for(engine, llm, way).endswith(f"Text:\na\n\n{LOW}\n\nQuestion: Why?")
 
 
 def test_the_model_decides_whether_a_search_of_low_confidence_answers() -> None:
@@ -264,7 +266,7 @@ def test_below_min_confidence_the_model_is_told_and_decides(streaming: bool) -> 
         llm, options = ScriptedLLM(default="Yes [Source 1]."), AnswerOptions(min_confidence=least)
         engine = GroundedQueryEngine(Confident(0.3, a=1.0), llm, options=options, streaming=streaming)
         assert str(engine.query("Why?")) == "Yes [Source 1]."
-        assert (LOW_CONFIDENCE in llm.history[0]) is is_doubtful
+        assert (LOW in llm.history[0]) is is_doubtful
 
 
 @given(st.floats(0, 1), st.none() | st.floats(0, 1))
