@@ -39,10 +39,12 @@ from llama_index_contextual.answering.query_engine import AnswerOptions, Grounde
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import Adjacent, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.retrievers.response import RetrievalResponse
+from llama_index_contextual.storage.version import load_frame
 
 T = TypeVar("T")
 
@@ -216,6 +218,7 @@ def grounded_engine(
         cache=_instance("cache", options.cache, AnswerCache, AnswerCache),
         judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
         text_qa_template=options.text_qa_template,
+        document_map=partial(_document_map, retriever),
         callback_manager=options.callback_manager,
     )
 
@@ -350,6 +353,13 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | Non
         return value
     choices = f"a {kind.__name__}" if usual is None else f"True, False or a {kind.__name__}"
     raise ConfigurationError(f"{name}={value!r} is invalid: pass {choices}.", setting=name)
+
+
+def _document_map(retriever: ProjectRetriever, version: str | None, doc_id: str) -> DocumentMap | None:
+    """Return the pages and headings of a document, or None if it has none or its version was removed."""
+    docstore = retriever.docstore_of(version)
+    frame = None if docstore is None else load_frame(docstore, doc_id)
+    return None if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
 
 
 def _merging(

@@ -21,7 +21,7 @@ from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
 from llama_index_contextual import metadata as keys
@@ -45,7 +45,7 @@ from llama_index_contextual.answering.response import AsyncGroundedStream, Groun
 from llama_index_contextual.answering.streaming import AnswerStream, Completion, StreamFilter, Timeouts, split_reasoning
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import settings_llm
-from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
+from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
 from llama_index_contextual.retrievers.base import without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
 from llama_index_contextual.retrievers.queries import as_bundle, bounded, with_warnings
@@ -139,6 +139,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         cache: Cache of answers; None asks the model every time.
         judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
+        document_map: Return the pages and headings of a document, from the name of the version and the document's id,
+            for the labels of quotations; without it, a quotation has the pages and section of its chunk.
         callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
 
     Raises:
@@ -165,6 +167,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         cache: AnswerCache | None = None,
         judge: Judge | None = None,
         text_qa_template: BasePromptTemplate | None = None,
+        document_map: Callable[[str | None, str], keys.DocumentMap | None] = lambda _, __: None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         super().__init__(callback_manager or Settings.callback_manager)
@@ -181,6 +184,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.guards = guards
         self.cache = cache
         self.judge = judge
+        self._document_map = document_map
         self._merging = merging or (lambda _: AdjacentChunkMerger())
         self._postprocessors = list(node_postprocessors)
         for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
@@ -439,7 +443,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _response(self, draft: Draft, completion: Completion) -> GroundedResponse:
         reasoning, text = split_reasoning(completion.text, self.options.style)
-        passages = [self._passage(hit.node) for hit in draft.hits]
+        passages = [self._passage(hit, draft.retrieval.version) for hit in draft.hits]
         # The text that a stream shows, whatever its pieces; the check removes the invalid citations from it.
         stream_filter = StreamFilter(self.options.style, self.guards)
         clean = stream_filter.feed(completion.text) + stream_filter.rest()
@@ -460,10 +464,17 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Return whether an answer only says that the passages do not answer the question."""
         return fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
 
-    def _passage(self, node: BaseNode) -> Passage:
+    def _passage(self, hit: NodeWithScore, version: str | None) -> Passage:
+        node = hit.node
         # The model reads the facts and the head with the text, so their figures count as those of the passage.
         head = "\n".join(str(node.metadata[key]) for key in (keys.FACTS, keys.TABLE_HEAD) if node.metadata.get(key))
-        return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head))
+
+        def locate(start: int, end: int) -> Source:
+            chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) else None
+            places = self._document_map(version, node.ref_doc_id or "")
+            return Source.of(node if chunk is None else chunk).at(start, end, places)
+
+        return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head), locate)
 
     def _mask(self, text: str) -> str:
         return text if self.guards is None else self.guards.hide(text)

@@ -44,9 +44,15 @@ class GroundedResponse(Response):
 
     @property
     def cited_sources(self) -> list[tuple[int, Source]]:
-        """The sources that the answer cites, with their numbers."""
-        numbers = self.citations.cited if self.citations is not None else ()
-        return [(number, self.sources[number - 1]) for number in sorted(numbers)]
+        """The sources that the answer cites, with their numbers.
+
+        The source of a passage from which the answer quotes is the place of each quotation.
+        """
+        if self.citations is None:
+            return []
+        sources, places = self.sources, self.citations.quoted_places()
+        cited = sorted(self.citations.cited)
+        return [(number, place) for number in cited for place in places.get(number) or [sources[number - 1]]]
 
     @property
     def shown_sources(self) -> list[tuple[int, Source]]:

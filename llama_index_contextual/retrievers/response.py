@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
@@ -98,6 +98,22 @@ class Source:
             end_char=getattr(node, "end_char_idx", None),
             **fields,
         )
+
+    def at(self, start: int, end: int, places: keys.DocumentMap | None) -> Source:
+        """Return the source of a stretch of the document, with its own pages and section if they are known.
+
+        Args:
+            start: Offset of its first character.
+            end: Offset after its last character.
+            places: Pages and headings of the document.
+        """
+        source = replace(self, start_char=start, end_char=end)
+        if places is not None and places.page_starts:
+            first, last = places.page(start), places.page(max(start, end - 1))
+            source = replace(source, page_start=first, page_end=last, page_label=places.page_label(start))
+        if places is not None and (section := places.section(start)) is not None:
+            source = replace(source, section=section)
+        return source
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})

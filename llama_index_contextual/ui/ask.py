@@ -310,11 +310,10 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
     """Return the checked answer as it is shown."""
     response = engine.finish(draft, completion)
     links, text, report = Links(project.name), response.response or "", response.citations
-    cited = report.cited if report else ()
-    sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), cited)
+    sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), response.cited_sources)
 
     def link_quotation(quotation: Quotation) -> str:
-        node_id = chunk_of(project, draft.hits, quotation)
+        node_id = chunk_of(draft.hits, quotation)
         return links.passage(node_id, q=quotation.text) if node_id else ""
 
     return ShownAnswer(
@@ -328,7 +327,7 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
     )
 
 
-def chunk_of(project: Project, hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
+def chunk_of(hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
     """Return the id of the chunk in which a quotation begins, or None if no passage contains it.
 
     A passage may be merged from several chunks; it has the id of the best of them.
@@ -337,12 +336,8 @@ def chunk_of(project: Project, hits: Sequence[NodeWithScore], quotation: Quotati
         return None
     hit = hits[quotation.found_in - 1]
     start = quotation.source.start_char if quotation.source else None
-    if isinstance(hit, MergedChunk) and start is not None and hit.node.ref_doc_id is not None:
-        for node in project.chunks(hit.node.ref_doc_id):
-            begin, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-            if node.node_id in hit.node_ids and begin is not None and end is not None and begin <= start < end:
-                return node.node_id
-    return hit.node.node_id
+    chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) and start is not None else None
+    return (chunk or hit.node).node_id
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------
