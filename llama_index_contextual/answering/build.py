@@ -37,6 +37,7 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Adjacent, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.metadata import DocumentMap
@@ -132,6 +133,7 @@ def query_engine(
     llm: LLM,
     options: EngineOptions,
     stock: StockOptions,
+    account: AnswerAccount,
 ) -> BaseQueryEngine:
     """Return a grounded engine, or LlamaIndex's own if an option of `stock` is given.
 
@@ -141,13 +143,14 @@ def query_engine(
         llm: LLM that writes the answer.
         options: Options of the grounded engine; some of them apply to both.
         stock: Options of LlamaIndex's own engine.
+        account: Prices of the answers, and where their cost is recorded.
 
     Raises:
         ConfigurationError: A value is invalid, or options of both engines are given.
     """
     named = stock.to_dict()
     if not named:
-        return grounded_engine(retriever, load_embed_model, llm, options)
+        return grounded_engine(retriever, load_embed_model, llm, options, account)
     if foreign := [name for name in options.changed() if name not in _OPTIONS_OF_BOTH]:
         raise ConfigurationError(
             f"`{min(named)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
@@ -176,7 +179,11 @@ def query_engine(
 
 
 def grounded_engine(
-    retriever: ProjectRetriever, load_embed_model: Callable[[], BaseEmbedding], llm: LLM, options: EngineOptions
+    retriever: ProjectRetriever,
+    load_embed_model: Callable[[], BaseEmbedding],
+    llm: LLM,
+    options: EngineOptions,
+    account: AnswerAccount,
 ) -> GroundedQueryEngine:
     """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
 
@@ -218,6 +225,7 @@ def grounded_engine(
         cache=_instance("cache", options.cache, AnswerCache, AnswerCache),
         judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
         text_qa_template=options.text_qa_template,
+        account=account,
         document_map=partial(_document_map, retriever),
         callback_manager=options.callback_manager,
     )
@@ -228,6 +236,7 @@ def chat_engine(
     load_embed_model: Callable[[], BaseEmbedding],
     llm: LLM,
     options: EngineOptions,
+    account: AnswerAccount,
     *,
     mode: ChatMode,
     chat_mode: LlamaIndexChatMode | str | None,
@@ -244,7 +253,7 @@ def chat_engine(
     """
     weights = options.weights or BlendWeights(turns=turns)
     return GroundedChatEngine(
-        grounded_engine(retriever, load_embed_model, llm, replace(options, weights=weights)),
+        grounded_engine(retriever, load_embed_model, llm, replace(options, weights=weights), account),
         mode=mode if chat_mode is None else _mode_of(chat_mode, mode),
         turns=turns,
         history_tokens=history_tokens,

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -43,6 +44,7 @@ from llama_index_contextual.answering.prompts import (
 )
 from llama_index_contextual.answering.response import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.streaming import AnswerStream, Completion, StreamFilter, Timeouts, split_reasoning
+from llama_index_contextual.answering.usage import AnswerAccount, AnswerUsage, ModelCalls, calls_made
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
@@ -105,6 +107,7 @@ class Draft:
         hits: The passages in the prompt.
         messages: The whole prompt.
         ready: The answer, if no call to the model is needed: there are no passages, or the answer is in the cache.
+        calls: Calls that were made to prepare it.
     """
 
     question: str
@@ -112,6 +115,7 @@ class Draft:
     hits: list[NodeWithScore]
     messages: list[ChatMessage]
     ready: GroundedResponse | None = None
+    calls: Sequence[ModelCalls] = ()
 
 
 class GroundedQueryEngine(BaseQueryEngine):
@@ -139,6 +143,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         cache: Cache of answers; None asks the model every time.
         judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
+        account: Prices of the calls, and where their cost is recorded; None uses list prices and records nothing.
         document_map: Return the pages and headings of a document, from the name of the version and the document's id,
             for the labels of quotations; without it, a quotation has the pages and section of its chunk.
         callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
@@ -167,6 +172,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         cache: AnswerCache | None = None,
         judge: Judge | None = None,
         text_qa_template: BasePromptTemplate | None = None,
+        account: AnswerAccount | None = None,
         document_map: Callable[[str | None, str], keys.DocumentMap | None] = lambda _, __: None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
@@ -185,6 +191,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.cache = cache
         self.judge = judge
         self._document_map = document_map
+        self._account = account or AnswerAccount()
         self._merging = merging or (lambda _: AdjacentChunkMerger())
         self._postprocessors = list(node_postprocessors)
         for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
@@ -243,29 +250,39 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Return the passages for the prompt of an answer."""
         return self.draft(query_bundle).hits
 
-    def draft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
+    def draft(
+        self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[ModelCalls] = ()
+    ) -> Draft:
         """Search, and return the prepared prompt of the answer.
+
+        Args:
+            query: The question.
+            history: The conversation before it.
+            calls: Calls that were already made for it.
 
         Raises:
             InputError: The question is empty, or not a question.
         """
         query, notes = bounded(query)  # the part that is not searched does not go into the prompt either
-        with self._event(CBEventType.RETRIEVE, query.query_str) as event:
+        with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = self.retriever.respond(query)
             if self.wider is not None and self._needs_wider(response):
                 response = _better(response, self.wider.respond(query))
             event.on_end(payload={EventPayload.NODES: list(response.results)})
-        return self._prepare(query, with_warnings(response, notes), history)
+        return self._prepare(query, with_warnings(response, notes), history, calls=(*calls, *made))
 
-    async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
+    async def adraft(
+        self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[ModelCalls] = ()
+    ) -> Draft:
         """Search like `draft`, without blocking the event loop."""
         query, notes = await asyncio.to_thread(bounded, query)
-        with self._event(CBEventType.RETRIEVE, query.query_str) as event:
+        with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = await self.retriever.arespond(query)
             if self.wider is not None and self._needs_wider(response):
                 response = _better(response, await self.wider.arespond(query))
             event.on_end(payload={EventPayload.NODES: list(response.results)})
-        return await asyncio.to_thread(self._prepare, query, with_warnings(response, notes), history)
+        prepare = partial(self._prepare, calls=(*calls, *made))
+        return await asyncio.to_thread(prepare, query, with_warnings(response, notes), history)
 
     def _needs_wider(self, response: RetrievalResponse) -> bool:
         if response.mode_used == "none":  # a question that needs no search needs no wider search either
@@ -279,6 +296,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         history: Sequence[ChatMessage],
         *,
         postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        calls: Sequence[ModelCalls] = (),
     ) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
         chosen = self._postprocessors if postprocessors is None else postprocessors
@@ -300,11 +318,13 @@ class GroundedQueryEngine(BaseQueryEngine):
         else:
             replies = {"chitchat": options.small_talk, **options.replies}
             text = replies.get(response.intent or "", options.not_found)
-            no_answer = GroundedResponse(text, [], found=False, retrieval=response)
+            no_answer = GroundedResponse(text, [], found=False, retrieval=response, usage=self._account.book(calls))
             return Draft(question, response, [], [], _with_metadata(no_answer))
         cached = None if self.cache is None else self.cache.get(self._key(messages, response))
-        ready = None if cached is None else _with_metadata(replace(cached, retrieval=response, from_cache=True))
-        return Draft(question, response, hits, messages, ready)
+        if cached is None:
+            return Draft(question, response, hits, messages, calls=calls)
+        ready = replace(cached, retrieval=response, from_cache=True, usage=self._account.book(calls))
+        return Draft(question, response, hits, messages, _with_metadata(ready))
 
     def _pack(
         self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
@@ -405,9 +425,13 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield str(draft.ready)
             return
         stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
-        for piece in self.answer_stream.stream(draft.messages, completion):
-            if (part := stream_filter.feed(piece)) and self.judge is None:
-                yield part
+        try:
+            for piece in self.answer_stream.stream(draft.messages, completion):
+                if (part := stream_filter.feed(piece)) and self.judge is None:
+                    yield part
+        except GeneratorExit:
+            self._usage(draft, completion)
+            raise
         if part := stream_filter.rest() if self.judge is None else self.finish(draft, completion).response or "":
             yield part
 
@@ -417,10 +441,14 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield str(draft.ready)
             return
         stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
-        async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
-            async for piece in pieces:
-                if (part := stream_filter.feed(piece)) and self.judge is None:
-                    yield part
+        try:
+            async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
+                async for piece in pieces:
+                    if (part := stream_filter.feed(piece)) and self.judge is None:
+                        yield part
+        except (GeneratorExit, asyncio.CancelledError):
+            self._usage(draft, completion)
+            raise
         if self.judge is None:
             part = stream_filter.rest()
         else:
@@ -434,12 +462,20 @@ class GroundedQueryEngine(BaseQueryEngine):
             return draft.ready
         if completion.answer is None:
             answer = self._response(draft, completion)
-            if self.judge is not None and not self._is_refusal(answer):
-                answer = self.judge.review(self._mask(draft.question), answer)
-            completion.answer = _with_metadata(answer)
+            with calls_made() as made:
+                if self.judge is not None and not self._is_refusal(answer):
+                    answer = self.judge.review(self._mask(draft.question), answer)
+            completion.answer = _with_metadata(replace(answer, usage=self._usage(draft, completion, made)))
             if self.cache is not None:
                 self.cache.put(self._key(draft.messages, draft.retrieval), completion.answer)
         return cast(GroundedResponse, completion.answer)
+
+    def _usage(self, draft: Draft, completion: Completion, judged: Sequence[ModelCalls] = ()) -> AnswerUsage | None:
+        """Book all calls for an answer, once."""
+        if completion.usage is None:
+            own = () if completion.calls is None else (completion.calls,)
+            completion.usage = self._account.book([*draft.calls, *own, *judged])
+        return completion.usage
 
     def _response(self, draft: Draft, completion: Completion) -> GroundedResponse:
         reasoning, text = split_reasoning(completion.text, self.options.style)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.answering.chat_engine import GroundedChatEngine
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
+    from llama_index_contextual.answering.usage import AnswerUsage
     from llama_index_contextual.project.project import Project
     from llama_index_contextual.retrievers.response import RetrievalResponse
 
@@ -155,11 +156,15 @@ def ask(
             _show_passages(project, question, mode, filters, error, as_json=as_json)
             return
         if as_json:
-            say_json(cast("GroundedResponse", engine.query(question)).to_dict())
-            return
-        stream = cast("GroundedStream", engine.query(question))
-        _show_pieces(stream.response_gen)
-        _show_findings(stream.get_response())
+            answer = cast("GroundedResponse", engine.query(question))
+            say_json(answer.to_dict())
+        else:
+            stream = cast("GroundedStream", engine.query(question))
+            _show_pieces(stream.response_gen)
+            answer = stream.get_response()
+            _show_findings(answer)
+        if not answer.response:
+            raise typer.Exit(1)
 
 
 @answering.command(rich_help_panel=QUESTIONS)
@@ -349,11 +354,13 @@ def _place_word(word: str, column: int, width: int) -> Generator[str, None, int]
 def _show_findings(answer: GroundedResponse) -> None:
     """Print the sources of an answer, and warnings about it."""
     report = answer.citations
+    if not answer.response:
+        say_error(f"There is no answer. {answer.partial}")
     for warning in answer.retrieval.warnings if answer.retrieval else ():
         say(f"[yellow]{safe(warning)}[/]", to=err)
     if answer.found and answer.retrieval and (doubt := answer.retrieval.doubt()):
         say(f"[yellow]{safe(doubt)}[/]", to=err)
-    if answer.partial:
+    if answer.partial and answer.response:
         say(f"[yellow]The answer is incomplete: {safe(answer.partial)}[/]", to=err)
     if answer.verdict and "error" in answer.verdict:
         say(f"[yellow]Not judged: {safe(str(answer.verdict['error']))}[/]", to=err)
@@ -370,3 +377,12 @@ def _show_findings(answer: GroundedResponse) -> None:
         say(f"[yellow]Not in any cited passage:[/] {safe(figures)}", to=err)
     for number, source in answer.shown_sources:
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
+    _show_usage(answer.usage)
+
+
+def _show_usage(usage: AnswerUsage | None) -> None:
+    """Print the tokens and the price of answers on standard error."""
+    if usage is not None:
+        say(f"[dim]{safe(str(usage))}[/]", to=err)
+        if usage.problem:
+            say(f"[yellow]{safe(usage.problem)}[/]", to=err)

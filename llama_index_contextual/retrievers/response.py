@@ -376,8 +376,12 @@ class RetrievalResponse:
             f" ({self.confidence:.2f} of 1)."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the response as JSON values."""
+    def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
+        """Return the response as JSON values.
+
+        Args:
+            texts: Whether to include the texts and contexts of the passages.
+        """
         names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
         out = {name: getattr(self, name) for name in names}
         if self.intent is not None:
@@ -387,7 +391,11 @@ class RetrievalResponse:
         if self.explanations:
             out["explanations"] = [asdict(one) for one in self.explanations]
             out["near_misses"] = [asdict(one) for one in self.near_misses]
-        return {**out, "warnings": list(self.warnings), "results": list(map(_values, self.results))}
+        return {
+            **out,
+            "warnings": list(self.warnings),
+            "results": [_values(chunk, texts=texts) for chunk in self.results],
+        }
 
     def to_nodes(self) -> list[NodeWithScore]:
         """Return copies of the results, for a postprocessor that changes their scores."""
@@ -423,9 +431,10 @@ class RetrievalResponse:
         )
 
 
-def _values(chunk: RetrievedChunk) -> dict[str, Any]:
+def _values(chunk: RetrievedChunk, *, texts: bool) -> dict[str, Any]:
     """Return a result as JSON values, without the node's metadata."""
-    out = {name: getattr(chunk, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
+    names = ("rank", "node_id", *(("text", "context") if texts else ()), "score", "relevance")
+    out = {name: getattr(chunk, name) for name in names}
     for leg in LEGS:
         leg_score: LegScore | None = getattr(chunk, leg)
         out[leg] = None if leg_score is None else {"score": leg_score.score, "rank": leg_score.rank}

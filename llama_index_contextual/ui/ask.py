@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, TypeVar, cast, get_args
 from urllib.parse import parse_qs
 
-from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -27,13 +26,10 @@ from starlette.routing import Route
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.answering.citations import Quotation
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
-from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import Completion
 from llama_index_contextual.config import Mode
-from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
 from llama_index_contextual.models import missing_for
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor.adjacent import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools.conditions import parse_conditions
@@ -323,7 +319,7 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
         findings=findings_of(response),
         sources=sources,
         reasoning=response.reasoning,
-        usage=_usage(project, engine, draft, completion, response),
+        usage="No model was called." if response.usage is None else f"{response.usage}, at list prices.",
     )
 
 
@@ -338,29 +334,3 @@ def chunk_of(hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
     start = quotation.source.start_char if quotation.source else None
     chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) and start is not None else None
     return (chunk or hit.node).node_id
-
-
-# ---- costs -----------------------------------------------------------------------------------------------------------
-
-
-def _usage(
-    project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion, response: GroundedResponse
-) -> str:
-    """Return the model, the tokens and the list price of an answer in a sentence.
-
-    The provider's own count is not part of a stream, so the tokens are counted here.
-    """
-    name = engine.answer_stream.name
-    if draft.ready is not None:
-        return "No model was called."
-    tokens = Tokens(
-        calls=1, input_tokens=sum(map(_tokens_of, draft.messages)), output_tokens=count_tokens(completion.text)
-    )
-    price = PriceTable(project.config.prices).dollars(name, tokens)
-    cost = "its price is not known" if price is None else f"about {money(price)} at list price"
-    judge = ", without the call of the judge" if response.verdict is not None else ""
-    return f"{name} read about {tokens.input_tokens:,} tokens and wrote about {tokens.output_tokens:,}: {cost}{judge}."
-
-
-def _tokens_of(message: ChatMessage) -> int:
-    return count_tokens(message.content or "") + 4
