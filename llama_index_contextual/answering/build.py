@@ -29,6 +29,7 @@ from llama_index.core.storage.chat_store.base import BaseChatStore
 from pydantic import BaseModel
 
 from llama_index_contextual._utils.keywords import nearest
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
@@ -39,8 +40,10 @@ from llama_index_contextual.answering.query_engine import AnswerOptions, Grounde
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Adjacent, ProjectConfig
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.models import model_name
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
@@ -162,7 +165,7 @@ def query_engine(
         raise ConfigurationError(f"response_mode={mode!r} is unknown: use {known}.", setting="response_mode")
     warnings.warn(
         f"`{min(named)}` selects LlamaIndex's own engine: its answers are not checked for citations and quotations, and"
-        f" a search without results is not answered with `not_found`.",
+        f" a search without results is not answered with `not_found`.{_cost_of(mode, retriever, llm, account.prices)}",
         UserWarning,
         stacklevel=_CALLER,
     )
@@ -176,6 +179,24 @@ def query_engine(
         **named,
     )
     return engine
+
+
+_CALLS_PER_PASSAGE = frozenset({"refine", "accumulate"})
+"""Response modes with a call for each passage."""
+
+
+def _cost_of(mode: ResponseMode | str | None, retriever: ProjectRetriever, llm: LLM, prices: PriceTable) -> str:
+    """Return a sentence on the calls for a question in a response mode with many of them; empty for others."""
+    if mode is None or ResponseMode(mode).value not in _CALLS_PER_PASSAGE:
+        return ""
+    calls = retriever.similarity_top_k
+    tokens = Tokens(calls=calls, input_tokens=calls * retriever.config.chunk_size)
+    dollars = prices.dollars(model_name(llm), tokens)
+    price = "" if dollars is None else f", {money(dollars)} without the answers"
+    return (
+        f" Each question takes {pluralize(calls, 'call')}, one for each passage: up to {tokens.input_tokens:,} tokens"
+        f" of passages{price}. `similarity_top_k` reduces the number."
+    )
 
 
 def grounded_engine(

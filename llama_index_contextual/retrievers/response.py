@@ -350,6 +350,11 @@ class RetrievalResponse:
         results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
         return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 
+    @property
+    def searched(self) -> str:
+        """The question that was searched: rewritten as a standalone one, with dates for time words, or as asked."""
+        return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
+
     def doubt(self, min_confidence: float | None = None) -> str:
         """Return a sentence if the documents probably do not answer the question, or an empty text.
 
@@ -382,7 +387,7 @@ class RetrievalResponse:
         Args:
             texts: Whether to include the texts and contexts of the passages.
         """
-        names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
+        names = ("query", "searched", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
         out = {name: getattr(self, name) for name in names}
         if self.intent is not None:
             out["intent"] = self.intent

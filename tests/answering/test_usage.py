@@ -216,3 +216,18 @@ def test_json_of_an_answer_has_labelled_excerpts_instead_of_whole_passages(
     assert [set(result) & {"text", "context"} for result in as_json["retrieval"]["results"]] == [
         set() for _ in as_json["retrieval"]["results"]
     ]
+
+
+@pytest.mark.parametrize("mode", ["refine", "accumulate"])
+def test_a_response_mode_with_a_call_for_each_passage_warns_of_the_calls_and_their_price(
+    reports: Project, mode: str
+) -> None:
+    words = r"Each question takes 20 calls, one for each passage: up to 16,000 tokens of passages, \$0\.016 without the"
+    with pytest.warns(UserWarning, match=words):
+        reports.as_query_engine(llm=ScriptedLLM(), response_mode=mode)
+
+
+def test_a_response_mode_with_one_call_does_not_warn_of_calls(reports: Project) -> None:
+    with pytest.warns(UserWarning, match="LlamaIndex's own engine") as warned:
+        reports.as_query_engine(llm=ScriptedLLM(), response_mode="simple_summarize")
+    assert "calls" not in str(warned[0].message)
