@@ -29,9 +29,10 @@ from llama_index_contextual.retrievers.queries import bounded, require_positive,
 from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.tools import INSTRUCTIONS, DocumentTools, describe_documents, doubts, tool_name
 from llama_index_contextual.tools import Filters as ToolFilters
-from llama_index_contextual.tools.document_tools import text_of
+from llama_index_contextual.tools.document_tools import text_of, tool_names
 from llama_index_contextual.tools.filters import equality_filter, metadata_filter, require_known_keys, usable_keys
 from llama_index_contextual.tools.models import INPUTS, TOOLS, ToolName
+from llama_index_contextual.tools.texts import with_tool_names
 
 Filters = Mapping[str, Any] | Sequence[Any] | Any
 """A dict of values, an Agno `FilterExpr`, or a list of expressions that must all match."""
@@ -284,8 +285,8 @@ class ContextualKnowledge:
 class ContextualTools(Toolkit):
     """The tools `search`, `grep`, `outline` and `read` over a project, for an Agno agent or team.
 
-    The model reads text; an error is a message that it can act on. An agent can have them in addition to
-    `ContextualKnowledge`.
+    The model reads text; an error is a message that it can act on. They include the search, so an agent that has them
+    needs no `ContextualKnowledge`.
 
     Args:
         project: The project.
@@ -311,15 +312,16 @@ class ContextualTools(Toolkit):
     ) -> None:
         self.document_tools = project.document_tools(mode=mode, top_k=top_k, filters=filters)
         suffix = project.name if suffix is None else suffix
+        names = tool_names(suffix)
         super().__init__(
             name=tool_name(f"documents_{suffix}" if suffix else "documents"),
-            instructions=INSTRUCTIONS,
+            instructions=with_tool_names(INSTRUCTIONS, names),
             add_instructions=True,
         )
         for tool in TOOLS:
-            name = tool_name(f"{tool}_{suffix}" if suffix else tool)
+            name = names[tool]
             run, arun = _entry_points(self.document_tools, tool)
-            described = self.document_tools.describe(tool)
+            described = with_tool_names(self.document_tools.describe(tool), names)
             self.functions[name] = _function(name, described, tool, run)
             self.async_functions[name] = _function(name, described, tool, arun)
 

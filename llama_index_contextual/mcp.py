@@ -219,6 +219,7 @@ class _Tools:
         server = _Server(
             "llama-index-contextual",
             version=__version__,
+            log_level="WARNING",  # the SDK's default logs each request to the models as well
             instructions=f"Tools for the documents of {names}. {INSTRUCTIONS}",
             # The tokens are not issued by a server; the SDK requires its address all the same.
             auth=None if token is None else AuthSettings(issuer_url=_NO_ISSUER, resource_server_url=None),

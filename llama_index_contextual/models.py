@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
@@ -72,6 +73,7 @@ class Provider:
         min_cached_by_model: The same for single models, by a pattern in their names; the first match applies.
         takes_cache_key: Whether it accepts `prompt_cache_key`.
         takes_json_schema: Whether it accepts `response_format`.
+        takes_stream_options: Whether it accepts `stream_options`, and reports the tokens of a stream if it is asked to.
         service_tiers: Accepted values of `service_tier`.
         has_batch_api: Whether it supports OpenAI's Batch API.
         late_import: Module that its client imports at the first call, or None.
@@ -98,6 +100,7 @@ class Provider:
     min_cached_by_model: tuple[tuple[re.Pattern[str], int], ...] = ()
     takes_cache_key: bool = False
     takes_json_schema: bool = False
+    takes_stream_options: bool = False
     service_tiers: frozenset[str] = frozenset()
     has_batch_api: bool = False
     late_import: str | None = None
@@ -134,6 +137,7 @@ PROVIDERS: Mapping[str, Provider] = {
         cache="prefix",
         takes_cache_key=True,
         takes_json_schema=True,
+        takes_stream_options=True,
         service_tiers=frozenset({"flex"}),
         has_batch_api=True,
         late_import="openai.resources",
@@ -330,19 +334,20 @@ ModelSetting = Literal["llm", "answer_llm", "embed_model"]
 """A setting that names a model."""
 
 
-def missing_for(name: str, *, setting: ModelSetting) -> str | None:
+def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) -> str | None:
     """Return what is missing to load a model with a given name, in a sentence, or None; nothing is imported or called.
 
     Args:
         name: As in `load_llm` and `load_embed_model`.
         setting: The setting that has this name.
+        option: The option of the command line that was given instead of the setting, for the error message.
 
     Raises:
         ModelError: The provider is unknown, or has no models of this kind.
     """
     if name == LOCAL and setting == "embed_model":
         return None
-    provider, _ = _split(name, setting=setting)
+    provider, _ = _split(name, setting=setting, option=option)
     traits = PROVIDERS[provider]
     target = traits.embedding if setting == "embed_model" else traits.llm
     if target is None:
@@ -369,18 +374,33 @@ def preload(model: BaseEmbedding | LLM) -> None:
         importlib.import_module(provider.late_import)
 
 
-def _split(name: str, *, setting: str) -> tuple[str, str]:
+def _split(name: str, *, setting: str, option: str | None = None) -> tuple[str, str]:
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in PROVIDERS:
         has_model = {p: t.embedding if setting == "embed_model" else t.llm for p, t in PROVIDERS.items()}
         known = ", ".join(f"{p}:…" for p, target in has_model.items() if target)
         local = f", {LOCAL}" if setting == "embed_model" else ""
         raise ModelError(
-            f"Setting {setting!r} is {name!r}, which is not the name of a model: use one of {known}{local}",
+            f"{option or f'Setting {setting!r}'} is {name!r}, which is not the name of a model: use one of"
+            f" {known}{local}",
             setting=setting,
-            remedy=Remedy("or pass a LlamaIndex object", nearest(provider, PROVIDERS).removeprefix("; ")),
+            remedy=Remedy("or pass a LlamaIndex object", _likely_name(name, provider)),
         )
     return provider, model
+
+
+def _likely_name(name: str, provider: str) -> str:
+    """Return a question that names the model which was probably meant, or an empty text."""
+    if provider in PROVIDERS:
+        return f"did you mean '{provider}:NAME', with the name of one of its models?"
+    makers = (
+        maker
+        for maker, traits in PROVIDERS.items()
+        for pattern in (traits.plain_models, *(pattern for pattern, _ in traits.efforts))
+        if ":" not in name and pattern is not None and pattern.match(name)
+    )
+    maker = next(makers, None)
+    return f"did you mean '{maker}:{name}'?" if maker else nearest(provider, PROVIDERS).removeprefix("; ")
 
 
 def _require_key(traits: Provider, name: str, *, setting: str, advice: Remedy) -> None:
@@ -477,6 +497,19 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
             setting="llm",
         )
     return name
+
+
+def address_of(llm: LLM) -> str | None:
+    """Return the address of an LLM's server without user name and password, or None if it is not known.
+
+    Example:
+        >>> from llama_index.llms.openai import OpenAI
+        >>> address_of(OpenAI(api_key="any", api_base="https://me:secret@models.example:8443/v1"))
+        'https://models.example:8443/v1'
+    """
+    address = getattr(llm, "base_url", None) or getattr(llm, "api_base", None)
+    parts = urlsplit(address) if isinstance(address, str) else None
+    return None if parts is None else parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl() or None
 
 
 def embedding_identity(model: BaseEmbedding) -> str:

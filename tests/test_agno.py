@@ -165,7 +165,7 @@ class TestAgents:
             output = agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
         assert {passage["meta_data"]["kind"] for passage in references(output)} == {"pdf"}
         system = provider.chat_calls[0].body["messages"][0]["content"]
-        assert "Valid keys: kind (md, pdf, txt), year (2026, 2027), context_source, file_name" in system
+        assert "Valid keys: kind (md, pdf, txt), year (2026, 2027), file_name." in system
 
     @pytest.mark.parametrize("way", ["agent", "team"])
     async def test_filters_that_the_model_finds_in_the_prompt_are_applied_when_awaited(
@@ -413,3 +413,13 @@ async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Proj
             assert "TS-999" in document[0].content
             assert document[0].meta_data["note"].startswith("The query has 1,000,007 characters: only its beginning")
             assert document[0].meta_data["note"].count("characters: only its beginning") == 1
+
+
+def test_instructions_and_descriptions_name_the_tools_that_are_offered(filled: Project) -> None:
+    tools = ContextualTools(filled)
+    texts = [tools.instructions or "", *(function.description or "" for function in tools.functions.values())]
+    named = {name for text in texts for name in re.findall(r"`((?:search|grep|outline|read)\w*)`", text)}
+    assert named
+    assert named <= set(tools.functions)
+    plain = ContextualTools(filled, suffix="")
+    assert "`outline` lists documents" in (plain.instructions or "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -11,11 +13,12 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
+from rich.console import Console
 
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED
 from llama_index_contextual.answering.prompts import SMALL_TALK
-from llama_index_contextual.cli.answer import wrapped
+from llama_index_contextual.cli import answer
+from llama_index_contextual.cli.answer import split_blocks
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.documents import write_texts
@@ -23,6 +26,7 @@ from tests.support.server import LoopbackProvider
 from tests.test_cli import Result, run
 
 QUESTION = "What does error TS-999 mean?"
+USAGE = r"openai:\S+: [\d,]+ tokens in, [\d,]+ out, \$[\d.]+"
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +74,13 @@ def test_an_answer_is_shown_with_its_sources_and_problems(root: Path, provider: 
     assert result.out == (
         "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1].\n[Source 1] manual.txt\n"
     )
-    assert result.err == (
-        "A citation of Source 8, which does not exist, was removed.\n"
-        "Quotation not found: It costs a lot now\nNot in any cited passage: 77\n"
-    )
+    *findings, usage = result.err.splitlines()
+    assert findings == [
+        "A citation of Source 8, which does not exist, was removed.",
+        "Quotation not found: It costs a lot now",
+        "Not in any cited passage: 77",
+    ]
+    assert re.fullmatch(USAGE, usage)
 
 
 def test_a_shortened_question_is_reported_with_the_answer(root: Path, provider: LoopbackProvider) -> None:
@@ -125,8 +132,10 @@ def test_an_answer_can_be_judged(root: Path, provider: LoopbackProvider, verdict
     provider.enqueue("The pump runs dry.", verdict)
     result = command(root, "ask", QUESTION, "--judge")
     assert result.out.startswith(f"{told}\n")
-    assert result.err.startswith(said)
-    assert bool(result.err) == bool(said)
+    *findings, usage = result.err.splitlines()
+    assert " ".join(findings).startswith(said)
+    assert bool(findings) == bool(said)
+    assert ": 2 calls, " in usage
 
 
 def test_reference_date_resolves_time_words(root: Path, provider: LoopbackProvider) -> None:
@@ -273,13 +282,32 @@ def test_without_an_llm_a_conversation_shows_passages(root: Path) -> None:
     assert result.out.splitlines()[2] == " 1. reports/manual.txt"
 
 
-@given(st.text(alphabet="ab c\n漢", max_size=60), st.integers(1, 12), st.randoms())
-def test_streamed_words_are_wrapped_and_none_is_lost(text: str, width: int, random: Random) -> None:
+@given(st.text(alphabet="a1.-` \n", max_size=40), st.randoms())
+def test_blocks_of_a_streamed_answer_do_not_depend_on_its_pieces_and_lose_no_text(text: str, random: Random) -> None:
     cuts = sorted(random.randint(0, len(text)) for _ in range(3))
-    pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
-    shown = "".join(wrapped(pieces, width))
-    assert shown.replace("\n", "") == text.replace("\n", "")
-    assert all(cell_len(line) <= width for line in shown.split("\n") if len(line.split()) > 1)
+    blocks, rest = [], ""
+    for start, end in pairwise([0, *cuts, len(text)]):
+        complete, rest = split_blocks(rest + text[start:end])
+        blocks += complete
+    assert (blocks, rest) == split_blocks(text)
+    assert "\n".join([*blocks, rest]).split() == text.split()
+
+
+def test_an_answer_is_rendered_on_a_terminal_and_unchanged_for_other_programs(
+    root: Path, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "**Dry**: the `pump` stops [Source 1].\n\n1. Close it.\n\n2. Wait."
+    provider.enqueue(text, text)
+    assert command(root, "ask", QUESTION).out.startswith(f"{text}\n")
+    shown = io.StringIO()
+    monkeypatch.setattr(answer, "out", Console(file=shown, force_terminal=True, width=60, color_system=None))
+    command(root, "ask", QUESTION)
+    assert "**" not in shown.getvalue()
+    assert "`" not in shown.getvalue()
+    assert [line.strip() for line in shown.getvalue().splitlines() if line.strip().startswith(("1 ", "2 "))][-2:] == [
+        "1 Close it.",
+        "2 Wait.",
+    ]
 
 
 def test_a_withheld_answer_has_no_sources(root: Path, provider: LoopbackProvider) -> None:
@@ -301,13 +329,49 @@ def test_answers_can_be_evaluated(root: Path, provider: LoopbackProvider, tmp_pa
     provider.enqueue("The pump runs dry [Source 1].")
     report = tmp_path / "out.csv"
     result = command(root, "evaluate", str(questions), "--answers", "--yes", "--report", str(report))
-    assert result.out == (
-        "exact match: 100.0 per cent\nF1: 100.0 per cent\n"
-        "1 question: 0 not found, 0 failed, 0 without the evidence among the passages\n"
-    )
+    *figures, usage = result.out.splitlines()
+    assert figures == [
+        "exact match: 100.0 per cent",
+        "F1: 100.0 per cent",
+        "1 question: 0 not found, 0 failed, 0 without the evidence among the passages",
+    ]
+    assert re.fullmatch(USAGE, usage)
     assert "gpt-6-luna" in report.read_text(encoding="utf-8")
     refused = command(root, "evaluate", str(questions), "--answers", "--compare", "none,structural")
     assert refused.code == 1
     assert "omit --compare and --sweep" in refused.err
     questions.write_text("{}\n", encoding="utf-8")
     assert 'qa.jsonl, line 1: has no "question"' in command(root, "evaluate", str(questions), "--answers").err
+
+
+def test_wrong_answers_of_an_evaluation_are_shown_beside_the_expected_ones_with_a_hint(
+    root: Path, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    questions = tmp_path / "qa.jsonl"
+    questions.write_text(f'{{"question": "{QUESTION}", "answers": ["runs dry"]}}\n', encoding="utf-8")
+    long = "According to the manual, the error means that the pump of the station runs dry [Source 1]."
+    provider.enqueue(long)
+    result = command(root, "evaluate", str(questions), "--answers", "--yes")
+    assert result.out.endswith(f"{QUESTION}\n  expected: runs dry\n  answered: {long}\n")
+    assert "much longer than the expected ones" in result.err
+    assert "style=persona" in result.err
+
+
+def test_ask_and_cost_print_the_tokens_and_dollars_of_answers(
+    root: Path, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    provider.enqueue("The pump runs dry [Source 1].")
+    usage = command(root, "ask", QUESTION, "--llm", "openai:gpt-4o-mini").err.splitlines()[-1]
+    assert re.fullmatch(USAGE, usage)
+    costs = command(root, "cost").out
+    assert re.search(r"answers +\$[\d.]+  openai:gpt-4o-mini; \d+ calls?\n", costs)
+
+
+def test_a_rewritten_question_is_reported_as_the_one_that_was_searched(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry.", "What does error TS-104 mean?", "The sensor is not calibrated.")
+    lines = f"{QUESTION}\nAnd TS-104?\n"
+    result = command(root, "chat", "--follow-ups", "condense", "--json", lines=lines)
+    assert [turn["retrieval"]["searched"] for turn in result.json] == [QUESTION, "What does error TS-104 mean?"]
+    provider.enqueue("The pump runs dry.", "What does error TS-104 mean?", "The sensor is not calibrated.")
+    shown = command(root, "chat", "--follow-ups", "condense", lines=lines)
+    assert "Searched for: What does error TS-104 mean?\n" in shown.err

@@ -386,3 +386,7 @@ def test_the_command_refuses_an_open_server_in_one_line(filled: Project, token: 
     result = CliRunner().invoke(app, arguments, env={"LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN": token})
     assert result.exit_code == 1
     assert ("set a token" if not token else "The token has 5 characters") in " ".join(result.stderr.split())
+
+
+def test_the_server_does_not_log_requests_at_the_level_info(filled: Project) -> None:
+    assert make_server([filled]).settings.log_level == "WARNING"

@@ -20,6 +20,7 @@ from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.answering.usage import AnswerUsage, add_up
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.storage import files
 
@@ -161,6 +162,11 @@ class Predictions:
         return _mean([row.f1 for row in self.rows])
 
     @property
+    def usage(self) -> AnswerUsage | None:
+        """Tokens and list price of all answers; None if no model was called."""
+        return add_up([row.response.usage for row in self.rows if row.response and row.response.usage])
+
+    @property
     def failed_retrievals(self) -> list[Prediction]:
         """The questions whose evidence is in no passage."""
         return [row for row in self.rows if row.retrieved is False]
@@ -174,6 +180,7 @@ class Predictions:
             "not_found": sum(row.response is not None and not row.response.found for row in self.rows),
             "failed_retrievals": len(self.failed_retrievals),
             "errors": sum(row.error is not None for row in self.rows),
+            "usage": None if self.usage is None else self.usage.to_dict(),
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from llama_index.core.storage.chat_store.base import BaseChatStore
 from pydantic import BaseModel
 
 from llama_index_contextual._utils.keywords import nearest
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
@@ -37,12 +38,17 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Adjacent, ProjectConfig
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.models import model_name
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.retrievers.response import RetrievalResponse
+from llama_index_contextual.storage.version import load_frame
 
 T = TypeVar("T")
 
@@ -132,6 +138,7 @@ def query_engine(
     llm: LLM,
     options: EngineOptions,
     stock: StockOptions,
+    account: AnswerAccount,
 ) -> BaseQueryEngine:
     """Return a grounded engine, or LlamaIndex's own if an option of `stock` is given.
 
@@ -141,13 +148,14 @@ def query_engine(
         llm: LLM that writes the answer.
         options: Options of the grounded engine; some of them apply to both.
         stock: Options of LlamaIndex's own engine.
+        account: Prices of the answers, and where their cost is recorded.
 
     Raises:
         ConfigurationError: A value is invalid, or options of both engines are given.
     """
     named = stock.to_dict()
     if not named:
-        return grounded_engine(retriever, load_embed_model, llm, options)
+        return grounded_engine(retriever, load_embed_model, llm, options, account)
     if foreign := [name for name in options.changed() if name not in _OPTIONS_OF_BOTH]:
         raise ConfigurationError(
             f"`{min(named)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
@@ -159,7 +167,7 @@ def query_engine(
         raise ConfigurationError(f"response_mode={mode!r} is unknown: use {known}.", setting="response_mode")
     warnings.warn(
         f"`{min(named)}` selects LlamaIndex's own engine: its answers are not checked for citations and quotations, and"
-        f" a search without results is not answered with `not_found`.",
+        f" a search without results is not answered with `not_found`.{_cost_of(mode, retriever, llm, account.prices)}",
         UserWarning,
         stacklevel=_CALLER,
     )
@@ -175,8 +183,30 @@ def query_engine(
     return engine
 
 
+_CALLS_PER_PASSAGE = frozenset({"refine", "accumulate"})
+"""Response modes with a call for each passage."""
+
+
+def _cost_of(mode: ResponseMode | str | None, retriever: ProjectRetriever, llm: LLM, prices: PriceTable) -> str:
+    """Return a sentence on the calls for a question in a response mode with many of them; empty for others."""
+    if mode is None or ResponseMode(mode).value not in _CALLS_PER_PASSAGE:
+        return ""
+    calls = retriever.similarity_top_k
+    tokens = Tokens(calls=calls, input_tokens=calls * retriever.config.chunk_size)
+    dollars = prices.dollars(model_name(llm), tokens)
+    price = "" if dollars is None else f", {money(dollars)} without the answers"
+    return (
+        f" Each question takes {pluralize(calls, 'call')}, one for each passage: up to {tokens.input_tokens:,} tokens"
+        f" of passages{price}. `similarity_top_k` reduces the number."
+    )
+
+
 def grounded_engine(
-    retriever: ProjectRetriever, load_embed_model: Callable[[], BaseEmbedding], llm: LLM, options: EngineOptions
+    retriever: ProjectRetriever,
+    load_embed_model: Callable[[], BaseEmbedding],
+    llm: LLM,
+    options: EngineOptions,
+    account: AnswerAccount,
 ) -> GroundedQueryEngine:
     """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
 
@@ -220,6 +250,8 @@ def grounded_engine(
         ),
         judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
         text_qa_template=options.text_qa_template,
+        account=account,
+        document_map=partial(_document_map, retriever),
         callback_manager=options.callback_manager,
     )
 
@@ -229,6 +261,7 @@ def chat_engine(
     load_embed_model: Callable[[], BaseEmbedding],
     llm: LLM,
     options: EngineOptions,
+    account: AnswerAccount,
     *,
     mode: ChatMode,
     chat_mode: LlamaIndexChatMode | str | None,
@@ -245,7 +278,7 @@ def chat_engine(
     """
     weights = options.weights or BlendWeights(turns=turns)
     return GroundedChatEngine(
-        grounded_engine(retriever, load_embed_model, llm, replace(options, weights=weights)),
+        grounded_engine(retriever, load_embed_model, llm, replace(options, weights=weights), account),
         mode=mode if chat_mode is None else _mode_of(chat_mode, mode),
         turns=turns,
         history_tokens=history_tokens,
@@ -354,6 +387,13 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None
         return value
     choices = f"a {kind.__name__}" if usual is None else f"True, False or a {kind.__name__}"
     raise ConfigurationError(f"{name}={value!r} is invalid: pass {choices}.", setting=name)
+
+
+def _document_map(retriever: ProjectRetriever, version: str | None, doc_id: str) -> DocumentMap | None:
+    """Return the pages and headings of a document, or None if it has none or its version was removed."""
+    docstore = retriever.docstore_of(version)
+    frame = None if docstore is None else load_frame(docstore, doc_id)
+    return None if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
 
 
 def _merging(

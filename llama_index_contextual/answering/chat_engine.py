@@ -29,6 +29,7 @@ from llama_index_contextual.answering.prompts import CONDENSE, condense_messages
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import STOPPED, Completion
+from llama_index_contextual.answering.usage import calls_made
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.retrievers.conversational import ConversationQuery
@@ -235,8 +236,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             response = empty_response(QueryBundle(message), intent)
             return await self.engine.aprepare(message, response, history=await self._aremembered(message, recent))
         history = () if self.mode == "simple" else tuple(recent)
-        query = ConversationQuery(message, history=history, rewrite=await self._arewrite(message, recent))
-        return await self.engine.adraft(query, history=await self._aremembered(message, recent))
+        with calls_made() as made:
+            rewrite = await self._arewrite(message, recent)
+        query = ConversationQuery(message, history=history, rewrite=rewrite)
+        return await self.engine.adraft(query, history=await self._aremembered(message, recent), calls=made)
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
         """Return the standalone question; None if it is not needed or the model failed."""

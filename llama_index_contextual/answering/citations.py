@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -385,11 +385,14 @@ class Passage:
         text: The original text, without the generated context.
         source: File, pages and offsets of the passage.
         head: Column head of a table that began before the passage; its figures count as those of the passage.
+        locate: Returns the source of a stretch of the passage from its offsets in the document; None if only that of
+            the whole passage is known.
     """
 
     text: str
     source: Source = field(default_factory=Source)
     head: str = ""
+    locate: Callable[[int, int], Source] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,9 +459,21 @@ class CitationReport:
         """Whether the check found no problem."""
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
+    def quoted_places(self) -> dict[int, list[Source]]:
+        """Return the places of the verified quotations by the number of their passage; one for each label."""
+        places: dict[int, dict[str, Source]] = {}
+        for quotation in self.quotations:
+            if quotation.status == "verified" and quotation.found_in is not None and quotation.source is not None:
+                places.setdefault(quotation.found_in, {}).setdefault(str(quotation.source), quotation.source)
+        return {number: list(labelled.values()) for number, labelled in places.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return {**asdict(self), "is_clean": self.is_clean}
+        quotations = [
+            {**asdict(quotation), "label": None if quotation.source is None else str(quotation.source)}
+            for quotation in self.quotations
+        ]
+        return {**asdict(self), "quotations": quotations, "is_clean": self.is_clean}
 
 
 def check_citations(answer: str, passages: Sequence[Passage], *, question: str = "") -> CitationReport:
@@ -674,16 +689,18 @@ def _check_quotation(
         span = locate(quoted.text, folded[number - 1])
         if span is not None:
             right = not cited or number in cited
-            source = _at_span(passages[number - 1].source, span)
+            source = _at_span(passages[number - 1], span)
             return replace(quotation, status="verified" if right else "wrong_source", found_in=number, source=source)
     return replace(quotation, status="stitched") if is_stitched(quoted.text, folded) else quotation
 
 
-def _at_span(source: Source, span: tuple[int, int]) -> Source:
-    """Return the source with the offsets of a span of its passage."""
+def _at_span(passage: Passage, span: tuple[int, int]) -> Source:
+    """Return the source of a span of a passage."""
+    source = passage.source
     if source.start_char is None:
         return source
-    return replace(source, start_char=source.start_char + span[0], end_char=source.start_char + span[1])
+    start, end = source.start_char + span[0], source.start_char + span[1]
+    return source.at(start, end, None) if passage.locate is None else passage.locate(start, end)
 
 
 def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) -> tuple[UnsupportedFigure, ...]:

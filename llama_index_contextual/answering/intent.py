@@ -17,7 +17,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
@@ -27,6 +27,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, respond_of, specificity_of
+from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
 
 Intent = Literal[
@@ -547,8 +548,13 @@ class IntentRetriever(CheckedRetriever):
         intent = self._examples.intent_of(question)
         return guess_intent(question) if intent is None else IntentGuess(intent, "examples")
 
-    def respond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Return the results with their evidence and the intent of the question."""
+    def respond(self, query: QueryType) -> RetrievalResponse:
+        """Return the results with their evidence and the intent of the question.
+
+        Raises:
+            InputError: The query is empty, or not a query.
+        """
+        bundle = as_bundle(query)
         guess = self.guess(bundle.query_str, getattr(bundle, "history", ()))
         if (plan := self._plan_of(bundle, guess)) is None:
             return empty_response(bundle, guess.intent)
@@ -556,8 +562,9 @@ class IntentRetriever(CheckedRetriever):
         responses = [respond_of(retriever, query) for query in _queries(bundle, plan)]
         return self._with_evidence(bundle, guess, _interleave(responses, plan.top_k, guess.intent))
 
-    async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
+    async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Search like `respond`, without blocking the event loop."""
+        bundle = as_bundle(query)
         guess = await self.aguess(bundle.query_str, getattr(bundle, "history", ()))
         if (plan := self._plan_of(bundle, guess)) is None:
             return empty_response(bundle, guess.intent)

@@ -22,7 +22,7 @@ from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
 from llama_index_contextual import metadata as keys
@@ -44,9 +44,10 @@ from llama_index_contextual.answering.prompts import (
 )
 from llama_index_contextual.answering.response import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.streaming import AnswerStream, Completion, StreamFilter, Timeouts, split_reasoning
+from llama_index_contextual.answering.usage import AnswerAccount, AnswerUsage, ModelCalls, calls_made
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import is_named, model_name, settings_llm
-from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
+from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
 from llama_index_contextual.retrievers.base import without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
 from llama_index_contextual.retrievers.queries import as_bundle, bounded, with_warnings
@@ -109,6 +110,7 @@ class Draft:
         messages: The whole prompt.
         ready: The answer, if no call to the model is needed: there are no passages, or the answer is in the cache.
         key: Key of the answer in the cache; None without a cache.
+        calls: Calls that were made to prepare it.
     """
 
     question: str
@@ -117,6 +119,7 @@ class Draft:
     messages: list[ChatMessage]
     ready: GroundedResponse | None = None
     key: str | None = None
+    calls: Sequence[ModelCalls] = ()
 
 
 class GroundedQueryEngine(BaseQueryEngine):
@@ -145,6 +148,9 @@ class GroundedQueryEngine(BaseQueryEngine):
         cache: Cache of answers; None asks the model every time.
         judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
+        account: Prices of the calls, and where their cost is recorded; None uses list prices and records nothing.
+        document_map: Return the pages and headings of a document, from the name of the version and the document's id,
+            for the labels of quotations; without it, a quotation has the pages and section of its chunk.
         callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
 
     Raises:
@@ -171,6 +177,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         cache: AnswerCache | None = None,
         judge: Judge | None = None,
         text_qa_template: BasePromptTemplate | None = None,
+        account: AnswerAccount | None = None,
+        document_map: Callable[[str | None, str], keys.DocumentMap | None] = lambda _, __: None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         super().__init__(callback_manager or Settings.callback_manager)
@@ -187,6 +195,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.guards = guards_of(guards)
         self.cache = cache
         self.judge = judge
+        self._document_map = document_map
+        self._account = account or AnswerAccount()
         self._merging = merging or (lambda _: AdjacentChunkMerger())
         self._postprocessors = list(node_postprocessors)
         for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
@@ -245,29 +255,39 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Return the passages for the prompt of an answer."""
         return self.draft(query_bundle).hits
 
-    def draft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
+    def draft(
+        self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[ModelCalls] = ()
+    ) -> Draft:
         """Search, and return the prepared prompt of the answer.
+
+        Args:
+            query: The question.
+            history: The conversation before it.
+            calls: Calls that were already made for it.
 
         Raises:
             InputError: The question is empty, or not a question.
         """
         query, notes = bounded(query)  # the part that is not searched does not go into the prompt either
-        with self._event(CBEventType.RETRIEVE, query.query_str) as event:
+        with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = self.retriever.respond(query)
             if self.wider is not None and self._needs_wider(response):
                 response = _better(response, self.wider.respond(query))
             event.on_end(payload={EventPayload.NODES: list(response.results)})
-        return self._prepare(query, with_warnings(response, notes), history)
+        return self._prepare(query, with_warnings(response, notes), history, calls=(*calls, *made))
 
-    async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
+    async def adraft(
+        self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[ModelCalls] = ()
+    ) -> Draft:
         """Search like `draft`, without blocking the event loop."""
         query, notes = await asyncio.to_thread(bounded, query)
-        with self._event(CBEventType.RETRIEVE, query.query_str) as event:
+        with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = await self.retriever.arespond(query)
             if self.wider is not None and self._needs_wider(response):
                 response = _better(response, await self.wider.arespond(query))
             event.on_end(payload={EventPayload.NODES: list(response.results)})
-        return await asyncio.to_thread(self._prepare, query, with_warnings(response, notes), history)
+        prepare = partial(self._prepare, calls=(*calls, *made))
+        return await asyncio.to_thread(prepare, query, with_warnings(response, notes), history)
 
     async def aprepare(self, question: str, response: RetrievalResponse, *, history: Sequence[ChatMessage]) -> Draft:
         """Return the prepared prompt for the result of a search, without blocking the event loop."""
@@ -285,6 +305,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         history: Sequence[ChatMessage],
         *,
         postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        calls: Sequence[ModelCalls] = (),
     ) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
         chosen = self._postprocessors if postprocessors is None else postprocessors
@@ -308,15 +329,15 @@ class GroundedQueryEngine(BaseQueryEngine):
         else:
             replies = {"chitchat": options.small_talk, **options.replies}
             text = replies.get(response.intent or "", options.not_found)
-            no_answer = GroundedResponse(text, [], found=False, retrieval=response)
+            no_answer = GroundedResponse(text, [], found=False, retrieval=response, usage=self._account.book(calls))
             return Draft(question, response, [], [], _with_metadata(no_answer))
-        draft = Draft(question, response, hits, messages_for(question))
+        draft = Draft(question, response, hits, messages_for(question), calls=calls)
         if self.cache is None or not self._has_names():
             return draft
         draft = replace(draft, key=self._key(messages_for(normalised(question)), response))
         if (written := self.cache.get(str(draft.key))) is None:
             return draft
-        answer = replace(self._checked(draft, written), from_cache=True)
+        answer = replace(self._checked(draft, written), from_cache=True, usage=self._account.book(calls))
         return replace(draft, ready=_with_metadata(answer))
 
     def _pack(
@@ -418,9 +439,13 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield str(draft.ready)
             return
         stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
-        for piece in self.answer_stream.stream(draft.messages, completion):
-            if (part := stream_filter.feed(piece)) and self.judge is None:
-                yield part
+        try:
+            for piece in self.answer_stream.stream(draft.messages, completion):
+                if (part := stream_filter.feed(piece)) and self.judge is None:
+                    yield part
+        except GeneratorExit:
+            self._usage(draft, completion)
+            raise
         if part := stream_filter.rest() if self.judge is None else self.finish(draft, completion).response or "":
             yield part
 
@@ -430,10 +455,14 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield str(draft.ready)
             return
         stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
-        async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
-            async for piece in pieces:
-                if (part := stream_filter.feed(piece)) and self.judge is None:
-                    yield part
+        try:
+            async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
+                async for piece in pieces:
+                    if (part := stream_filter.feed(piece)) and self.judge is None:
+                        yield part
+        except (GeneratorExit, asyncio.CancelledError):
+            self._usage(draft, completion)
+            raise
         if self.judge is None:
             part = stream_filter.rest()
         else:
@@ -448,14 +477,23 @@ class GroundedQueryEngine(BaseQueryEngine):
         if completion.answer is None:
             written = self._written(completion.text)
             answer = self._checked(draft, written, problem=completion.problem)
-            if self.judge is not None and not self._is_refusal(answer):
-                answer = self.judge.review(self._mask(draft.question), answer)
+            with calls_made() as made:
+                if self.judge is not None and not self._is_refusal(answer):
+                    answer = self.judge.review(self._mask(draft.question), answer)
+            answer = replace(answer, usage=self._usage(draft, completion, made))
             completion.answer = _with_metadata(answer)
             is_sound = answer.partial is None and answer.found and "error" not in (answer.verdict or {})
             if self.cache is not None and draft.key is not None and is_sound:
                 written = replace(written, verdict=answer.verdict)
                 self.cache.put(draft.key, written, version=draft.retrieval.version)
         return cast(GroundedResponse, completion.answer)
+
+    def _usage(self, draft: Draft, completion: Completion, judged: Sequence[ModelCalls] = ()) -> AnswerUsage | None:
+        """Book all calls for an answer, once."""
+        if completion.usage is None:
+            own = () if completion.calls is None else (completion.calls,)
+            completion.usage = self._account.book([*draft.calls, *own, *judged])
+        return completion.usage
 
     def _written(self, text: str) -> WrittenAnswer:
         """Return the text of the model as it may be shown and kept."""
@@ -467,7 +505,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _checked(self, draft: Draft, written: WrittenAnswer, *, problem: str | None = None) -> GroundedResponse:
         """Return the answer with the report on its citations."""
-        passages = [self._passage(hit.node) for hit in draft.hits]
+        passages = [self._passage(hit, draft.retrieval.version) for hit in draft.hits]
         report = check_citations(written.text, passages, question=self._mask(draft.question))
         shown = report.text
         _, text = split_reasoning(written.original, self.options.style)
@@ -488,10 +526,17 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Return whether an answer only says that the passages do not answer the question."""
         return fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
 
-    def _passage(self, node: BaseNode) -> Passage:
+    def _passage(self, hit: NodeWithScore, version: str | None) -> Passage:
+        node = hit.node
         # The model reads the facts and the head with the text, so their figures count as those of the passage.
         head = "\n".join(str(node.metadata[key]) for key in (keys.FACTS, keys.TABLE_HEAD) if node.metadata.get(key))
-        return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head))
+
+        def locate(start: int, end: int) -> Source:
+            chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) else None
+            places = self._document_map(version, node.ref_doc_id or "")
+            return Source.of(node if chunk is None else chunk).at(start, end, places)
+
+        return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head), locate)
 
     def _mask(self, text: str) -> str:
         return text if self.guards is None else self.guards.hide(text)

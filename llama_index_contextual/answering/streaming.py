@@ -20,14 +20,18 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse
 from llama_index.core.llms import LLM
 
-from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, is_connection_error
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.redaction import KeyFilter
 from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
-from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.models import model_name, provider_of
+from llama_index_contextual.answering.threads import threaded_calls
+from llama_index_contextual.answering.usage import AnswerUsage, Meter, ModelCalls
+from llama_index_contextual.config import DEFAULT_LLM
+from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
+from llama_index_contextual.models import address_of, model_name, provider_of
+from llama_index_contextual.retirement import retirement_of
 from llama_index_contextual.storage.storable import storable_text
 
 STOPPED = "Reading stopped before the end of the answer."
@@ -73,11 +77,15 @@ class Completion:
     Attributes:
         text: The text so far.
         problem: Why the text is not complete, in a sentence; None when it is. Until the end it is `STOPPED`.
+        calls: Tokens of the call, or None before its end.
+        usage: Tokens and price of all calls for the answer, once they are booked.
         answer: The answer made from the text, or None before the end.
     """
 
     text: str = ""
     problem: str | None = STOPPED
+    calls: ModelCalls | None = None
+    usage: AnswerUsage | None = None
     answer: Any = None
 
 
@@ -92,8 +100,12 @@ class AnswerStream:
     def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
         self.name = model_name(llm)
         self.timeouts = timeouts or Timeouts()
-        self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
+        self._address = address_of(llm)
+        self._threads = threaded_calls(llm)
         provider = provider_of(self.name)
+        reports_usage = provider is not None and provider.takes_stream_options
+        self._options = {"stream_options": {"include_usage": True}} if reports_usage else {}
+        self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
         self._takes_schema = provider is not None and provider.takes_json_schema
 
     async def acomplete(
@@ -134,7 +146,8 @@ class AnswerStream:
         Raises:
             ModelError: The answer did not begin.
         """
-        pieces, piece = await self._begin(messages, response_format if self._takes_schema else None)
+        meter = Meter(self.name, messages)
+        pieces, piece = await self._begin(messages, meter, response_format if self._takes_schema else None)
         problem: str | None = None
         keys = KeyFilter()
         try:
@@ -142,8 +155,8 @@ class AnswerStream:
                 if part := keys.feed(storable_text(piece.delta or "")):
                     completion.text += part
                     yield part
-                if _finish_reason(piece) == "length":
-                    problem = "The answer reached the model's token limit."
+                meter.see(piece.raw)
+                problem = self._problem_of(_finish_reason(piece), completion.text) or problem
                 # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives together with a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
@@ -157,11 +170,12 @@ class AnswerStream:
             completion.problem = f"The model sent nothing for {self.timeouts.between_tokens:g} seconds."
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything
             # The text so far is paid for and may have been shown: keep it and mark it as partial.
-            completion.problem = f"The answer broke off. {self._describe(error)}"
+            completion.problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
         except (asyncio.CancelledError, GeneratorExit):
             completion.text += keys.rest()  # no piece can be yielded any more
             raise
         finally:
+            completion.calls = meter.end(completion.text)
             await _close(pieces)
         if rest := keys.rest():  # after an error
             completion.text += rest
@@ -203,34 +217,105 @@ class AnswerStream:
         for error in errors:
             raise error
 
+    def _problem_of(self, finish_reason: str | None, text: str) -> str | None:
+        """Return why an answer is not complete by the reason for its end, or None."""
+        if finish_reason == "length":
+            return "The answer reached the model's token limit."
+        if finish_reason in ("content_filter", "refusal"):
+            what = "cut the answer off" if text.strip() else "withheld the answer"
+            return f"The content filter of the provider of {self.name!r} {what}."
+        return None
+
     async def _begin(
-        self, messages: Sequence[ChatMessage], response_format: Mapping[str, Any] | None
+        self, messages: Sequence[ChatMessage], meter: Meter, response_format: Mapping[str, Any] | None
     ) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
         """Return the stream and its first piece with text or a finish reason."""
         model = await self._llm.running()
         options = {} if response_format is None else {"response_format": response_format}
 
+        async def started() -> AsyncIterator[ChatResponse]:
+            if self._threads is not None:
+                await self._threads.wait(self.name, self.timeouts.first_token)
+            if limit.when() is None:  # the time that a synchronous model is busy with other questions does not count
+                limit.reschedule(asyncio.get_running_loop().time() + self.timeouts.first_token)
+            if self._threads is not None:
+                return self._threads.start(lambda: model.stream_chat(list(messages)))
+            return aiter(await model.astream_chat(list(messages), **self._options, **options))
+
         async def first() -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
-            pieces = aiter(await model.astream_chat(list(messages), **options))
+            pieces = await started()
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
+                meter.see(piece.raw)
                 piece = await anext(pieces, None)
             return pieces, piece
 
         try:
-            async with asyncio.timeout(self.timeouts.first_token):
+            async with asyncio.timeout(None) as limit:
                 return await acall(first, _RETRY)
         except TimeoutError:
             seconds = f"{self.timeouts.first_token:g}"
+        except ModelError:
+            raise
         except Exception as error:  # any LLM class may raise anything; there is no partial answer to keep
             if options and getattr(error, "status_code", None) == 400 and "response_format" in str(error):
-                return await self._begin(messages, None)  # this model of the provider does not accept a schema
-            raise ModelError(self._describe(error), setting="llm") from error
+                return await self._begin(messages, meter, None)  # this model of the provider does not accept a schema
+            raise answer_error(error, self.name, self._address) from error
         message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or increase the timeout."
         raise ModelError(message, setting="llm")  # without the TimeoutError, whose context holds errors of the client
 
-    def _describe(self, error: Exception) -> str:
-        return describe(error, setting="llm", model=self.name)
+
+_TOO_LONG = re.compile(r"context[ _](?:length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
+_FILTERED = re.compile(r"content[ _](?:filter|management policy|policy)", re.IGNORECASE)
+
+
+def answer_error(error: Exception, model: str, address: str | None = None) -> ModelError:
+    """Return the error for a failed call to the model that answers: why it failed, and what to do.
+
+    Args:
+        error: The exception that the client raised.
+        model: Name of the model, as in the settings.
+        address: Address of its server, or None if it is not known.
+    """
+    status, code, text = getattr(error, "status_code", None), str(getattr(error, "code", None)), str(error)
+    if status == 404 or code == "model_not_found" or "nknown model" in text:
+        ended = retirement_of(model)
+        retired = "" if ended is None else f"; its retirement was announced for {ended.ends.isoformat()}"
+        other = "provider:name" if ended is None else DEFAULT_LLM
+        return ModelError(
+            f"The provider does not offer the model {model!r}, which writes the answers{retired}.",
+            setting="answer_llm",
+            remedy=Remedy(
+                f"set `answer_llm` to another one, such as {other!r}, or pass llm=",
+                f"name another one with --llm {other}, or store it with"
+                f" `llama-index-contextual configure {{project}} answer_llm={other}`",
+            ),
+        )
+    if status in (400, 413, None) and (_TOO_LONG.search(code) or _TOO_LONG.search(text)):
+        return ModelError(
+            f"The prompt is longer than the context window of {model!r}.",
+            setting="answer_tokens",
+            remedy=Remedy(
+                "let it read less, with answer_tokens=4000 or lower, or use a model with a larger window",
+                "let it read less, with `llama-index-contextual configure {project} answer_tokens=4000` or lower, or"
+                " name a model with a larger window with --llm",
+            ),
+        )
+    if status in (400, 403, None) and (_FILTERED.search(code) or _FILTERED.search(text)):
+        return ModelError(
+            f"The content filter of the provider of {model!r} refused the question or the passages: ask in other words,"
+            f" or restrict the search to other files.",
+            setting="llm",
+        )
+    if address is not None and not isinstance(status, int) and is_connection_error(error):
+        provider = provider_of(model)
+        variable = f" in {provider.address[0]}" if provider is not None and provider.address else ""
+        return ModelError(
+            f"The provider of {model!r} cannot be reached at {address}: check that it is running, the network, and the"
+            f" address{variable}.",
+            setting="llm",
+        )
+    return ModelError(describe(error, setting="llm", model=model), setting="llm")
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.cells import cell_len
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.segment import Segment, Segments
 
 from llama_index_contextual.cli.commands import Commands
 from llama_index_contextual.cli.narrowing import Files, Filters, hint_at_patterns, parse_filters
@@ -59,12 +61,17 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.answering.chat_engine import GroundedChatEngine
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
+    from llama_index_contextual.answering.usage import AnswerUsage
     from llama_index_contextual.project.project import Project
     from llama_index_contextual.retrievers.response import RetrievalResponse
 
 answering = Commands()
 
 TOP_K_WITHOUT_LLM = 3
+
+_BLANK_LINES = re.compile(r"\n[ \t]*\n+(?=\S)")
+_FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
+_LIST_ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]")
 
 
 @answering.command(rich_help_panel=QUESTIONS)
@@ -162,11 +169,15 @@ def ask(
             _show_passages(project, question, mode, filters, error, as_json=as_json)
             return
         if as_json:
-            say_json(cast("GroundedResponse", engine.query(question)).to_dict())
-            return
-        stream = cast("GroundedStream", engine.query(question))
-        _show_pieces(stream.response_gen)
-        _show_findings(stream.get_response())
+            answer = cast("GroundedResponse", engine.query(question))
+            say_json(answer.to_dict())
+        else:
+            stream = cast("GroundedStream", engine.query(question))
+            _show_pieces(stream.response_gen)
+            answer = stream.get_response()
+            _show_findings(answer)
+        if not answer.response:
+            raise typer.Exit(1)
 
 
 @answering.command(rich_help_panel=QUESTIONS)
@@ -332,45 +343,80 @@ def _passages(response: RetrievalResponse) -> dict[str, Any]:
 
 
 def _show_pieces(pieces: Iterable[str]) -> None:
+    """Print an answer as it arrives: rendered as Markdown on a terminal, otherwise unchanged."""
     harmless = ("".join(sign if sign.isprintable() or sign in "\n\t" else " " for sign in piece) for piece in pieces)
-    for text in wrapped(harmless, out.width) if out.is_terminal else harmless:
+    if out.is_terminal:
+        _render(harmless)
+        return
+    shown = False
+    for text in harmless:
         out.print(text, end="", markup=False, soft_wrap=True)
-    out.print()
+        shown = shown or bool(text)
+    if shown:
+        out.print()
 
 
-def wrapped(pieces: Iterable[str], width: int) -> Iterator[str]:
-    """Yield a text word by word as it arrives, with line breaks at the width of the terminal.
+def _render(pieces: Iterable[str]) -> None:
+    """Print each block of a Markdown text when it is complete; below them stands the beginning of the next one."""
+    open_block, first = "", True
+    with Live(console=out, transient=True, vertical_overflow="ellipsis") as live:
+        for piece in pieces:
+            complete, open_block = split_blocks(open_block + piece)
+            for block in complete:
+                live.console.print(_rendered(block, first=first), end="")
+                first = False
+            live.update(_rendered(open_block, first=first) if open_block.strip() else "")
+    if open_block.strip():
+        out.print(_rendered(open_block, first=first))
+
+
+def _rendered(block: str, *, first: bool) -> Segments:
+    """Return a block after a blank line, unless it is the first one; Rich's own blank lines differ between blocks."""
+    # Without links that can be clicked: the address of a link in an answer has to be visible.
+    lines = out.render_lines(Markdown(block, hyperlinks=False), pad=False)
+    texts = ["".join(segment.text for segment in line).strip() for line in lines]
+    written = [at for at, text in enumerate(texts) if text]
+    shown = lines[written[0] : written[-1] + 1] if written else []
+    before = [] if first else [Segment.line()]
+    return Segments([*before, *(segment for line in shown for segment in (*line, Segment.line()))])
+
+
+def split_blocks(text: str) -> tuple[list[str], str]:
+    """Return the complete blocks of a Markdown text that arrives in pieces, and its rest.
+
+    A block ends at a blank line before text that is not indented, outside fenced code. The items of a list are one
+    block, so that their numbers go on.
 
     Example:
-        >>> "".join(wrapped(["one tw", "o three"], 8))
-        'one two \\nthree'
+        >>> split_blocks("Two steps:\\n\\n1. Close it.\\n\\n2. Wait.\\n\\nThen op")
+        (['Two steps:', '1. Close it.\\n\\n2. Wait.'], 'Then op')
     """
-    column, word = 0, ""
-    for piece in pieces:
-        *whole, word = re.split(r"(?<=\s)", word + piece)
-        for shown in whole:
-            column = yield from _place_word(shown, column, width)
-    yield from _place_word(word, column, width)
+    blocks, start = [], 0
+    for blank in _BLANK_LINES.finditer(text):
+        block, after = text[start : blank.start()], text[blank.end() :]
+        if len(_FENCE.findall(block)) % 2 or (_LIST_ITEM.match(block) and _may_be_item(after)):
+            continue
+        if block.strip():
+            blocks.append(block)
+        start = blank.end()
+    return blocks, text[start:]
 
 
-def _place_word(word: str, column: int, width: int) -> Generator[str, None, int]:
-    """Yield a word with its trailing white space, and return the column after it."""
-    length = cell_len(word.rstrip("\n"))
-    if column and column + length > width:
-        yield "\n"
-        column = 0
-    yield word
-    return 0 if word.endswith("\n") else column + length
+def _may_be_item(text: str) -> bool:
+    """Return whether a line may turn out to be an item of a list when the rest of it has arrived."""
+    return _LIST_ITEM.match(text) is not None or re.fullmatch(r"[-*+]|\d+[.)]?", text) is not None
 
 
 def _show_findings(answer: GroundedResponse) -> None:
     """Print the sources of an answer, and warnings about it."""
     report = answer.citations
+    if not answer.response:
+        say_error(f"There is no answer. {answer.partial}")
     for warning in answer.retrieval.warnings if answer.retrieval else ():
         say(f"[yellow]{safe(warning)}[/]", to=err)
     if answer.found and answer.retrieval and (doubt := answer.retrieval.doubt()):
         say(f"[yellow]{safe(doubt)}[/]", to=err)
-    if answer.partial:
+    if answer.partial and answer.response:
         say(f"[yellow]The answer is incomplete: {safe(answer.partial)}[/]", to=err)
     if answer.verdict and "error" in answer.verdict:
         say(f"[yellow]Not judged: {safe(str(answer.verdict['error']))}[/]", to=err)
@@ -387,5 +433,16 @@ def _show_findings(answer: GroundedResponse) -> None:
         say(f"[yellow]Not in any cited passage:[/] {safe(figures)}", to=err)
     if answer.from_cache:
         say("[dim]From the cache: no tokens sent for this answer.[/]", to=err)
+    if answer.retrieval is not None and answer.retrieval.searched != answer.retrieval.query:
+        say(f"[dim]Searched for: {safe(answer.retrieval.searched)}[/]", to=err)
     for number, source in answer.shown_sources:
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
+    _show_usage(answer.usage)
+
+
+def _show_usage(usage: AnswerUsage | None) -> None:
+    """Print the tokens and the price of answers on standard error."""
+    if usage is not None:
+        say(f"[dim]{safe(str(usage))}[/]", to=err)
+        if usage.problem:
+            say(f"[yellow]{safe(usage.problem)}[/]", to=err)

@@ -25,6 +25,7 @@ from llama_index_contextual.cli.terminal import err, errors_in_one_line, out, sa
 from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
+    from llama_index_contextual.answering.batch import Predictions
     from llama_index_contextual.evaluation.compare import Comparison
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from llama_index_contextual.project.project import Project
 
 evaluating = Commands()
+
+_SHOWN_ANSWERS = 5
+_LONG = 3
+"""Ratio of words in answers and in expected answers above which a shorter style is proposed."""
 
 
 @evaluating.command("evaluate", rich_help_panel=QUESTIONS)
@@ -175,11 +180,32 @@ def _evaluate_answers(
         f"{pluralize(summary['questions'], 'question')}: {summary['not_found']} not found, {summary['errors']} failed,"
         f" {summary['failed_retrievals']} without the evidence among the passages"
     )
+    if predictions.usage is not None:
+        say(f"[dim]{safe(str(predictions.usage))}[/]")
+    _show_answers(predictions, project.config.style)
     for row in predictions.rows:
         if row.error is not None:
             say(f"[yellow]{snippet(row.qa.question, 60)}[/]: {safe(row.error)}", to=err)
     for path in reports:
         say(f"Wrote {safe(str(path))}.", to=err)
+
+
+def _show_answers(predictions: Predictions, style: str) -> None:
+    """Print the first wrong answers beside the expected ones, and a hint if the answers are long."""
+    wrong = [row for row in predictions.rows if row.exact == 0 and row.error is None]
+    for row in wrong[:_SHOWN_ANSWERS]:
+        say(f"[bold]{snippet(row.qa.question, 100)}[/]")
+        say(f"expected: {snippet(' | '.join(row.qa.answers), 200)}", indent=2)
+        say(f"answered: {snippet(row.answer, 200)}", indent=2)
+    if len(wrong) > _SHOWN_ANSWERS:
+        say(f"[dim]… and {pluralize(len(wrong) - _SHOWN_ANSWERS, 'more answer')} unlike the expected ones[/]")
+    words = sum(len(row.answer.split()) for row in wrong)
+    if words > _LONG * sum(len(max(row.qa.answers, key=len).split()) for row in wrong) and style != "persona":
+        say(
+            "The answers are much longer than the expected ones, which lowers both figures. For short answers:"
+            " LLAMA_INDEX_CONTEXTUAL_STYLE=persona in the environment, or `configure NAME style=persona`.",
+            to=err,
+        )
 
 
 class _Steps:

@@ -212,7 +212,8 @@ def open_to_answer(root: Path, name: str, **options: Any) -> Project:
 
     project = open_project(root, name)
     if options.get("answer_llm") is not None:
-        missing_for(options["answer_llm"], setting="answer_llm")  # raises an error for what is not the name of a model
+        # Raises an error if it is not the name of a model.
+        missing_for(options["answer_llm"], setting="answer_llm", option="--llm")
     if options.get("intents") is True and project.config.intents:  # the project's own intents, or its LLM
         options["intents"] = None
     if project.config.answer_cache is None and options.get("answer_cache") is None:
@@ -288,8 +289,9 @@ def interruptible(project: Project, work: Callable[[], T]) -> T:
 
 def _spent(cost: ProjectCost) -> str:
     from llama_index_contextual.contextualizer.cost import money
+    from llama_index_contextual.storage.receipts import ANSWERS
 
-    last = cost.runs[-1] if cost.runs else None
+    last = next((run for run in reversed(cost.runs) if run.purpose != ANSWERS), None)
     if last is None or not last.dollars:
         return ""
     booked = f", of which {money(last.booked)} is booked for interrupted calls" if last.booked else ""

@@ -12,7 +12,7 @@ import typer
 
 from llama_index_contextual.cli.commands import Commands
 from llama_index_contextual.cli.options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_project
-from llama_index_contextual.cli.terminal import errors_in_one_line, safe, say, say_json
+from llama_index_contextual.cli.terminal import err, errors_in_one_line, safe, say, say_json
 from llama_index_contextual.errors import ConfigurationError, PathNotFoundError
 
 serving = Commands()
@@ -160,6 +160,7 @@ def serve_mcp(
         if http:
             if token == "":
                 raise ConfigurationError("The token is empty: pass one with --token, or leave the option out.")
+            say(f"Serving at http://{safe(host)}:{port}/mcp; Ctrl-C stops it.", to=err)
             serve_http(projects, host=host, port=port, token=token, allowed_hosts=allow_host or ())
         else:
             make_server(projects).run("stdio")

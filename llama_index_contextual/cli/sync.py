@@ -196,14 +196,19 @@ class _Sync:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._cost_before = 0.0 if self.max_cost is None else self.project.cost().dollars
+        self._cost_before = 0.0 if self.max_cost is None else self._spent()
         self._last: tuple[object, ...] = ()
+
+    def _spent(self) -> float:
+        """Return the dollars spent on documents so far; answers do not count towards `--max-cost`."""
+        cost = self.project.cost()
+        return cost.dollars - cost.answers
 
     def once(self, *, remove: Collection[str] | bool) -> IngestReport:
         """Publish a version, if anything has changed."""
         limit = None
         if self.max_cost is not None:
-            limit = max(0.0, self.max_cost - (self.project.cost().dollars - self._cost_before))
+            limit = max(0.0, self.max_cost - (self._spent() - self._cost_before))
         return self.project.sync(self.folders, remove=remove, settle=self.settle, max_cost=limit, **self.options)
 
     def show(self, report: IngestReport) -> None:

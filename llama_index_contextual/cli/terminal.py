@@ -189,6 +189,7 @@ def show_cost(cost: ProjectCost) -> None:
     for run in cost.runs:
         day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
         parts = [pluralize(run.calls, "call")] if run.calls else []
+        parts += [f"tokens of {run.estimated_calls:,} of them estimated"] if run.estimated_calls else []
         parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
         if run.unsettled:
             calls = pluralize(run.unsettled_calls, "timed-out or interrupted call")
@@ -199,7 +200,7 @@ def show_cost(cost: ProjectCost) -> None:
             parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
         models = " + ".join(name for name in (run.llm, run.embed_model) if name)
         say_with_details(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
-    say(f"total: {safe(_total_cost(cost))}; questions and answers are not included")
+    say(f"total: {safe(_total_cost(cost))}; the embeddings of questions are not included")
 
 
 def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str] = ()) -> None:

@@ -15,6 +15,7 @@ from llama_index.core.llms import LLM
 
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
 from llama_index_contextual.answering.build import EngineOptions, grounded_engine
+from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import ContextKind, Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
@@ -161,6 +162,7 @@ def sweep_answers(
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
     options: EngineOptions | None = None,
+    account: AnswerAccount | None = None,
 ) -> AnswerSweep:
     """Answer the questions with every combination of settings; variants are built for it and removed afterwards.
 
@@ -177,6 +179,7 @@ def sweep_answers(
             unknown. The cost of the answers is not included.
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
         options: Options of the answers, as for `Project.as_query_engine`; None uses the defaults.
+        account: Where the cost of the answers is recorded; None records nothing.
 
     Raises:
         InputError: There are no settings or questions, or the cost is higher than `max_cost`.
@@ -200,7 +203,9 @@ def sweep_answers(
             variant = space.build(config, progress=build_progress(report, name))
             for mode, k in product(modes or (config.mode,), sorted(set(top_ks))):
                 retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
-                engine = grounded_engine(retriever, origin.load_embed_model, llm, options or EngineOptions())
+                engine = grounded_engine(
+                    retriever, origin.load_embed_model, llm, options or EngineOptions(), account or AnswerAccount()
+                )
                 row = AnswerRow(
                     context=config.context,
                     chunk_size=config.chunk_size,

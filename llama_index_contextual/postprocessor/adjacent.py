@@ -64,8 +64,11 @@ class Passage:
         """Offset after the last character."""
         return self.start + len(self.text)
 
-    def take(self, node: TextNode, gap: Gap) -> bool:
-        """Append a chunk that begins no earlier than this passage; return False if text is missing between them."""
+    def take(self, node: TextNode, gap: Gap, max_tokens: int) -> bool:
+        """Append a chunk that begins no earlier than this passage.
+
+        Return False if text is missing between them, or the passage would become too long.
+        """
         start, text = span_start(node), node.text
         between = ""
         if start > self.end:
@@ -80,21 +83,25 @@ class Passage:
         # Wrong offsets (from a parser that searched for repeated text) must not garble a passage.
         if self.text[at : at + len(text)] != text[:shared]:
             return False
-        self.text += between + text[shared:]
+        longer = self.text + between + text[shared:]
+        if len(longer) > len(self.text) and count_tokens(longer) > max_tokens:
+            return False
+        self.text = longer
         self.nodes.append(node)
         return True
 
 
-def join(nodes: Iterable[TextNode], gap: Gap) -> list[Passage]:
+def join(nodes: Iterable[TextNode], gap: Gap, max_tokens: int) -> list[Passage]:
     """Return the passages that chunks of one document form, in the order of the text, without repeated overlaps.
 
     Args:
         nodes: Chunks with offsets, in any order.
         gap: Returns the text between two offsets.
+        max_tokens: Maximum number of tokens of a passage of several chunks.
     """
     passages: list[Passage] = []
     for node in sorted(nodes, key=lambda node: (span_start(node), -len(node.text))):
-        if not passages or not passages[-1].take(node, gap):
+        if not passages or not passages[-1].take(node, gap, max_tokens):
             passages.append(Passage(span_start(node), node.text, [node]))
     return passages
 
@@ -157,20 +164,27 @@ def _white_space(length: int) -> str | None:
 class MergedChunk(RetrievedChunk):
     """A passage of several chunks, with the score and the evidence of its best hit."""
 
-    node_ids: list[str] = Field(default_factory=list, description="Ids of the chunks, in the order of the text.")
+    chunks: list[TextNode] = Field(default_factory=list, description="The chunks, in the order of the text.")
 
     @classmethod
     def class_name(cls) -> str:
         """Return the name by which LlamaIndex serialises this class."""
         return "MergedChunk"
 
+    def chunk_at(self, start: int) -> TextNode | None:
+        """Return the first chunk that contains the character at an offset of the document, or None."""
+        return next(
+            (chunk for chunk in self.chunks if span_start(chunk) <= start < span_start(chunk) + len(chunk.text)), None
+        )
+
 
 class AdjacentChunkMerger(BaseNodePostprocessor):
     """Merge consecutive hits of a document into one passage, in which overlaps are not repeated.
 
-    A passage takes the position of its best hit and keeps its id, context, score and evidence; offsets, pages and
-    sections are those of the whole passage. Nodes without offsets are not changed. Without the docstore, chunks with
-    white space between them are merged only if they are linked and at most two characters apart.
+    A passage takes the position of its best hit and keeps its id, score and evidence; offsets, pages and sections are
+    those of the whole passage, and its context has the sentences written for each chunk, one per line. A run of hits
+    that is longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Without the
+    docstore, chunks with white space between them are merged only if they are linked and at most two characters apart.
 
     `docstore` and `embed_model` are not serialised: set them again after `from_dict`.
 
@@ -190,7 +204,12 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     keep: float = Field(
         default=0.95, gt=0, le=1, description="Share of its similarity that a passage must keep when it is expanded."
     )
-    max_tokens: int = Field(default=2400, ge=1, description="Maximum number of tokens of an expanded passage.")
+    max_tokens: int = Field(
+        default=2400,
+        ge=1,
+        description="Maximum number of tokens of a passage of several chunks. The default has room for three chunks of"
+        " the default size: two hits and the chunk between them.",
+    )
     docstore: BaseDocumentStore | None = Field(
         default=None, exclude=True, description="The document store with the chunks."
     )
@@ -227,12 +246,12 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     ) -> list[Passage]:
         gap = _gap(self.docstore, doc_id)
         distinct = list({node.node_id: node for node in nodes}.values())
-        passages = join(distinct, gap)
+        passages = join(distinct, gap, self.max_tokens)
         if self.bridge:
-            passages = join([*distinct, *self._between(passages)], gap)
+            passages = join([*distinct, *self._between(passages)], gap, self.max_tokens)
         if similarity is not None:
             expanded = [node for passage in passages for node in self._expand(passage, gap, similarity)]
-            passages = join({node.node_id: node for node in expanded}.values(), gap)
+            passages = join({node.node_id: node for node in expanded}.values(), gap, self.max_tokens)
         return passages
 
     def _between(self, passages: Sequence[Passage]) -> list[TextNode]:
@@ -254,10 +273,8 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
             links = (first.prev_node, last.next_node)
             known = {node.node_id for node in passage.nodes}
             neighbours = [node for node in self._fetch(links).values() if node.node_id not in known]
-            wider = [join([*passage.nodes, node], gap) for node in neighbours]
-            fitting = [
-                joined[0] for joined in wider if len(joined) == 1 and count_tokens(joined[0].text) <= self.max_tokens
-            ]
+            wider = [join([*passage.nodes, node], gap, self.max_tokens) for node in neighbours]
+            fitting = [joined[0] for joined in wider if len(joined) == 1]
             scored = [(similarity(candidate.text), -candidate.start, candidate) for candidate in fitting]
             best = max(scored, key=lambda item: item[:2], default=None)
             if best is None or best[0] < least:
@@ -327,12 +344,12 @@ def _merge(passage: Passage, best: NodeWithScore) -> MergedChunk:
         }
     )
     fields = {name: getattr(best, name) for name in type(best).model_fields if name in MergedChunk.model_fields}
-    return MergedChunk(**{**fields, "node": whole, "node_ids": [chunk.node_id for chunk in passage.nodes]})
+    return MergedChunk(**{**fields, "node": whole, "chunks": passage.nodes})
 
 
 def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:
     first = passage.nodes[0].metadata
-    metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}}
+    metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}, **_context(passage, best)}
     if keys.TABLE_HEAD not in first:
         metadata.pop(keys.TABLE_HEAD, None)
     section = joint_section([n.metadata.get(keys.SECTION) for n in passage.nodes])
@@ -349,6 +366,22 @@ def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:
     if keys.SOURCE_LINE in metadata:
         metadata[keys.SOURCE_LINE] = keys.source_line(metadata)
     return metadata
+
+
+def _context(passage: Passage, best: TextNode) -> dict[str, Any]:
+    """Return the metadata of the joint context: the structural part of the best hit, and what was written for each."""
+    written = {keys.context_parts(node.metadata)[1]: node for node in reversed(passage.nodes)}
+    written.pop("", None)
+    if not written:
+        return {}
+    structure, _ = keys.context_parts(best.metadata)
+    before = f"{structure}\n" if structure else ""
+    source = next(iter(written.values())).metadata.get(keys.CONTEXT_SOURCE)
+    return {
+        keys.CONTEXT: before + "\n".join(reversed(written)),
+        keys.CONTEXT_WRITTEN_AT: len(before),
+        **({} if source is None else {keys.CONTEXT_SOURCE: source}),
+    }
 
 
 def _text_node(node: BaseNode) -> TextNode:

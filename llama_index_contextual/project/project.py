@@ -55,7 +55,9 @@ from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Adjacent, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -100,9 +102,15 @@ from llama_index_contextual.storage.forget import ForgetReport, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.storage.manifest import DOCSTORE, DocumentRecord
-from llama_index_contextual.storage.project_file import project_ledger, read_config, write_config, write_lock
+from llama_index_contextual.storage.project_file import (
+    ledger_identity,
+    project_ledger,
+    read_config,
+    write_config,
+    write_lock,
+)
 from llama_index_contextual.storage.publish import rollback
-from llama_index_contextual.storage.receipts import ProjectCost
+from llama_index_contextual.storage.receipts import ProjectCost, RunCost, record_answers
 from llama_index_contextual.storage.salvage import open_or_salvage
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.storage.version import OpenVersion
@@ -228,6 +236,18 @@ class Project:
                 "name another LLM with --llm, such as ollama:llama3.1",
             ),
         )
+
+    def _answer_account(self) -> AnswerAccount:
+        """Return the prices of answers and the place of their receipts."""
+        return AnswerAccount(PriceTable(self.config.prices), self._record_answers)
+
+    def _record_answers(self, cost: RunCost) -> None:
+        ledger = self.directory / LEDGER_FILE
+        if ledger.exists() or ledger_identity(self.directory) is not None:
+            record_answers(ledger, cost)
+            return
+        with write_lock(self.directory), project_ledger(self.directory) as created:  # nothing was paid for before
+            created.receipts.add_answers(cost)
 
     @property
     def has_llm(self) -> bool:
@@ -917,6 +937,7 @@ class Project:
                 verbose=verbose,
                 multimodal=multimodal,
             ),
+            self._answer_account(),
         )
 
     @suggests_keywords
@@ -1027,6 +1048,7 @@ class Project:
                 streaming=streaming,
                 callback_manager=callback_manager,
             ),
+            self._answer_account(),
             mode=mode,
             chat_mode=chat_mode,
             turns=turns,
@@ -1266,9 +1288,10 @@ class Project:
             return import_contexts(ledger, Path(path))
 
     def cost(self) -> ProjectCost:
-        """Return the cost of contexts and embeddings so far, in total and by run; questions are not included.
+        """Return the cost of contexts, embeddings and answers so far, in total and by run.
 
-        Calls that timed out and calls of a run that was killed are included at their maximum price.
+        The answers of a day by one model are one run; the embeddings of questions are not included. Calls that timed
+        out and calls of a run that was killed are included at their maximum price.
         """
         return project_cost(self.directory)
 
@@ -1496,6 +1519,7 @@ class Project:
                 node_postprocessors=node_postprocessors,
                 callback_manager=callback_manager,
             ),
+            account=self._answer_account(),
         )
 
     def _origin(self) -> Origin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
@@ -106,6 +106,22 @@ class Source:
             end_char=getattr(node, "end_char_idx", None),
             **fields,
         )
+
+    def at(self, start: int, end: int, places: keys.DocumentMap | None) -> Source:
+        """Return the source of a stretch of the document, with its own pages and section if they are known.
+
+        Args:
+            start: Offset of its first character.
+            end: Offset after its last character.
+            places: Pages and headings of the document.
+        """
+        source = replace(self, start_char=start, end_char=end)
+        if places is not None and places.page_starts:
+            first, last = places.page(start), places.page(max(start, end - 1))
+            source = replace(source, page_start=first, page_end=last, page_label=places.page_label(start))
+        if places is not None and (section := places.section(start)) is not None:
+            source = replace(source, section=section)
+        return source
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})
@@ -343,6 +359,11 @@ class RetrievalResponse:
         results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
         return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 
+    @property
+    def searched(self) -> str:
+        """The question that was searched: rewritten as a standalone one, with dates for time words, or as asked."""
+        return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
+
     def doubt(self, min_confidence: float | None = None) -> str:
         """Return a sentence if the best passage has little to do with the question, or an empty text.
 
@@ -375,9 +396,13 @@ class RetrievalResponse:
             return _VERDICTS["none"]
         return _VERDICTS.get(self.confidence_level or "", "")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the response as JSON values."""
-        names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
+    def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
+        """Return the response as JSON values.
+
+        Args:
+            texts: Whether to include the texts and contexts of the passages.
+        """
+        names = ("query", "searched", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
         out = {name: getattr(self, name) for name in names}
         if self.intent is not None:
             out["intent"] = self.intent
@@ -386,7 +411,11 @@ class RetrievalResponse:
         if self.explanations:
             out["explanations"] = [asdict(one) for one in self.explanations]
             out["near_misses"] = [asdict(one) for one in self.near_misses]
-        return {**out, "warnings": list(self.warnings), "results": list(map(_values, self.results))}
+        return {
+            **out,
+            "warnings": list(self.warnings),
+            "results": [_values(chunk, texts=texts) for chunk in self.results],
+        }
 
     def to_nodes(self) -> list[NodeWithScore]:
         """Return copies of the results, for a postprocessor that changes their scores."""
@@ -422,9 +451,10 @@ class RetrievalResponse:
         )
 
 
-def _values(chunk: RetrievedChunk) -> dict[str, Any]:
+def _values(chunk: RetrievedChunk, *, texts: bool) -> dict[str, Any]:
     """Return a result as JSON values, without the node's metadata."""
-    out = {name: getattr(chunk, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
+    names = ("rank", "node_id", *(("text", "context") if texts else ()), "score", "relevance")
+    out = {name: getattr(chunk, name) for name in names}
     for leg in LEGS:
         leg_score: LegScore | None = getattr(chunk, leg)
         out[leg] = None if leg_score is None else {"score": leg_score.score, "rank": leg_score.rank}

@@ -1,16 +1,27 @@
 """Receipts: the cost of every run, one row per run in the file of the ledger.
 
 Before a run sends calls, it books their maximum cost. If the process is killed, its row therefore shows at least the
-amount that the provider may charge. The rows are kept when contexts are forgotten.
+amount that the provider may charge. The answers of a day by one model share a row. The rows are kept when contexts are
+forgotten.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
+from llama_index_contextual.errors import LedgerError
 from llama_index_contextual.storage.ledger_file import LedgerFile
+
+ANSWERS = "answers"
+"""Purpose of the rows with the cost of answers."""
+
+_SECONDS_OF_DAY = 86_400
+_LATEST = 50
+"""Number of rows in which the one of the present day is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +30,13 @@ class RunCost:
 
     Attributes:
         run: Number of the run, from 1.
-        purpose: "ingest", "sync", "rebuild", "retry" or "compare".
+        purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for the answers of a day by one model.
         started: Time of the first expense, in seconds since 1970.
         ended: Time of the end; None while it is running, or if it was killed.
-        llm: Name of the LLM that writes contexts, or None.
+        llm: Name of the LLM that writes contexts or answers, or None.
         embed_model: Name of the embedding model, or None.
-        calls: Number of calls for contexts that were answered.
+        calls: Number of calls for contexts or answers that were answered.
+        estimated_calls: Number of them whose tokens the provider did not report, so that they were counted here.
         input_tokens: Tokens of their prompts, including cached ones.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of their answers.
@@ -44,6 +56,7 @@ class RunCost:
     llm: str | None = None
     embed_model: str | None = None
     calls: int = 0
+    estimated_calls: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -68,9 +81,9 @@ class RunCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectCost:
-    """Cost of a project so far, for contexts and embeddings of its documents.
+    """Cost of a project so far, for contexts and embeddings of its documents, and for answers.
 
-    Queries and answers are not included.
+    The embeddings of queries are not included.
 
     Attributes:
         runs: The runs that made calls, oldest first.
@@ -86,6 +99,11 @@ class ProjectCost:
         return sum(run.dollars or 0.0 for run in self.runs)
 
     @property
+    def answers(self) -> float:
+        """Part of the cost that was spent on answers."""
+        return sum(run.dollars or 0.0 for run in self.runs if run.purpose == ANSWERS)
+
+    @property
     def booked(self) -> float:
         """Part of the cost that is booked for calls that timed out, were interrupted, or are still running."""
         return sum(run.booked for run in self.runs if run.dollars is not None)
@@ -98,7 +116,8 @@ class ProjectCost:
     def to_dict(self) -> dict[str, object]:
         """Return the costs as JSON values."""
         runs = [{**asdict(run), "dollars": run.dollars} for run in self.runs]
-        return {"dollars": self.dollars, "booked": self.booked, "runs": runs, "damaged": self.damaged}
+        totals = {"dollars": self.dollars, "answers": self.answers, "booked": self.booked}
+        return {**totals, "runs": runs, "damaged": self.damaged}
 
 
 class Receipts:
@@ -114,11 +133,21 @@ class Receipts:
     def write(self, receipt: RunCost) -> RunCost:
         """Commit a receipt, and return it with its number; number 0 creates a new row."""
         with self._store.transaction():
-            if not receipt.run:
-                ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
-                receipt = replace(receipt, run=int(last) + 1)
-            self._store.insert("runs", [(f"{receipt.run:08d}", json.dumps(asdict(receipt)))])
+            return self._insert(receipt)
+
+    def _insert(self, receipt: RunCost) -> RunCost:
+        if not receipt.run:
+            ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
+            receipt = replace(receipt, run=int(last) + 1)
+        self._store.insert("runs", [(f"{receipt.run:08d}", json.dumps(asdict(receipt)))])
         return receipt
+
+    def add_answers(self, cost: RunCost) -> None:
+        """Commit the cost of answers, in the row of the same model and day if there is one."""
+        with self._store.transaction():
+            latest = self._store.rows("runs", f"ORDER BY run DESC LIMIT {_LATEST}")
+            rows = (RunCost(**json.loads(content)) for _, content in latest)
+            self._insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
 
     def close_batch(self, file_id: str) -> None:
         """Remove a batch from the run that sent it, because the run that fetches its replies books their cost."""
@@ -136,3 +165,36 @@ class Receipts:
         return ProjectCost(
             runs=tuple(RunCost(**json.loads(content)) for _, content in rows), damaged=number - len(rows)
         )
+
+
+def _shares_row(row: RunCost, cost: RunCost) -> bool:
+    days = {int(one.started // _SECONDS_OF_DAY) for one in (row, cost)}
+    names = {(one.purpose, one.llm, one.prices, one.paid is None) for one in (row, cost)}
+    return len(days) == len(names) == 1
+
+
+def _sum(row: RunCost, cost: RunCost) -> RunCost:
+    return replace(
+        row,
+        ended=cost.ended,
+        calls=row.calls + cost.calls,
+        estimated_calls=row.estimated_calls + cost.estimated_calls,
+        input_tokens=row.input_tokens + cost.input_tokens,
+        cached_tokens=row.cached_tokens + cost.cached_tokens,
+        output_tokens=row.output_tokens + cost.output_tokens,
+        paid=None if row.paid is None or cost.paid is None else row.paid + cost.paid,
+    )
+
+
+def record_answers(path: Path, cost: RunCost) -> None:
+    """Add the cost of answers to the file of a ledger.
+
+    Raises:
+        LedgerError: The file does not exist, or it cannot be opened or written.
+        CorruptVersionError: The file is damaged.
+        FormatError: The file was written by a newer release.
+    """
+    if not path.exists():
+        raise LedgerError(f"{path.name} does not exist.")
+    with contextlib.closing(LedgerFile(path)) as store:
+        Receipts(store).add_answers(cost)

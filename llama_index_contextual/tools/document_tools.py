@@ -39,7 +39,7 @@ from llama_index_contextual.tools.models import (
     wrong_argument,
 )
 from llama_index_contextual.tools.original import Original, find_record
-from llama_index_contextual.tools.texts import describe_documents, tool_name
+from llama_index_contextual.tools.texts import describe_documents, tool_name, with_tool_names
 
 MAX_LISTED = 100
 """Maximum number of documents or sections in one reply of `outline`."""
@@ -374,10 +374,16 @@ def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
         tools: The tools of a project.
         suffix: Added to the name of each tool after an underscore, unless empty; see `tool_name`.
     """
-    return [_function_tool(tools, tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in TOOLS]
+    names = tool_names(suffix)
+    return [_function_tool(tools, tool, names) for tool in TOOLS]
 
 
-def _function_tool(tools: DocumentTools, tool: ToolName, name: str) -> FunctionTool:
+def tool_names(suffix: str) -> dict[ToolName, str]:
+    """Return the names under which the four tools are offered, by their own names."""
+    return {tool: tool_name(f"{tool}_{suffix}" if suffix else tool) for tool in TOOLS}
+
+
+def _function_tool(tools: DocumentTools, tool: ToolName, names: Mapping[ToolName, str]) -> FunctionTool:
     def run(**arguments: Any) -> ToolResult | ContextualError:
         try:
             return tools.call(tool, arguments)
@@ -393,8 +399,8 @@ def _function_tool(tools: DocumentTools, tool: ToolName, name: str) -> FunctionT
     return FunctionTool.from_defaults(
         run,
         async_fn=arun,
-        name=name,
-        description=tools.describe(tool),
+        name=names[tool],
+        description=with_tool_names(tools.describe(tool), names),
         fn_schema=INPUTS[tool],
         callback=lambda output: text_of(tool, output),
     )

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import (
-    CHUNK_INDEX,
     CONTEXT,
     FACTS,
+    FILE_NAME,
     SEGMENT_END,
     SEGMENT_START,
     SOURCE_LINE,
@@ -130,7 +130,7 @@ def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted:
 
 
 def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
-    """Return the metadata keys of a version, with the values of the user's own keys, as text for a model.
+    """Return the user's own metadata keys with their values, and that of the file's name, as text for a model.
 
     Args:
         version: The version.
@@ -138,10 +138,8 @@ def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
     """
     if restricted:
         return "Filters narrow the search by metadata keys of the passages, which each result shows."
-    own = version.metadata_values
-    described = [f"{key} ({_values(values)})" for key, values in own.items()]
-    others = sorted(usable_keys(version.docstore.metadata_keys()) - set(own) - {CHUNK_INDEX})
-    return f"Filters narrow the search. Valid keys: {', '.join([*described, *others])}."
+    described = [f"{key} ({_values(values)})" for key, values in version.metadata_values.items()]
+    return f"Filters narrow the search. Valid keys: {', '.join([*described, FILE_NAME])}."
 
 
 def _values(values: Sequence[str | int | float]) -> str:

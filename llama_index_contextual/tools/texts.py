@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -19,6 +19,7 @@ _MAX_DOCUMENTS = 8
 _LONGEST_TITLE = 80
 _INVALID_IN_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_TOOL_NAME = 64
+_QUOTED = re.compile(r"`(\w+)`")
 
 
 def passages(response: RetrievalResponse, *, places: bool = False) -> str:
@@ -73,6 +74,16 @@ def tool_name(name: str) -> str:
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{plain[: _LONGEST_TOOL_NAME - 9].strip('_') or 'search'}_{digest}"
+
+
+def with_tool_names(text: str, names: Mapping[Any, str]) -> str:
+    """Return a text in which the tools in backquotes have the names under which they are offered.
+
+    Example:
+        >>> with_tool_names("`grep` finds words, then `read` them.", {"grep": "grep_a", "read": "read_a"})
+        '`grep_a` finds words, then `read_a` them.'
+    """
+    return _QUOTED.sub(lambda word: f"`{names.get(word[1], word[1])}`", text)
 
 
 def search_tool(

@@ -120,11 +120,25 @@ class ShownAnswer:
 
 
 def shown_sources(
-    hits: Sequence[NodeWithScore], link: Callable[[str], str], cited: Sequence[int] = ()
+    hits: Sequence[NodeWithScore], link: Callable[[str], str], cited: Sequence[tuple[int, Source]] = ()
 ) -> list[ShownSource]:
-    """Return the passages of a prompt as they are listed; `link` returns the address of a chunk."""
+    """Return the passages of a prompt as they are listed.
+
+    Args:
+        hits: The passages.
+        link: Returns the address of a chunk.
+        cited: Numbers of the cited passages with the cited places.
+    """
+    places: dict[int, list[str]] = {}
+    for number, place in cited:
+        places.setdefault(number, []).append(str(place))
     return [
-        ShownSource(number=at, label=str(Source.of(hit.node)), url=link(hit.node.node_id), is_cited=at in cited)
+        ShownSource(
+            number=at,
+            label=" and ".join(places.get(at) or [str(Source.of(hit.node))]),
+            url=link(hit.node.node_id),
+            is_cited=at in places,
+        )
         for at, hit in enumerate(hits, start=1)
     ]
 
@@ -278,7 +292,8 @@ def _marks(
         number = quotation.found_in
         label = f"in Source {number}" if status == "wrong_source" and number is not None else _STATUS[status]
         url = "" if number is None else link_quotation(quotation)
-        checked.append((quotation, _Mark(status.replace("_", "-"), label, _EXPLANATION[status], url)))
+        place = f" {quotation.source}." if quotation.source is not None else ""
+        checked.append((quotation, _Mark(status.replace("_", "-"), label, f"{_EXPLANATION[status]}{place}", url)))
     for figure in report.unsupported:
         checked.append((figure, _Mark("unsupported", "unsupported", _UNSUPPORTED)))
     marks = []

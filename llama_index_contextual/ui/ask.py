@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, TypeVar, cast, get_args
 from urllib.parse import parse_qs
 
-from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -27,13 +26,10 @@ from starlette.routing import Route
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual.answering.citations import Quotation
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
-from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import Completion
 from llama_index_contextual.config import Mode
-from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
 from llama_index_contextual.models import missing_for
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor.adjacent import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools.conditions import parse_conditions
@@ -310,11 +306,10 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
     """Return the checked answer as it is shown."""
     response = engine.finish(draft, completion)
     links, text, report = Links(project.name), response.response or "", response.citations
-    cited = report.cited if report else ()
-    sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), cited)
+    sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), response.cited_sources)
 
     def link_quotation(quotation: Quotation) -> str:
-        node_id = chunk_of(project, draft.hits, quotation)
+        node_id = chunk_of(draft.hits, quotation)
         return links.passage(node_id, q=quotation.text) if node_id else ""
 
     return ShownAnswer(
@@ -324,11 +319,11 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
         findings=findings_of(response),
         sources=sources,
         reasoning=response.reasoning,
-        usage=_usage(project, engine, draft, completion, response),
+        usage="No model was called." if response.usage is None else f"{response.usage}, at list prices.",
     )
 
 
-def chunk_of(project: Project, hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
+def chunk_of(hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
     """Return the id of the chunk in which a quotation begins, or None if no passage contains it.
 
     A passage may be merged from several chunks; it has the id of the best of them.
@@ -337,35 +332,5 @@ def chunk_of(project: Project, hits: Sequence[NodeWithScore], quotation: Quotati
         return None
     hit = hits[quotation.found_in - 1]
     start = quotation.source.start_char if quotation.source else None
-    if isinstance(hit, MergedChunk) and start is not None and hit.node.ref_doc_id is not None:
-        for node in project.chunks(hit.node.ref_doc_id):
-            begin, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-            if node.node_id in hit.node_ids and begin is not None and end is not None and begin <= start < end:
-                return node.node_id
-    return hit.node.node_id
-
-
-# ---- costs -----------------------------------------------------------------------------------------------------------
-
-
-def _usage(
-    project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion, response: GroundedResponse
-) -> str:
-    """Return the model, the tokens and the list price of an answer in a sentence.
-
-    The provider's own count is not part of a stream, so the tokens are counted here.
-    """
-    name = engine.answer_stream.name
-    if draft.ready is not None:
-        return "No model was called."
-    tokens = Tokens(
-        calls=1, input_tokens=sum(map(_tokens_of, draft.messages)), output_tokens=count_tokens(completion.text)
-    )
-    price = PriceTable(project.config.prices).dollars(name, tokens)
-    cost = "its price is not known" if price is None else f"about {money(price)} at list price"
-    judge = ", without the call of the judge" if response.verdict is not None else ""
-    return f"{name} read about {tokens.input_tokens:,} tokens and wrote about {tokens.output_tokens:,}: {cost}{judge}."
-
-
-def _tokens_of(message: ChatMessage) -> int:
-    return count_tokens(message.content or "") + 4
+    chunk = hit.chunk_at(start) if isinstance(hit, MergedChunk) and start is not None else None
+    return (chunk or hit.node).node_id

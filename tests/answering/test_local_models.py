@@ -94,7 +94,7 @@ def test_a_model_that_ollama_does_not_have_is_a_model_error(
 ) -> None:
     project = on_ollama(tmp_path, folder)
     project.update_config(llm="ollama:no-such-model")
-    with pytest.raises(ModelError, match="does not offer the model 'ollama:no-such-model': change the setting 'llm'"):
+    with pytest.raises(ModelError, match="does not offer the model 'ollama:no-such-model', which writes the"):
         project.as_query_engine(min_confidence=0.0).query(QUESTION)
 
 

@@ -520,7 +520,7 @@ class TestCalls:
     def test_the_description_names_filters_with_their_values(self, tools: DocumentTools) -> None:
         described = tools.describe("search")
         assert "Searches the 3 documents of 'reports'" in described
-        assert "Valid keys: kind (md, pdf, txt), year (2026, 2027)," in described
+        assert "Valid keys: kind (md, pdf, txt), year (2026, 2027), file_name." in described
 
 
 def test_conditions_of_llamaindex_filters_are_kept(tools: DocumentTools) -> None:
