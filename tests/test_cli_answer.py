@@ -233,7 +233,7 @@ def test_a_conversation_can_be_reset_and_survives_an_error(root: Path, provider:
 def test_a_repeated_question_is_answered_from_the_cache_which_is_said(
     tmp_path: Path, provider: LoopbackProvider
 ) -> None:
-    ProjectManager(tmp_path).create("a", ProjectConfig.local(faiss=False)).ingest([write_texts(tmp_path / "texts")])
+    ProjectManager(tmp_path).create("a", ProjectConfig.local()).ingest([write_texts(tmp_path / "texts")])
     provider.enqueue("The pump runs dry [Source 1].")
     first = command(tmp_path, "ask", QUESTION)
     second = command(tmp_path, "ask", QUESTION)

@@ -12,6 +12,7 @@ from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage
 
+from llama_index_contextual._version import __version__
 from llama_index_contextual.storage.answers import AnswerFile
 
 
@@ -82,7 +83,7 @@ def cache_key(messages: Sequence[ChatMessage], *, model: str, version: str | Non
         version: Version of the project.
         settings: Other settings on which the shown answer depends.
     """
-    rows = [model, version, settings, *([message.role.value, message.content] for message in messages)]
+    rows = [__version__, model, version, settings, *([message.role.value, message.content] for message in messages)]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 

@@ -96,7 +96,7 @@ from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.retrievers.response import RetrievalResponse
 from llama_index_contextual.storage.answers import ANSWERS_FILE
 from llama_index_contextual.storage.check import read_manifest
-from llama_index_contextual.storage.current import current_name, version_directory
+from llama_index_contextual.storage.current import current_name, live_if_sound, version_directory
 from llama_index_contextual.storage.engine import check_backend
 from llama_index_contextual.storage.forget import ForgetReport, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
@@ -1061,7 +1061,7 @@ class Project:
     @cached_property
     def answer_cache(self) -> AnswerCache:
         """The cache of the project's engines with `cache=True`, on disk; `remove` and `forget` clear it."""
-        return AnswerCache(self.directory / ANSWERS_FILE, current=lambda: current_name(self.directory))
+        return AnswerCache(self.directory / ANSWERS_FILE, current=lambda: live_if_sound(self.directory))
 
     @suggests_keywords
     def as_tool(
