@@ -43,6 +43,9 @@ _ENVIRONMENT = re.compile(
     r"|.*_PROXY",  # a proxy would take requests to the loopback interface out of this machine
     re.IGNORECASE,
 )
+# What the commands print depends on the width and the colours of the terminal, which are read when they are imported.
+for _name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
+    os.environ.pop(_name, None)
 
 
 class NetworkError(RuntimeError):
