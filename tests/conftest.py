@@ -43,9 +43,7 @@ _ENVIRONMENT = re.compile(
     r"|.*_PROXY",  # a proxy would take requests to the loopback interface out of this machine
     re.IGNORECASE,
 )
-# What the commands print depends on the width and the colours of the terminal, which are read when they are imported.
-for _name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
-    os.environ.pop(_name, None)
+_TERMINAL = ("COLUMNS", "LINES", "TERMINAL_WIDTH", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")
 
 
 class NetworkError(RuntimeError):
@@ -54,6 +52,12 @@ class NetworkError(RuntimeError):
 
 class PickleError(RuntimeError):
     """A test tried to unpickle data, which can execute code."""
+
+
+def pytest_sessionstart() -> None:
+    """Forget the terminal before the command line is imported, which asks for colours and width at that moment."""
+    for name in _TERMINAL:
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session", autouse=True)
