@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import ReadLimits, read_documents
+from llama_index_contextual.readers.base import FileAccount
+from llama_index_contextual.readers.pdf.reader import read_pdf
 from tests.support.office_files import WORD, docx, mail, part, pptx, read, replaced, saved, workbook, xlsx
-from tests.support.pdf_files import lines, pdf_of
+from tests.support.pdf_files import RawPdf, lines, pdf_of
 
 ROWS, COLUMNS = 1_000, 10
 CELL = "an honest cell of some words"
@@ -29,13 +34,13 @@ def letter_of(body: str) -> bytes:
 
 
 def word_cell(text: str, merge: str = "") -> str:
-    properties = f"<w:tcPr><w:vMerge{merge}/></w:tcPr>" if merge else ""
+    properties = f'<w:tcPr><w:vMerge w:val="{merge}"/></w:tcPr>' if merge else ""
     return f"<w:tc>{properties}<w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>"
 
 
 def letter_with_a_merged_cell(rows: int, text: str) -> bytes:
-    first = f"<w:tr>{word_cell(text, ' w:val="restart"')}{word_cell('1')}</w:tr>"
-    others = f"<w:tr>{word_cell('', ' ')}{word_cell('2')}</w:tr>" * (rows - 1)
+    first = f"<w:tr>{word_cell(text, 'restart')}{word_cell('1')}</w:tr>"
+    others = f"<w:tr>{word_cell('', 'continue')}{word_cell('2')}</w:tr>" * (rows - 1)
     return letter_of(f"<w:tbl>{first}{others}</w:tbl>")
 
 
@@ -77,11 +82,24 @@ def test_a_file_that_becomes_far_more_text_than_its_bytes_is_skipped_with_what_t
     )
 
 
+def test_a_pdf_whose_pages_share_their_content_grows_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pdf = RawPdf()
+    content = pdf.stream(zlib.compress(lines(["word " * 50] * 50)), b"/Filter/FlateDecode")
+    for _ in range(100):
+        pdf.page(content)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(data := pdf.data())
+    monkeypatch.setattr(FileAccount, "SMALL_TEXT", 0)
+    with pytest.raises(ReadError, match="becomes more than") as caught:
+        read_pdf(path)
+    assert f"million characters from {len(data):,} bytes: most of it is repeated" in caught.value.reason
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
     [
         ("a.html", lambda: page_of_spans(ROWS, COLUMNS, CELL)),
-        ("a.docx", lambda: letter_of(f"<w:tbl>{f'<w:tr>{word_cell(CELL) * COLUMNS}</w:tr>' * ROWS}</w:tbl>")),
+        ("a.docx", lambda: letter_of("<w:tbl>" + f"<w:tr>{word_cell(CELL) * COLUMNS}</w:tr>" * ROWS + "</w:tbl>")),
         ("a.xlsx", lambda: xlsx(S=[[CELL] * COLUMNS] * ROWS)),
         ("a.csv", lambda: (",".join([CELL] * COLUMNS) + "\n").encode() * ROWS),
     ],
@@ -97,19 +115,22 @@ def test_a_number_format_longer_than_excel_allows_counts_as_general() -> None:
 
 def test_the_head_of_many_tables_is_part_of_the_account() -> None:
     blocks = [row for n in range(2_000) for row in (["East", n], [])]
-    with pytest.raises(ReadError, match="^becomes more than 3"):
+    with pytest.raises(ReadError, match="becomes more than 3"):
         read("a.xlsx", xlsx(S=[["column " * 300, "Sum"], *blocks]))
 
 
 class TestAttachments:
     def test_unpacked_bytes_count_for_the_whole_mail(self) -> None:
-        letter = letter_of("<w:p><w:r><w:t>inside</w:t></w:r></w:p>" + " " * 1_000_000)
-        parsed = read("a.eml", mail("S", "T", *((f"{n}.docx", letter) for n in range(5))), max_unpacked_bytes=2_500_000)
+        letter = letter_of("<w:p><w:r><w:t>inside</w:t></w:r></w:p>")
+        with zipfile.ZipFile(BytesIO(letter)) as archive:
+            limit = 2 * sum(entry.file_size for entry in archive.infolist())
+        attachments = ((f"{n}.docx", letter) for n in range(4))
+        parsed = read("a.eml", mail("S", "T", *attachments), max_unpacked_bytes=limit)
         assert parsed.text.count("inside") == 2
         assert parsed.warnings == tuple(
-            f"attachment '{n}.docx' was left out: it has more than 2,500,000 unpacked bytes: split it into smaller "
+            f"attachment '{n}.docx' was left out: it has more than {limit:,} unpacked bytes: split it into smaller "
             "files"
-            for n in (2, 3, 4)
+            for n in (2, 3)
         )
 
     def test_characters_count_for_the_whole_mail(self) -> None:

@@ -34,6 +34,7 @@ END = 1024  # bytes at both ends of the file that must contain its header and en
 NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
+MAX_LABEL = 200
 MAX_SINGLE_WARNINGS = 20  # if more pages have no text, they are reported as ranges
 
 
@@ -183,7 +184,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
         text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(
             page_starts=_page_starts(pages),
-            page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
+            page_labels=tuple(clean(label[:MAX_LABEL]) for label in labels) if any(labels) else (),
             headings=tuple(found),
             tables=tuple(pdf_tables(pages)),
         ),
