@@ -114,7 +114,7 @@ class FileAccount:
     """
 
     MAX_GROWTH = 50
-    """Characters for each byte; real files have up to 3, workbooks that repeat a few long values nearly 50."""
+    """Characters for each byte; documents have 1 to 3, a generated workbook of one long repeated value had 48."""
     MAX_UNPACKED = 200
     """Unpacked bytes for each byte."""
     SMALL_TEXT = 3_000_000
