@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -203,7 +203,7 @@ class ChunkNodeParser(SpanNodeParser):
             SEGMENT_END: part.segment[1],
             CHUNK_INDEX: number,
             TOKEN_COUNT: span.tokens,
-            TABLE_HEAD: _head(part.map.table(start)),  # the last one, so that it stands right above the text
+            TABLE_HEAD: part.head(part.map.table(start)),  # the last one, so that it stands right above the text
         }
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
         line = source_line(metadata)
@@ -225,11 +225,13 @@ class _Part:
     excluded_embed: list[str]
     excluded_llm: list[str]
     facts: str
+    head: Callable[[Table | None], str | None]
 
 
 def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
     maps: dict[tuple[str | None, ...], DocumentMap] = {}
     counts: dict[str, int] = {}
+    head = cache(_head)  # a long one is tokenised many times, and most chunks are of the same table
     for node in nodes:
         text, origin = text_of(node), Origin.of(node)
         # All segments of a document carry the same strings: parse them once.
@@ -251,7 +253,7 @@ def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (FACTS,))]
         parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
         core = node.metadata[SEGMENT_CORE] - start if is_segment(node) else 0
-        yield _Part(node, text, origin, parent, where, index, (start, end), core, embed, llm, line)
+        yield _Part(node, text, origin, parent, where, index, (start, end), core, embed, llm, line, head)
 
 
 def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:

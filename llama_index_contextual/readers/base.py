@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.metadata import OWN_KEYS, RESERVED_KEYS, TITLE, DocumentMap
 
 SPLIT = "split it into smaller files"
 """Advice on files above a limit."""
 
+_REPEATED = (
+    "most of it is repeated, for example by merged cells, number formats or slides; remove the repetitions, or save "
+    "its text as .txt or .csv"
+)
 _MAX_INTEGER = 2**63
 
 
@@ -80,11 +84,11 @@ class ReadLimits:
 
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
-        max_pages: Number of pages of a PDF.
+        max_pages: Number of pages of a PDF, or of all PDFs attached to a mail.
         max_seconds: Time to parse one file (all but text and Markdown), or to read one scanned page, in seconds of
             wall-clock time; then the child process is killed.
         max_characters: Number of characters of the extracted text.
-        max_unpacked_bytes: Size of an Office file when it is unpacked, in bytes.
+        max_unpacked_bytes: Size of an Office file when it is unpacked, or of all that are attached to a mail, in bytes.
     """
 
     max_bytes: int = 500_000_000
@@ -92,6 +96,64 @@ class ReadLimits:
     max_seconds: float = 300.0
     max_characters: int = 500_000_000
     max_unpacked_bytes: int = 1_000_000_000
+
+
+class FileAccount:
+    """Account of what a file becomes when it is read: unpacked bytes, pages and characters.
+
+    A mail and its attachments share one account. Besides `limits`, the account limits the growth: a few bytes of a
+    merged cell, a number format or a reference to a slide can stand for any amount of text.
+
+    Args:
+        path: Name of the file in errors.
+        size: Size of the file on disk, in bytes.
+        limits: Limits of the file.
+
+    Attributes:
+        limits: Limits of the file.
+    """
+
+    MAX_GROWTH = 50
+    """Characters for each byte; documents have 1 to 3, a generated workbook of one long repeated value had 48."""
+    MAX_UNPACKED = 200
+    """Unpacked bytes for each byte."""
+    SMALL_TEXT = 3_000_000
+    """Characters that any file may have."""
+    SMALL_ARCHIVE = 50_000_000
+    """Bytes to which any file may unpack."""
+
+    def __init__(self, path: Path, size: int, limits: ReadLimits) -> None:
+        self.limits = limits
+        self._path, self._size = path, size
+        self._characters = self._unpacked = self._pages = 0
+
+    def add_text(self, characters: int) -> None:
+        """Add characters of the text.
+
+        Raises:
+            ReadError: There are too many; the other methods raise it too.
+        """
+        self._characters += characters
+        plausible = max(self.SMALL_TEXT, self.MAX_GROWTH * self._size)
+        self._check(self._characters, "characters", self.limits.max_characters, plausible)
+
+    def unpack(self, size: int) -> None:
+        """Add bytes that an archive will have when it is unpacked."""
+        self._unpacked += size
+        plausible = max(self.SMALL_ARCHIVE, self.MAX_UNPACKED * self._size)
+        self._check(self._unpacked, "unpacked bytes", self.limits.max_unpacked_bytes, plausible)
+
+    def add_pages(self, pages: int) -> None:
+        """Add pages of a PDF."""
+        self._pages += pages
+        self._check(self._pages, "pages", self.limits.max_pages, self._pages)
+
+    def _check(self, count: int, unit: str, most: int, plausible: int) -> None:
+        if count > most:
+            raise ReadError(str(self._path), f"has more than {most:,} {unit}: {SPLIT}")
+        if count > plausible:
+            grown = f"becomes more than {plausible / 1e6:,.1f} million {unit} from {self._size:,} bytes"
+            raise ReadError(str(self._path), f"{grown}: {_REPEATED}")
 
 
 def has_text(text: str) -> bool:

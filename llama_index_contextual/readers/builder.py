@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from pathlib import Path
 
-from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
-from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import FileAccount, ParsedFile
 from llama_index_contextual.readers.discovery import one_line
 from llama_index_contextual.readers.headings import plain_outline
 
@@ -18,6 +16,8 @@ GAP = "  "
 BLANK = "–"
 """Placeholder of a blank cell between others, which keeps the columns apart."""
 MAX_TITLE = 200
+MAX_HEAD = 2_000
+"""Characters of a column head that are recorded; a chunk carries the first 60 tokens of a long one."""
 PEEK = 50  # rows at the beginning of a table that are searched for its column head
 
 _CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
@@ -32,8 +32,7 @@ class DocumentBuilder:
     """Builder of a document's text and map.
 
     Args:
-        path: Name of the file in errors.
-        limits: Limits of the file; only `max_characters` is checked.
+        account: Account of the file, to which the text is added.
 
     Attributes:
         warnings: Problems found so far.
@@ -41,11 +40,11 @@ class DocumentBuilder:
         tables: Tables with a column head added so far.
     """
 
-    def __init__(self, path: Path, limits: ReadLimits) -> None:
+    def __init__(self, account: FileAccount) -> None:
         self.warnings: list[str] = []
         self.headings: list[Heading] = []
         self.tables: list[Table] = []
-        self._path, self._limits = path, limits
+        self._account = account
         self._parts: list[str] = []
         self._size = self._feeds = 0
         self._starts: list[int] = []
@@ -88,8 +87,7 @@ class DocumentBuilder:
             has_head: Whether the first row with several cells is the column head; None decides by its content.
             head_before: Column head if the table has none, because it continues another one.
         """
-        stripped = ([" ".join(cleaned(cell).split()) for cell in row] for row in rows)
-        filled = (row for row in stripped if any(row))
+        filled = (row for row in map(self._stripped, rows) if any(row))
         first = list(islice(filled, PEEK))
         if not first:
             return head_before
@@ -97,21 +95,28 @@ class DocumentBuilder:
         at_head = next((at for at, row in enumerate(first) if sum(map(bool, row)) > 1), None)
         if at_head is not None and not (is_head(first[at_head]) if has_head is None else has_head):
             at_head = None
-        head = head_before if at_head is None else row_line(first[at_head][margin:])
+        head = head_before if at_head is None else row_line(first[at_head][margin:])[:MAX_HEAD]
         self._break(2)
         start = body = self._size
         for number, row in enumerate(chain(first, filled)):
             if number == at_head:
                 start = self._size
-            self._add(row_line(row[margin:] if any(row[margin:]) else row) + "\n")
+            self._append(row_line(row[margin:] if any(row[margin:]) else row) + "\n")
             if number == at_head:
                 body = self._size
         if head and body < self._size:
+            self._account.add_text(len(head))  # a sheet can have many tables below the head of the first one
             self.tables.append(Table(start, body, self._size - 1, head))
         return head
 
+    def _stripped(self, row: Sequence[str]) -> list[str]:
+        """Return the cells of a row without superfluous white space, after adding them to the account."""
+        cells = [" ".join(cleaned(cell).split()) for cell in row]
+        self._account.add_text(sum(len(cell) + len(GAP) for cell in cells if cell))
+        return cells
+
     def embed(self, title: str, part: ParsedFile) -> None:
-        """Add another document as a section with a title; its headings become subsections, its pages are not kept."""
+        """Add another document of the same account as a section; its headings become subsections, without its pages."""
         self.heading(1, title)
         self._break(2)
         base = self._size
@@ -120,7 +125,7 @@ class DocumentBuilder:
             table._replace(start=base + table.start, body=base + table.body, end=base + table.end)
             for table in part.map.tables
         ]
-        self._add(part.text)
+        self._append(part.text)
 
     def text(self) -> str:
         """Return the text so far."""
@@ -164,13 +169,14 @@ class DocumentBuilder:
             self._add("\n" * (feeds - self._feeds))
 
     def _add(self, text: str) -> None:
+        self._account.add_text(len(text))
+        self._append(text)
+
+    def _append(self, text: str) -> None:
         self._parts.append(text)
         self._size += len(text)
         body = len(text.rstrip("\n"))
         self._feeds = len(text) - body + (0 if body else self._feeds)
-        if self._size > self._limits.max_characters:
-            limit = f"{self._limits.max_characters:,} characters"
-            raise ReadError(str(self._path), f"has more than {limit}: {SPLIT}")
 
 
 def cleaned(text: str) -> str:

@@ -40,12 +40,18 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES, *OFFICE_SUFFIXES, *IMAGE_SUFFIXES)
 _INSTALL = 'pip install "llama-index-contextual[office]"'
 CONVERT = "convert it to PDF, HTML or text"
+_TRANSCRIBE = "transcribe it and add the transcript as .txt"
 _REMEDIES = {
     **dict.fromkeys((".doc", ".dot", ".odt", ".rtf"), "open it in Word or LibreOffice and save it as .docx"),
     **dict.fromkeys((".ppt", ".pps", ".ppsx", ".odp"), "open it in PowerPoint or LibreOffice and save it as .pptx"),
     **dict.fromkeys((".xls", ".xlsb", ".ods"), "open it in Excel or LibreOffice and save it as .xlsx"),
     **dict.fromkeys((".msg", ".mbox"), "save its mails from the mail program as .eml"),
     **dict.fromkeys((".mht", ".mhtml"), "open it in a browser and save it as .html"),
+    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz"), "unpack it"),
+    **dict.fromkeys((".mp3", ".m4a", ".wav", ".flac", ".ogg", ".opus", ".aac", ".wma"), _TRANSCRIBE),
+    **dict.fromkeys((".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".wmv", ".mpg", ".mpeg"), _TRANSCRIBE),
+    **dict.fromkeys((".gif", ".bmp", ".webp", ".heic", ".heif", ".avif"), "save it as .png or .jpg"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3", ".parquet", ".feather"), "export its tables as .csv"),
 }
 
 
@@ -482,6 +488,21 @@ def read_once(path: Path, *, max_bytes: int) -> tuple[bytes, str]:
             size += len(piece)
     data = b"".join(pieces)
     return data, xxhash.xxh3_128_hexdigest(data)
+
+
+def read_limited(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
+    """Return the bytes and hash of a file, as `read_once` does.
+
+    Raises:
+        ReadError: It cannot be opened, is not a regular file, or has more bytes than the limit.
+    """
+    try:
+        data, digest = read_once(path, max_bytes=limits.max_bytes)
+    except OSError as error:
+        raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
+    if len(data) > limits.max_bytes:
+        raise ReadError(str(path), f"has more than {limits.max_bytes:,} bytes: {SPLIT}")
+    return data, digest
 
 
 def open_file(path: Path) -> BinaryIO:

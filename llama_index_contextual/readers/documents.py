@@ -28,7 +28,15 @@ from llama_index_contextual.metadata import (
     excluded_embed_keys,
     excluded_llm_keys,
 )
-from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text, user_facts
+from llama_index_contextual.readers.base import (
+    FileAccount,
+    FileWarning,
+    ParsedFile,
+    ReadLimits,
+    SkippedFile,
+    has_text,
+    user_facts,
+)
 from llama_index_contextual.readers.discovery import (
     IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
@@ -286,7 +294,7 @@ class DocumentReader:
         scans = ocr.read(ref.path, limits=self._limits)
         if not any(page["boxes"] for page in scans.pages.values()):
             raise ReadError(ref.shown, scans.failed[0] if scans.failed else "is an image in which OCR found no text")
-        parsed = read_source(ImagePages(scans), ref.path, self._limits, [], {})
+        parsed = read_source(ImagePages(scans), ref.path, FileAccount(ref.path, ref.size, self._limits), [], {})
         return with_ocr_notes(replace(parsed, digest=scans.digest), scans)
 
     def _ocr_reader(self) -> OcrReader | str:

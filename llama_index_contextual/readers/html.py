@@ -6,12 +6,12 @@ Nothing that a page refers to is fetched. Links become their text, images their 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import FileAccount, ParsedFile
 from llama_index_contextual.readers.builder import MAX_TITLE, DocumentBuilder
 from llama_index_contextual.readers.text import decode_bytes
 
@@ -35,6 +35,7 @@ _BLOCKS = frozenset(
         " footer form header hgroup hr html legend li main ol p section summary table tbody td tfoot th thead tr ul",
     )
 )
+_ATTRIBUTES = ("alt", "colspan", "hidden", "href", "role", "rowspan", "style")
 _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
 """Elements inside a table that show that it arranges the page instead of listing data."""
 _MAX_INDENT = 8
@@ -42,21 +43,21 @@ _MAX_SPAN = 1_000
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 
 
-def read_html(path: Path, data: bytes, *, limits: ReadLimits, digest: str = "") -> ParsedFile:
+def read_html(path: Path, data: bytes, *, account: FileAccount, digest: str = "") -> ParsedFile:
     """Read an HTML page.
 
     Args:
         path: Name of the file in errors.
         data: Its bytes.
-        limits: Limits of the file.
+        account: Account of the file.
         digest: Hash of the bytes.
 
     Raises:
         ReadError: The bytes are not text, exceed a limit, or have elements that are nested too deeply.
     """
     declared = _CHARSET.search(data[:_META_REACH])
-    decoded = decode_bytes(path, data, limits=limits, charset=declared[1].decode("ascii") if declared else None)
-    builder = DocumentBuilder(path, limits)
+    decoded = decode_bytes(path, data, charset=declared[1].decode("ascii") if declared else None)
+    builder = DocumentBuilder(account)
     builder.warnings += decoded.warnings
     page = parse_html(path, decoded.text)
     if page is None:
@@ -75,14 +76,51 @@ def parse_html(path: Path, text: str) -> Element | None:
     """
     from lxml import etree
 
-    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True)
-    try:
-        root = etree.fromstring(text.encode("utf-8", "replace"), parser)
-    except etree.ParserError:  # there is nothing but comments
-        return None
+    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, no_network=True, target=_Tree())
+    root = etree.fromstring(text.encode("utf-8", "replace"), parser)
     if any(entry.message.startswith("Excessive depth") for entry in parser.error_log):
         raise ReadError(str(path), "has HTML elements nested too deeply: save the page as PDF or text")
     return root
+
+
+class _Tree:
+    """Target of the parser that builds a tree of the first root, with the attributes that are read, without comments.
+
+    lxml's own tree takes quadratic time in the number of attributes of an element.
+    """
+
+    def __init__(self) -> None:
+        from lxml import etree
+
+        self._builder = etree.TreeBuilder()
+        self._root: Element | None = None
+        self._depth = 0
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if self._depth or self._root is None:
+            kept = {name: attributes[name] for name in _ATTRIBUTES if name in attributes} if attributes else {}
+            element = self._builder.start(_known(tag), kept)
+            self._root = element if self._root is None else self._root
+            self._depth += 1
+
+    def end(self, tag: str) -> None:
+        if self._depth:
+            self._builder.end(_known(tag))
+            self._depth -= 1
+
+    def data(self, text: str) -> None:
+        if self._depth:
+            self._builder.data(text)
+
+    def close(self) -> Element | None:
+        if self._root is not None:
+            self._builder.close()
+        return self._root
+
+
+def _known(tag: str) -> str:
+    """Return a tag, or that of an element without meaning for one with a name that XML does not allow."""
+    return tag if tag.isalnum() and tag[0].isalpha() else "span"
 
 
 def _content(page: Element) -> Element:

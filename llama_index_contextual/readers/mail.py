@@ -6,18 +6,19 @@ are read in memory; no file is written, and their names are only shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import BytesParser
+from email.policy import Compat32
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
+from llama_index_contextual.readers.base import FileAccount, ParsedFile, has_text
 from llama_index_contextual.readers.builder import DocumentBuilder
 from llama_index_contextual.readers.discovery import one_line, printable
 from llama_index_contextual.readers.text import decode_bytes
@@ -25,6 +26,8 @@ from llama_index_contextual.readers.text import decode_bytes
 ReadAttachment = Callable[[Path, bytes], ParsedFile]
 
 MAX_PARTS = 10_000
+MAX_HEADER = 20_000
+"""Characters of a header that are read; one with parameters may not have more."""
 _MAX_LISTED = 20
 _HEADERS = ("From", "To", "Cc", "Date")
 _SIGNATURES = ("application/pkcs7-signature", "application/x-pkcs7-signature", "application/pgp-signature")
@@ -36,7 +39,7 @@ def read_mail(
     path: Path,
     data: bytes,
     *,
-    limits: ReadLimits,
+    account: FileAccount,
     digest: str = "",
     read_attachment: ReadAttachment,
 ) -> ParsedFile:
@@ -47,7 +50,7 @@ def read_mail(
     Args:
         path: Name of the file in errors.
         data: Its bytes.
-        limits: Limits of the file.
+        account: Account of the file, which its attachments share.
         digest: Hash of the bytes.
         read_attachment: Reads an attachment, given its name and bytes.
 
@@ -55,16 +58,31 @@ def read_mail(
         ReadError: It is not a mail, encrypted, nested too deeply, or exceeds a limit.
     """
     try:
-        message = BytesParser().parsebytes(data)
+        message = BytesParser(policy=_BoundedHeaders()).parsebytes(data)
         if not any(name in message for name in ("From", "Subject", "Date", "Received", "Content-Type")):
             raise ReadError(str(path), "is not a mail: it has no headers such as From and Subject")
-        return _read(message, path, limits, digest, read_attachment)
+        return _read(message, path, account, digest, read_attachment)
+    except HeaderParseError as error:
+        raise ReadError(str(path), str(error)) from error
     except RecursionError as error:
         raise ReadError(str(path), "has parts nested too deeply: save its text from the mail program") from error
 
 
-def _read(message: Message, path: Path, limits: ReadLimits, digest: str, read_attachment: ReadAttachment) -> ParsedFile:
-    builder = DocumentBuilder(path, limits)
+class _BoundedHeaders(Compat32):
+    """Policy of the parser that refuses long headers with parameters, which take quadratic time to read."""
+
+    def header_source_parse(self, sourcelines: Sequence[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(list(sourcelines))
+        if len(value) > MAX_HEADER and name.lower().startswith("content-"):
+            limit = f"a {one_line(name)} header of more than {MAX_HEADER:,} characters"
+            raise HeaderParseError(f"has {limit}: save its text from the mail program")
+        return name, value
+
+
+def _read(
+    message: Message, path: Path, account: FileAccount, digest: str, read_attachment: ReadAttachment
+) -> ParsedFile:
+    builder = DocumentBuilder(account)
     subject = _header(message, "Subject")
     lines = [f"{name}: {text}" for name in _HEADERS if (text := _header(message, name))]
     builder.paragraph("\n".join([f"Subject: {subject}", *lines] if subject else lines))
@@ -77,7 +95,7 @@ def _read(message: Message, path: Path, limits: ReadLimits, digest: str, read_at
         if _is_attachment(part):
             attachments.append(part)
         else:
-            _add_text(builder, part, path, limits)
+            _add_text(builder, part, path)
     unread = [reason for part in attachments if (reason := _add_attachment(builder, part, path, read_attachment))]
     builder.warnings += unread[:_MAX_LISTED]
     if len(unread) > _MAX_LISTED:
@@ -89,7 +107,7 @@ def _read(message: Message, path: Path, limits: ReadLimits, digest: str, read_at
 def _header(message: Message, name: str) -> str:
     """Return a header in one line."""
     value = message.get(name)
-    return one_line(_decoded("" if value is None else str(value)), 1_000)
+    return one_line(_decoded("" if value is None else str(value)[:MAX_HEADER]), 1_000)
 
 
 def _decoded(value: str) -> str:
@@ -149,14 +167,14 @@ def _payload(part: Message) -> bytes:
     return payload if isinstance(payload, bytes) else b""
 
 
-def _add_text(builder: DocumentBuilder, part: Message, path: Path, limits: ReadLimits) -> None:
+def _add_text(builder: DocumentBuilder, part: Message, path: Path) -> None:
     from llama_index_contextual.readers.html import add_html, parse_html
 
     data = _payload(part)
     if not data.strip():
         return
     try:
-        decoded = decode_bytes(path, data, limits=limits, charset=part.get_content_charset())
+        decoded = decode_bytes(path, data, charset=part.get_content_charset())
     except ReadError as error:
         builder.warnings.append(f"a part of its text was left out: it {error.reason}")
         return

@@ -15,7 +15,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from io import BytesIO, StringIO
 from itertools import islice
@@ -25,7 +25,7 @@ from xml.parsers.expat import ExpatError
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits
 from llama_index_contextual.readers.builder import DocumentBuilder, cleaned, split_blocks
 from llama_index_contextual.readers.discovery import (
     MARKDOWN_SUFFIXES,
@@ -34,22 +34,18 @@ from llama_index_contextual.readers.discovery import (
     TEXT_SUFFIXES,
     missing_extra,
     one_line,
-    read_once,
-    size_reason,
+    read_limited,
     suffix_reason,
 )
 from llama_index_contextual.readers.html import add_html, parse_html, read_html
 from llama_index_contextual.readers.mail import read_mail
 from llama_index_contextual.readers.markdown import parse_markdown
 from llama_index_contextual.readers.pdf.engine import sensible_title
-from llama_index_contextual.readers.pdf.reader import read_pdf
+from llama_index_contextual.readers.pdf.reader import parse_pdf
 from llama_index_contextual.readers.text import decode_bytes, parse_text
 
 MAX_PARTS = 20_000
 """Files in an archive."""
-MAX_RATIO = 200
-"""Unpacked bytes for each packed byte, in archives of more than `_SMALL` unpacked bytes."""
-_SMALL = 50_000_000
 _PIECE = 1 << 20
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -98,27 +94,25 @@ def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:
     Raises:
         ReadError: The file is damaged, encrypted, of another type, or exceeds a limit.
     """
-    try:
-        data, digest = read_once(path, max_bytes=limits.max_bytes)
-    except OSError as error:
-        raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
-    if reason := size_reason(len(data), limits):
-        raise ReadError(str(path), reason)
-    return parse_office(path, data, limits=limits, digest=digest)
+    data, digest = read_limited(path, limits)
+    return parse_office(path, data, account=FileAccount(path, len(data), limits), digest=digest)
 
 
-def parse_office(path: Path, data: bytes, *, limits: ReadLimits, digest: str = "") -> ParsedFile:
+def parse_office(path: Path, data: bytes, *, account: FileAccount, digest: str = "") -> ParsedFile:
     """Read the bytes of a file, as `read_office` does; `path` is its name."""
     if not data.strip():
         raise ReadError(str(path), "is empty")
     suffix = path.suffix.lower()
     if suffix not in _PACKAGES:
-        return READERS[suffix](path, data, limits=limits, digest=digest)
-    builder = DocumentBuilder(path, limits)
-    builder.warnings += _check_package(path, data, limits)
+        return READERS[suffix](path, data, account=account, digest=digest)
+    builder = DocumentBuilder(account)
+    builder.warnings += _check_package(path, data, account)
     try:
         title = _PACKAGES[suffix](builder, path, data)
         title = sensible_title(title or _stated_title(data))
+    except RecursionError as error:
+        nested = "has elements nested too deeply, such as tables in tables: save it as PDF"
+        raise ReadError(str(path), nested) from error
     except _damage() as error:
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         raise ReadError(
@@ -130,7 +124,7 @@ def parse_office(path: Path, data: bytes, *, limits: ReadLimits, digest: str = "
 # Archives
 
 
-def _check_package(path: Path, data: bytes, limits: ReadLimits) -> list[str]:
+def _check_package(path: Path, data: bytes, account: FileAccount) -> list[str]:
     """Check an Office file before it is opened, and return warnings.
 
     Raises:
@@ -143,26 +137,17 @@ def _check_package(path: Path, data: bytes, limits: ReadLimits) -> list[str]:
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             parts = archive.infolist()
-            _check_sizes(path, parts, len(data), limits)
+            if len(parts) > MAX_PARTS:
+                raise ReadError(str(path), f"consists of {len(parts):,} parts, more than the limit of {MAX_PARTS:,}")
+            if any(part.flag_bits & 1 for part in parts):
+                raise ReadError(str(path), "is encrypted: save a copy without password")
+            account.unpack(sum(part.file_size for part in parts))
             return _check_parts(path, archive, parts)
     except _DAMAGE as error:
         kind = path.suffix.removeprefix(".").upper()
         if not data.startswith(b"PK"):
             raise ReadError(str(path), f"is not a {kind} file: give it the extension of its type") from error
         raise ReadError(str(path), f"is damaged or truncated ({error}): copy or save it again") from error
-
-
-def _check_sizes(path: Path, parts: Sequence[zipfile.ZipInfo], size: int, limits: ReadLimits) -> None:
-    if len(parts) > MAX_PARTS:
-        raise ReadError(str(path), f"consists of {len(parts):,} parts, more than the limit of {MAX_PARTS:,}")
-    if any(part.flag_bits & 1 for part in parts):
-        raise ReadError(str(path), "is encrypted: save a copy without password")
-    unpacked = sum(part.file_size for part in parts)
-    if unpacked > limits.max_unpacked_bytes:
-        limit = f"the limit of {limits.max_unpacked_bytes:,}: {SPLIT}"
-        raise ReadError(str(path), f"has {unpacked:,} bytes when it is unpacked, more than {limit}")
-    if unpacked > max(_SMALL, MAX_RATIO * size):
-        raise ReadError(str(path), f"has {size:,} bytes that unpack to {unpacked:,}: it is made to exhaust memory")
 
 
 def _check_parts(path: Path, archive: zipfile.ZipFile, parts: Iterable[zipfile.ZipInfo]) -> list[str]:
@@ -237,7 +222,7 @@ def _prepared(data: bytes) -> BytesIO:
 
     prepared = BytesIO()
     with zipfile.ZipFile(BytesIO(data)) as source, zipfile.ZipFile(prepared, "w") as target:
-        for name in source.namelist():
+        for name in dict.fromkeys(source.namelist()):  # one that is listed twice would be unpacked twice
             if not name.lower().endswith((".xml", ".rels")):
                 continue
             content = source.read(name)
@@ -368,6 +353,8 @@ def _add_diagram(builder: DocumentBuilder, shape: Any) -> None:
 
 MAX_ROWS = 1_048_576
 """Rows of a sheet; Excel allows no more."""
+MAX_FORMAT = 255
+"""Characters of a number format; Excel allows no more."""
 
 
 def _read_sheets(builder: DocumentBuilder, path: Path, data: bytes) -> str | None:
@@ -422,6 +409,8 @@ def _number(value: float | None, code: str) -> str:
     """
     if value is None:
         return ""
+    if len(code) > MAX_FORMAT:
+        code = "General"
     sections = code.split(";")
     is_negative = value < 0 and len(sections) > 1
     plain = "".join(map("".join, _CODE.findall(sections[1 if is_negative else 0]))).strip()
@@ -445,9 +434,9 @@ MAX_FIELD = 10_000_000
 _SAMPLE = 200_000
 
 
-def _read_csv(path: Path, data: bytes, *, limits: ReadLimits, digest: str) -> ParsedFile:
-    decoded = decode_bytes(path, data, limits=limits)
-    builder = DocumentBuilder(path, limits)
+def _read_csv(path: Path, data: bytes, *, account: FileAccount, digest: str) -> ParsedFile:
+    decoded = decode_bytes(path, data)
+    builder = DocumentBuilder(account)
     builder.warnings += decoded.warnings
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(decoded.text[:_SAMPLE])
     csv.field_size_limit(MAX_FIELD)
@@ -487,7 +476,7 @@ MAX_MAILS = 5
 """Mails that are attached to one another."""
 
 
-def _read_mail(path: Path, data: bytes, *, limits: ReadLimits, digest: str = "", depth: int = 1) -> ParsedFile:
+def _read_mail(path: Path, data: bytes, *, account: FileAccount, digest: str = "", depth: int = 1) -> ParsedFile:
     def read_attachment(name: Path, content: bytes) -> ParsedFile:
         suffix = name.suffix.lower()
         if not content:
@@ -495,20 +484,20 @@ def _read_mail(path: Path, data: bytes, *, limits: ReadLimits, digest: str = "",
         if suffix == ".eml":
             if depth == MAX_MAILS:
                 raise ReadError(str(name), f"is attached to {MAX_MAILS} mails that are attached to one another")
-            return _read_mail(name, content, limits=limits, depth=depth + 1)
+            return _read_mail(name, content, account=account, depth=depth + 1)
         if suffix in PDF_SUFFIXES:
-            return read_pdf(name, limits=limits, data=content)
-        if suffix in MARKDOWN_SUFFIXES:
-            return parse_markdown(decode_bytes(name, content, limits=limits))
-        if suffix in TEXT_SUFFIXES:
-            return parse_text(decode_bytes(name, content, limits=limits))
+            return parse_pdf(name, content, account=account)
+        if suffix in (*MARKDOWN_SUFFIXES, *TEXT_SUFFIXES):
+            decoded = decode_bytes(name, content)
+            account.add_text(len(decoded.text))
+            return (parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text)(decoded)
         if suffix in OFFICE_SUFFIXES:
             if reason := missing_extra(suffix):
                 raise ReadError(str(name), reason)
-            return parse_office(name, content, limits=limits)
+            return parse_office(name, content, account=account)
         raise ReadError(str(name), suffix_reason(suffix))
 
-    return read_mail(path, data, limits=limits, digest=digest, read_attachment=read_attachment)
+    return read_mail(path, data, account=account, digest=digest, read_attachment=read_attachment)
 
 
 READERS: dict[str, Callable[..., ParsedFile]] = {

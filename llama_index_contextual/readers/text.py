@@ -18,8 +18,8 @@ from pathlib import Path
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
-from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits
-from llama_index_contextual.readers.discovery import read_once
+from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits
+from llama_index_contextual.readers.discovery import read_limited
 from llama_index_contextual.readers.headings import plain_outline
 
 
@@ -81,26 +81,24 @@ def decode_file(path: Path, *, limits: ReadLimits) -> Decoded:
     Raises:
         ReadError: The file is empty, not text, too large, or cannot be opened.
     """
-    try:
-        data, digest = read_once(path, max_bytes=limits.max_bytes)
-    except OSError as error:
-        raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
-    return replace(decode_bytes(path, data, limits=limits), digest=digest)
+    data, digest = read_limited(path, limits)
+    decoded = decode_bytes(path, data)
+    FileAccount(path, len(data), limits).add_text(len(decoded.text))
+    return replace(decoded, digest=digest)
 
 
-def decode_bytes(path: Path, data: bytes, *, limits: ReadLimits, charset: str | None = None) -> Decoded:
-    """Decode the bytes of a text file, as `decode_file` does.
+def decode_bytes(path: Path, data: bytes, *, charset: str | None = None) -> Decoded:
+    """Decode the bytes of a text file, as `decode_file` does, without limits.
 
     Args:
         path: Name of the file in errors.
         data: The bytes.
-        limits: Limits of the file.
         charset: Encoding that the file declares; it is used if it is known and fits, unless a byte order mark differs.
 
     Raises:
-        ReadError: The bytes are empty, not text, or too many.
+        ReadError: The bytes are empty or not text.
     """
-    source = _Source(path, data, limits)
+    source = _Source(path, data)
     name = _DECLARED.get((charset or "").strip().lower(), (charset or "").strip())
     if name and data and not marked_encoding(data):
         try:
@@ -111,18 +109,11 @@ def decode_bytes(path: Path, data: bytes, *, limits: ReadLimits, charset: str | 
 
 
 class _Source:
-    """Bytes of a file that can be decoded with several encodings.
+    """Bytes of a file that can be decoded with several encodings."""
 
-    Raises:
-        ReadError: The file is larger than the limit.
-    """
-
-    def __init__(self, path: Path, data: bytes, limits: ReadLimits) -> None:
+    def __init__(self, path: Path, data: bytes) -> None:
         self.path = path
         self._data = data
-        self._limits = limits
-        if len(data) > limits.max_bytes:
-            raise self.fail(f"has more than {limits.max_bytes:,} bytes: {SPLIT}")
 
     def fail(self, reason: str) -> ReadError:
         return ReadError(str(self.path), reason)
@@ -141,11 +132,7 @@ class _Source:
         yield decoder.decode(b"", final=True)
 
     def text(self, encoding: str, errors: str = "strict") -> str:
-        text = self._data.decode(encoding, errors)
-        if len(text) > self._limits.max_characters:
-            limit = f"{self._limits.max_characters:,} characters"
-            raise self.fail(f"has more than {limit}: {SPLIT}")
-        return text
+        return self._data.decode(encoding, errors)
 
 
 def _decode(source: _Source) -> Decoded:

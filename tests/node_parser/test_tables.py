@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import tiktoken
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import Document, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
 
@@ -157,3 +158,24 @@ def test_nodes_of_another_parser_take_the_recorded_tables_by_their_offsets() -> 
     for chunk in ChunkNodeParser(chunk_size=SIZE, chunk_overlap=0)(nodes):
         start = chunk.start_char_idx  # type: ignore[attr-defined]
         assert (TABLE_HEAD in chunk.metadata) == (table.start < start < table.end)
+
+
+def test_the_head_of_a_table_is_not_tokenised_for_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = "  ".join(f"column {n}" for n in range(4_000))
+    rows = "\n".join("  ".join(str(n % 10) for n in range(4_000)) for _ in range(20))
+    text = f"{head}\n{rows}"
+    table = Table(0, len(head) + 1, len(text), head)
+    given = Document(id_="d", text=text, metadata=DocumentMap(tables=[table]).to_metadata())
+    tokenised = 0
+    encode = tiktoken.Encoding.encode_ordinary
+
+    def counted(encoding: tiktoken.Encoding, text: str) -> list[int]:
+        nonlocal tokenised
+        tokenised += len(text)
+        return encode(encoding, text)
+
+    monkeypatch.setattr(tiktoken.Encoding, "encode_ordinary", counted)
+    chunks = chunks_of(given)
+    assert len({chunk.metadata[TABLE_HEAD] for chunk in chunks[1:]}) == 1
+    assert len(chunks) > 400
+    assert tokenised < 5 * len(text)

@@ -136,12 +136,28 @@ class TestInputs:
         write(tmp_path / "a1.txt", "y")
         assert ids(discover([tmp_path / "a[1].txt"])) == ["a[1].txt"]
 
+    @pytest.mark.parametrize(
+        ("name", "advice"),
+        [
+            ("talk.mp3", "transcribe it and add the transcript as .txt"),
+            ("talk.MP4", "transcribe it and add the transcript as .txt"),
+            ("all.tar.gz", "unpack it"),
+            ("photo.heic", "save it as .png or .jpg"),
+            ("data.sqlite", "export its tables as .csv"),
+            ("plan.dwg", "convert it to PDF, HTML or text"),
+        ],
+    )
+    def test_the_advice_on_a_file_that_is_not_read_fits_its_kind(self, tmp_path: Path, name: str, advice: str) -> None:
+        write(tmp_path / name, "x")
+        (skipped,) = discover([tmp_path / name]).skipped
+        assert skipped.reason.endswith(f" and is not read: {advice}")
+
     def test_other_types_are_pointed_to_the_readers_of_llama_index(self, tmp_path: Path) -> None:
         write(tmp_path / "docs/a.zip", "x")
         write(tmp_path / "docs/b.doc", "x")
         write(tmp_path / "docs/README", "x")
         found = reasons(discover([tmp_path / "docs"]))
-        assert found["a.zip"] == ("has the type .zip and is not read: convert it to PDF, HTML or text")
+        assert found["a.zip"] == "has the type .zip and is not read: unpack it"
         assert (
             found["b.doc"] == "has the type .doc and is not read: open it in Word or LibreOffice and save it as .docx"
         )

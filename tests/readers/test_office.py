@@ -280,10 +280,10 @@ class TestHtml:
 
 
 def test_every_table_has_its_column_head_recorded() -> None:
-    from llama_index_contextual.readers.base import ReadLimits
+    from llama_index_contextual.readers.base import FileAccount, ReadLimits
     from llama_index_contextual.readers.builder import DocumentBuilder
 
-    builder = DocumentBuilder(Path("a.csv"), ReadLimits())
+    builder = DocumentBuilder(FileAccount(Path("a.csv"), 100, ReadLimits()))
     builder.paragraph("Before")
     head = builder.table([["Report"], ["", "2023", "2024"], ["East", "1", "2"]])
     builder.table([["West", "3", "4"]], head_before=head)

@@ -57,9 +57,11 @@ class TestArchives:
     def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked(self, name: str, data: bytes) -> None:
         bomb = replaced(data, {"media/zeros.bin": bytes(60_000_000)})
         assert len(bomb) < 200_000
-        assert "it is made to exhaust memory" in reason(name, bomb)
+        assert reason(name, bomb).startswith(
+            f"becomes more than 50.0 million unpacked bytes from {len(bomb):,} bytes: most of it is repeated"
+        )
         limit = reason(name, data, max_unpacked_bytes=1_000)
-        assert limit.endswith("more than the limit of 1,000: split it into smaller files")
+        assert limit == "has more than 1,000 unpacked bytes: split it into smaller files"
 
     def test_a_false_size_in_the_directory_does_not_help(self) -> None:
         bomb = bytearray(replaced(BOOK, {"xl/worksheets/sheet1.xml": b" " * 60_000_000}))
@@ -132,7 +134,7 @@ class TestArchives:
         deep = f'<w:document xmlns:w="{WORD}"><w:body>{"<w:p>" * 100_000}{"</w:p>" * 100_000}</w:body></w:document>'
         answer = in_child(tmp_path, "a.docx", replaced(LETTER, {"word/document.xml": deep.encode()}))
         assert isinstance(answer, str)
-        assert "damaged" in answer or "crashed" in answer
+        assert "nested too deeply" in answer or "crashed" in answer
 
     @pytest.mark.parametrize(
         ("data", "expected"),

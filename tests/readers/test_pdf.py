@@ -236,7 +236,7 @@ def test_text_can_always_be_encoded_and_holds_no_control_characters(tmp_path: Pa
 
 
 def test_no_file_is_no_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="cannot be opened"):
+    with pytest.raises(ReadError, match="cannot be read: No such file"):
         read_pdf(tmp_path / "missing.pdf")
 
 
@@ -308,9 +308,9 @@ def test_a_password_does_not_hinder_a_file_without_one(tmp_path: Path, engine: P
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (ReadLimits(max_bytes=100), "bytes, more than the limit of 100"),
-        (ReadLimits(max_pages=2), "the PDF has 3 pages, more than the limit of 2"),
-        (ReadLimits(max_characters=15), "more characters than the limit of 15"),
+        (ReadLimits(max_bytes=100), "has more than 100 bytes: split it into smaller files"),
+        (ReadLimits(max_pages=2), "has more than 2 pages: split it into smaller files"),
+        (ReadLimits(max_characters=15), "has more than 15 characters: split it into smaller files"),
         (ReadLimits(max_seconds=0), "parsing took longer than 0 seconds and was stopped"),
     ],
 )

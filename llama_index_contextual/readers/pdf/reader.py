@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
-from llama_index_contextual.readers.base import SPLIT, ParsedFile, ReadLimits, has_text
-from llama_index_contextual.readers.discovery import read_once
+from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits, has_text
+from llama_index_contextual.readers.discovery import read_limited
 from llama_index_contextual.readers.ocr import page_content
 from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
 from llama_index_contextual.readers.pdf.outline import PlacedLine
@@ -35,6 +34,7 @@ END = 1024  # bytes at both ends of the file that must contain its header and en
 NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
+MAX_LABEL = 200
 MAX_SINGLE_WARNINGS = 20  # if more pages have no text, they are reported as ranges
 
 
@@ -45,7 +45,6 @@ def read_pdf(
     limits: ReadLimits = DEFAULT_LIMITS,
     engine: PdfEngine = "pdfium",
     scans: Mapping[int, Mapping[str, Any]] | None = None,
-    data: bytes | None = None,
 ) -> ParsedFile:
     """Read one PDF in this process.
 
@@ -59,7 +58,6 @@ def read_pdf(
         engine: "pdfium", or "pypdf", which is written in Python alone.
         scans: Pages that were read by OCR, by number from 1 (see `readers.ocr`). Other pages without text are listed in
             `scanned` of the result, and are neither an error nor a warning. None stands for a caller without OCR.
-        data: Content of the file, if it is not to be read from `path`.
 
     Returns:
         The text with pages joined by line feeds; each character belongs to a page of the map.
@@ -67,36 +65,33 @@ def read_pdf(
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` says why.
     """
-    data, digest = _bytes(path, limits) if data is None else (data, "")
+    data, digest = read_limited(path, limits)
+    account = FileAccount(path, len(data), limits)
+    return replace(parse_pdf(path, data, account=account, password=password, engine=engine, scans=scans), digest=digest)
+
+
+def parse_pdf(
+    path: Path,
+    data: bytes,
+    *,
+    account: FileAccount,
+    password: str | None = None,
+    engine: PdfEngine = "pdfium",
+    scans: Mapping[int, Mapping[str, Any]] | None = None,
+) -> ParsedFile:
+    """Read the bytes of a PDF, as `read_pdf` does; `path` is its name."""
     _check(path, data)
     notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 
-        return replace(read_source(PdfiumSource(path, data, password), path, limits, notes, scans), digest=digest)
+        return read_source(PdfiumSource(path, data, password), path, account, notes, scans)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
     with apply_configuration(CONFIGURATION):
-        return replace(read_source(PypdfSource(path, data, password), path, limits, notes, scans), digest=digest)
-
-
-def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
-    """Return the bytes of a file and their xxh3-128; the file is read only once."""
-    try:
-        status = path.stat()
-        if not S_ISREG(status.st_mode):
-            raise ReadError(str(path), "this is not a regular file")
-        size = status.st_size
-        if size <= limits.max_bytes:
-            data, digest = read_once(path, max_bytes=limits.max_bytes)
-            size = len(data)
-    except OSError as error:
-        raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
-    if size > limits.max_bytes:
-        raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}: {SPLIT}")
-    return data, digest
+        return read_source(PypdfSource(path, data, password), path, account, notes, scans)
 
 
 def _check(path: Path, data: bytes) -> None:
@@ -109,7 +104,7 @@ def _check(path: Path, data: bytes) -> None:
 def read_source(
     source: PdfSource,
     path: Path,
-    limits: ReadLimits,
+    account: FileAccount,
     notes: list[str],
     scans: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> ParsedFile:
@@ -117,10 +112,8 @@ def read_source(
     try:
         if not source.page_count:
             raise ReadError(str(path), "the PDF has no pages")
-        if source.page_count > limits.max_pages:
-            count = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}: {SPLIT}"
-            raise ReadError(str(path), f"the PDF has {count}")
-        pages, warnings, scanned = _read_pages(source, path, limits, scans)
+        account.add_pages(source.page_count)
+        pages, warnings, scanned = _read_pages(source, path, account, scans)
         parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned)
         if not has_text(parsed.text) and not scanned and not scans:
             raise ReadError(str(path), SCANNED if any(page.is_drawn for page in pages) else BLANK)
@@ -130,18 +123,18 @@ def read_source(
 
 
 def _read_pages(
-    source: PdfSource, path: Path, limits: ReadLimits, scans: Mapping[int, Mapping[str, Any]] | None
+    source: PdfSource, path: Path, account: FileAccount, scans: Mapping[int, Mapping[str, Any]] | None
 ) -> tuple[list[PageContent], list[str], tuple[int, ...]]:
     """Return the pages, warnings about some of them, and the numbers of those that the caller is to read by OCR."""
-    deadline = time.monotonic() + limits.max_seconds
+    seconds = account.limits.max_seconds
+    deadline = time.monotonic() + seconds
     pages: list[PageContent] = []
     failed: list[str] = []
     scanned: list[int] = []
     blank: list[int] = []
-    size = 0
     for number in range(1, source.page_count + 1):
         if time.monotonic() >= deadline:
-            raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
+            raise ReadError(str(path), f"parsing took longer than {seconds:g} seconds and was stopped")
         try:
             page = source.page(number - 1)
         except ReadError as error:
@@ -155,11 +148,7 @@ def _read_pages(
             if not page.lines:
                 (scanned if page.is_drawn else blank).append(number)
         pages.append(page)
-        size += sum(len(line.text) + 1 for line in page.lines)
-        if size > limits.max_characters:
-            raise ReadError(
-                str(path), f"the text has more characters than the limit of {limits.max_characters:,}: {SPLIT}"
-            )
+        account.add_text(sum(len(line.text) + 1 for line in page.lines))
     if len(failed) == len(pages):
         raise ReadError(str(path), f"no page could be read; {failed[0]}")
     to_read = () if scans is None else tuple(number for number in scanned if number not in scans)
@@ -195,7 +184,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
         text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(
             page_starts=_page_starts(pages),
-            page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
+            page_labels=tuple(clean(label[:MAX_LABEL]) for label in labels) if any(labels) else (),
             headings=tuple(found),
             tables=tuple(pdf_tables(pages)),
         ),
