@@ -247,9 +247,9 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
         say(safe(advice), to=err)
     for line in report.failure_lines():
         say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
-    if report.failures:
-        say("These chunks have the structural context. To request it from the LLM again:", to=err)
-        say(safe(retry), to=err, indent=2)
+    for sentence, command in report.retry_advice(retry, f"{retry} --max-cost {{}}"):
+        say(f"{safe(sentence)}:", to=err)
+        say(safe(command), to=err, indent=2)
     requested = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
     if receipt := report.receipt():

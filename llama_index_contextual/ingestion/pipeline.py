@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, with_context
+from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, segments, with_context
 from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
@@ -36,7 +36,7 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
-from llama_index_contextual.contextualizer.spending import CallBudget, Spending
+from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
 from llama_index_contextual.embeddings.batching import Booking, aembed, book_nothing
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
 from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
@@ -115,7 +115,8 @@ class Stages:
             live: list[ContextRequest] = []
             batch: list[ContextRequest] = []
             for request in writer.requests(segment, chunks):
-                (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
+                if writer.replies is None or not writer.replies.is_unread(request):
+                    (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
             tokens = count_segment(live, form, context_tokens=context_tokens)
             spending.estimated += spending.bill(model, tokens, sender=writer.service_tier or "live")
             tokens = count_segment(batch, replace(form, cache=None), context_tokens=context_tokens)
@@ -124,6 +125,17 @@ class Stages:
         embedding.end_document()
         if embedding.model is not None:
             spending.estimated += spending.embedding_bill(embedding.model, embedding.tokens)
+
+    def add_held_back(self, result: Contextualized) -> None:
+        """Add the maximum cost of the contexts that were not requested to the account of the run."""
+        writer, spending = self.contextualizer, self.spending
+        held_back = {failure.node_id for failure in result.failures if failure.is_held_back}
+        if not held_back or spending is None or not isinstance(writer, LLMContextualizer):
+            return
+        budget = CallBudget(spending, writer.model, llm=writer.llm, sender=writer.service_tier or "live")
+        for segment in segments(result.nodes, segment_size=writer.segment_size):
+            for request in writer.requests(segment, [c for c in segment.chunks if c.node_id in held_back]):
+                spending.held_back += Bill(dollars=budget.bound(request))
 
     async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
         """Return the chunks with their contexts."""
@@ -355,6 +367,7 @@ async def acollect_replies(
     *,
     submit: bool,
     spending: Spending,
+    gives_up_unread: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
     """Wait for the batches in progress, and optionally send missing requests in new ones.
@@ -364,6 +377,7 @@ async def acollect_replies(
         jobs: Returns an iterator over the documents that need work; may be called more than once.
         submit: Whether to send missing requests; otherwise only wait for the batches in progress.
         spending: Account of the run, which approves requests and books replies.
+        gives_up_unread: Whether requests may be sent again that may be charged although their reply cannot be read.
         on_progress: Called with the progress of the batches.
 
     Returns:
@@ -396,7 +410,14 @@ async def acollect_replies(
             for segment, chunks, _ in writer.missing(stages.parse(job)):
                 yield from writer.requests(segment, chunks)
 
-    await asend_batches(writer.llm, replies, requests if submit else None, spending=spending, on_progress=on_progress)
+    await asend_batches(
+        writer.llm,
+        replies,
+        requests if submit else None,
+        spending=spending,
+        gives_up_unread=gives_up_unread,
+        on_progress=on_progress,
+    )
     return replies
 
 
@@ -429,14 +450,23 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
     return spending
 
 
-def paid_stages(stages: Stages, spending: Spending, replies: BatchReplies | None) -> Stages:
-    """Return stages whose calls are booked in an account, and answered by batches where these have replies."""
+def paid_stages(
+    stages: Stages, spending: Spending, replies: BatchReplies | None, *, retries_refused: bool = False
+) -> Stages:
+    """Return stages whose calls are booked in an account, and answered by batches where these have replies.
+
+    Args:
+        stages: Components that process a document.
+        spending: Account of the run.
+        replies: Replies of batches, or None.
+        retries_refused: Whether contexts are requested again that the LLM refused in earlier runs.
+    """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
         return replace(stages, spending=spending)
     sender: SenderKind = writer.service_tier or "live"
     budget = CallBudget(spending, writer.model, llm=writer.llm, sender=sender, replies=replies)
-    writer = writer.model_copy(update={"budget": budget, "replies": replies})
+    writer = writer.model_copy(update={"budget": budget, "replies": replies, "retries_refused": retries_refused})
     return replace(stages, spending=spending, contextualizer=writer)
 
 
@@ -576,6 +606,7 @@ class _RunningBatches:
 
     async def _process(self, nodes: list[BaseNode], size: _ByteCounter) -> BatchResult:
         result = await self._stages.acontextualize(nodes, lambda done: self.counter.add(0, done, size.advance(done)))
+        await asyncio.to_thread(self._stages.add_held_back, result)
         vectors = await self._stages.aembed(result.nodes)
         self.counter.embedded(len(result.nodes))
         return result, vectors

@@ -92,7 +92,7 @@ def test_a_report_states_the_calls_of_unknown_cost(provider: LoopbackProvider, p
     assert report.paid is not None
     assert (report.paid.contexts.calls, report.paid.unsettled_calls) == (4, 2)
     assert report.paid.dollars == paid.cost().dollars >= cost_at(provider.charged())
-    assert "for 2 calls of unknown cost (timed out or interrupted)" in report.receipt()
+    assert "for 2 calls of unknown cost (timed out, interrupted or not read from a batch)" in report.receipt()
     assert report.to_dict()["paid"]["unsettled_calls"] == 2  # type: ignore[index]
     assert paid.cost().booked == report.paid.unsettled_dollars > 0
 
