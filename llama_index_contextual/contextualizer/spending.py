@@ -307,6 +307,13 @@ class Spending:
             raise
         call.settle_embeddings(tokens)
 
+    @asynccontextmanager
+    async def free_call(self, _tokens: int) -> AsyncIterator[None]:
+        """Allow a request that costs nothing, unless the run was stopped."""
+        if self._stopped is not None:
+            raise self._stopped
+        yield
+
     def close_call(self, bound: float, *, factor: float = 1.0) -> None:
         """Return the reserve of a call.
 

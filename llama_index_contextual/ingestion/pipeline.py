@@ -21,6 +21,8 @@ from llama_index.core.schema import BaseNode, Document, MetadataMode, TransformC
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, segments, with_context
@@ -52,6 +54,8 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.receipts import RunCost
 from llama_index_contextual.storage.salvage import DamagedVersion
 from llama_index_contextual.storage.version import DocumentFrame, OpenVersion
+
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,13 @@ class Stages:
             return
         async with self.contextualizer.session() as ready:
             yield replace(self, contextualizer=ready)
+
+    def stop(self, error: ContextualError) -> None:
+        """Send no further calls; those in flight are completed, and then this error is raised."""
+        if self.contextualizer is not None:
+            self.contextualizer.stop(error)
+        if self.spending is not None:
+            self.spending.stop(error)
 
     def parse(self, job: Job) -> list[BaseNode]:
         """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
@@ -206,9 +217,9 @@ class Stages:
         return by_key
 
     def _booking(self, name: str) -> Booking:
-        if self.spending is None or is_in_process(name):
+        if self.spending is None:
             return book_nothing
-        return partial(self.spending.embedding, name)
+        return self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
 
     async def _store(
         self, name: str, text_keys: Sequence[str], vectors: NDArray[np.float32]
@@ -473,6 +484,9 @@ def paid_stages(
 BATCH_CHUNKS = 256
 """Minimum number of chunks that are processed together."""
 
+PATIENCE = 10.0
+"""Seconds to wait for calls in flight when the run is cancelled."""
+
 
 async def abuild(
     jobs: Iterable[Job],
@@ -612,13 +626,30 @@ class _RunningBatches:
         return result, vectors
 
     async def abort(self, error: BaseException) -> None:
-        """End all batches; unless the run was cancelled, calls in flight are completed, because they are charged."""
-        if isinstance(error, ContextualError) and self._stages.contextualizer is not None:
-            self._stages.contextualizer.stop(error)
-        else:
-            for _, _, task in self.tasks:
+        """End all batches; calls in flight are completed, because they are charged.
+
+        After a cancellation, they are awaited for at most `PATIENCE` seconds, or until the next cancellation.
+        """
+        tasks = [task for _, _, task in self.tasks]
+        spending = self._stages.spending
+        calls = 0 if spending is None else spending.calls_in_flight
+        try:
+            if isinstance(error, ContextualError):
+                self._stages.stop(error)
+                await asyncio.gather(*tasks, return_exceptions=True)
+            elif isinstance(error, asyncio.CancelledError) and calls:
+                self._stages.stop(ContextualError("The run was interrupted."))
+                logger.warning(
+                    "Interrupted: waiting at most %.0f s for %s in flight, because the provider charges for them. To"
+                    " end the run at once, interrupt it again (Ctrl-C).",
+                    PATIENCE,
+                    pluralize(calls, "call"),
+                )
+                await asyncio.wait(tasks, timeout=PATIENCE)
+        finally:
+            for task in tasks:
                 task.cancel()
-        await asyncio.gather(*(task for _, _, task in self.tasks), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _ByteCounter:
@@ -647,7 +678,8 @@ class _ByteCounter:
 async def _finish(running: _RunningBatches, builder: VersionBuilder, total: Contextualized) -> Contextualized:
     """Store the oldest batch, and return the results so far, without the nodes."""
     batch, size, task = running.tasks[0]
-    result, vectors = await task
+    await asyncio.wait([task])  # if this run is cancelled, the calls of the task are completed first
+    result, vectors = task.result()
     running.tasks.popleft()
     await asyncio.to_thread(_append, builder, batch, result, vectors)
     running.counter.add(len(batch), 0, size.rest())
