@@ -23,12 +23,14 @@ from llama_index_contextual._utils.calls import may_be_charged, run_to_completio
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
+    MARGIN,
     AnswerLimit,
     CallForm,
     PriceTable,
     SenderKind,
     Tokens,
     money,
+    round_up,
 )
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.scheduler import Reply
@@ -97,6 +99,7 @@ class Spending:
     Attributes:
         estimated: Expected cost of the planned calls.
         actual: Amount paid, including the reserves booked for calls whose cost is unknown.
+        planned_share: Returns the share of the run's documents that `estimated` includes.
         held_back: Maximum cost of the requests that this run did not send because the LLM refused them before, or
             because their reply in a batch may be charged.
 
@@ -129,6 +132,7 @@ class Spending:
         self.context_tokens = context_tokens
         self.estimated = Bill()
         self.actual = Bill()
+        self.planned_share: Callable[[], float] = float
         self.held_back = Bill()
         self._receipts, self._receipt = receipts, receipt or RunCost()
         self._calls_in_flight = 0
@@ -137,6 +141,7 @@ class Spending:
         self._stopped: ContextualError | None = None
         self._factor = 1.0
         self._is_exceeded = False
+        self._needed = 0.0
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._written: float | None = None
@@ -249,6 +254,7 @@ class Spending:
                 if expected is not None:
                     needed = (self.prices.dollars(model, expected, sender=sender) or 0.0) * self._factor
             if self._is_exceeded or needed > room:
+                self._needed = max(self._needed, bound)
                 return None
         self._calls_in_flight += 1
         self._in_flight += bound
@@ -275,6 +281,15 @@ class Spending:
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
         unsettled = self.booked.describe_unsettled()
+        enough = self._sufficient_limit()
+        python, command_line = (
+            ("a higher max_cost (`estimate` returns a sufficient one)", "a higher --max-cost (see `estimate`)")
+            if enough is None
+            else (
+                f"max_cost={enough:g}, which should be sufficient",
+                f"--max-cost {enough:g}, which should be sufficient",
+            )
+        )
         return BudgetExceededError(
             f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
@@ -282,10 +297,22 @@ class Spending:
             spent=spent,
             max_cost=limit,
             remedy=Remedy(
-                "To continue, run the same call again with a higher max_cost, or without one",
-                "To continue, run the command again with a higher --max-cost, or without it",
+                f"To continue, run the same call again with {python}, or without a limit",
+                f"To continue, run the command again with {command_line}, or without a limit",
             ),
         )
+
+    def _sufficient_limit(self) -> float | None:
+        """Return a limit with which the next run should complete, or None if its calls were not estimated."""
+        planned, paid = self.estimated, self.actual
+        share = self.planned_share()
+        if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
+            return None
+        per_call = planned.dollars / planned.contexts.calls
+        if paid.contexts.calls:
+            per_call = max(per_call, (paid.dollars - paid.unsettled_dollars) / paid.contexts.calls)
+        missing = max(1.0, planned.contexts.calls / share - paid.contexts.calls)
+        return round_up(MARGIN * per_call * missing + self._needed)
 
     # ---- After a call ----------------------------------------------------------------------------------------------
 

@@ -350,6 +350,7 @@ class ProgressCounter:
             writes_contexts=writes_contexts,
         )
         self._lock = threading.Lock()
+        self._bytes_read = 0
         self.spent: Callable[[], float | None] = float
         self._notify()
 
@@ -359,9 +360,15 @@ class ProgressCounter:
             self._state = replace(self._state, document=document)
             self._notify()
 
-    def read(self, documents: int) -> None:
-        """Count documents just read, including unreadable ones."""
+    @property
+    def planned_share(self) -> float:
+        """Share of the bytes that belong to documents read so far."""
+        return min(1.0, self._bytes_read / self._state.bytes_total) if self._state.bytes_total else 0.0
+
+    def read(self, documents: int, *, size: int = 0) -> None:
+        """Count documents just read, including unreadable ones, and the bytes of the readable ones."""
         with self._lock:
+            self._bytes_read += size
             read = self._state.documents_read + documents
             self._state = replace(self._state, documents_read=read, document="", scanned_done=0, scanned_total=0)
             self._notify()

@@ -124,6 +124,7 @@ async def arun(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
         )
         counter.spent = lambda: spending.actual.dollars
+        spending.planned_share = lambda: counter.planned_share
         replies = await acollect_replies(
             stages,
             lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, unread, []),
@@ -218,7 +219,7 @@ def _count_jobs(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[
     """Yield jobs, and count the documents that were read or could not be read."""
     counted = 0
     for done, job in enumerate(jobs, start=1):
-        counter.read(done + len(failed) - counted)
+        counter.read(done + len(failed) - counted, size=job.size)
         counted = done + len(failed)
         yield job
 
