@@ -282,14 +282,13 @@ class Spending:
         limit, spent = self.max_cost or 0.0, self._committed
         unsettled = self.booked.describe_unsettled()
         enough = self._sufficient_limit()
-        python, command_line = (
-            ("a higher max_cost (`estimate` returns a sufficient one)", "a higher --max-cost (see `estimate`)")
-            if enough is None
-            else (
-                f"max_cost={enough:g}, which should be sufficient",
-                f"--max-cost {enough:g}, which should be sufficient",
+        if enough is None:
+            python, command_line = (
+                "a higher max_cost (`estimate` names one)",
+                "a higher --max-cost (`estimate` names one)",
             )
-        )
+        else:
+            python, command_line = f"max_cost={enough:g}", f"--max-cost {enough:g}"
         return BudgetExceededError(
             f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
@@ -297,8 +296,8 @@ class Spending:
             spent=spent,
             max_cost=limit,
             remedy=Remedy(
-                f"To continue, run the same call again with {python}, or without a limit",
-                f"To continue, run the command again with {command_line}, or without a limit",
+                f"To continue, run the same call again with {python}, or without one",
+                f"To continue, run the command again with {command_line}, or without it",
             ),
         )
 

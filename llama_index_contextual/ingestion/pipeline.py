@@ -640,8 +640,8 @@ class _RunningBatches:
             elif isinstance(error, asyncio.CancelledError) and calls:
                 self._stages.stop(ContextualError("The run was interrupted."))
                 logger.warning(
-                    "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end the run"
-                    " at once, interrupt it again (Ctrl-C).",
+                    "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end the"
+                    " run at once, interrupt it again (Ctrl-C).",
                     PATIENCE,
                     pluralize(calls, "call"),
                 )

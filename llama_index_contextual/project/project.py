@@ -284,7 +284,9 @@ class Project:
     ) -> IngestReport:
         """Add and update documents, and publish a new version.
 
-        `ingest` blocks until the version is published; `aingest` does not block the event loop.
+        `ingest` blocks until the version is published; `aingest` does not block the event loop. If it is interrupted or
+        cancelled, it waits at most ten seconds for the calls in flight, whose answers are kept in the ledger; a second
+        interruption ends it at once.
 
         Documents whose content has not changed are copied from the previous version. A file or chunk that fails is
         listed in the report and does not stop the others. Until the new version is published, queries are answered from

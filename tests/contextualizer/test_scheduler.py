@@ -206,7 +206,5 @@ async def test_a_wait_for_the_rate_limit_is_announced_once_if_it_is_long(
     limited = [ProviderError("Slow down.", status_code=429, retry_after=seconds) for _ in range(2)]
     engine = scheduler(Scripted(chunk_0=limited), retry=RetryPolicy(attempts=9))
     await answered(engine, requests(1)[0])
-    said = re.findall(
-        r"The provider of 'm' limits the rate of calls \(429\): waiting until \d\d:\d\d:\d\d\.", caplog.text
-    )
-    assert len(said) == lines
+    notice = r"The provider of 'm' limits the rate of calls \(429\): waiting until \d\d:\d\d:\d\d\."
+    assert len(re.findall(notice, caplog.text)) == lines

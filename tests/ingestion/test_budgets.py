@@ -109,9 +109,7 @@ def test_at_the_limit_calls_in_flight_are_completed_and_their_answers_kept(
     assert all(record.status == 200 for record in provider.chat_calls), "none was cut off"
     assert paid.info().ledger.contexts == len(provider.chat_calls) > 1
     assert raised.value.spent == pytest.approx(cost_at(provider.charged()))
-    (enough,) = re.findall(
-        r"run the same call again with max_cost=([\d.e-]+), which should be sufficient", str(raised.value)
-    )
+    (enough,) = re.findall(r"run the same call again with max_cost=([\d.]+), or without one", str(raised.value))
     assert paid.ingest(nodes(12), max_cost=float(enough)).failures == ()
 
 
