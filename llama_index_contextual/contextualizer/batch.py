@@ -367,11 +367,14 @@ class BatchReplies:
 
     Attributes:
         booked: Ids of the requests whose cost this run booked when the replies arrived; it is not booked again.
+        given_up: Batches whose requests may be sent again although they may be charged, by the id of their upload, with
+            the number of these requests.
     """
 
     def __init__(self, journal: BatchJournal, model: str) -> None:
         self.journal, self.model = journal, model
         self.booked: set[str] = set()
+        self.given_up: dict[str, int] = {}
         self._used: set[str] = set()
 
     def id_of(self, request: ContextRequest) -> str:
@@ -383,8 +386,8 @@ class BatchReplies:
         return self._reply(self.id_of(request)) is not None
 
     def is_unread(self, request: ContextRequest) -> bool:
-        """Return whether a request was sent in a batch that is finished, but whose reply could not be read."""
-        return self.journal.is_open(self.id_of(request))
+        """Return whether a request must not be sent because the reply in its batch may be charged and is not read."""
+        return not self.given_up and self.journal.is_open(self.id_of(request))
 
     def is_booked(self, request: ContextRequest) -> bool:
         """Return whether the reply to a request is booked already."""
@@ -407,10 +410,13 @@ class BatchReplies:
         """Return a sender that answers from the replies, and through `live` if there is none."""
         return _BatchFirst(self, live)
 
-    def forget_used(self) -> None:
-        """Remove used replies, whose contexts are in the ledger."""
+    def close(self, spending: Spending) -> None:
+        """Remove used replies, whose contexts are in the ledger, and batches that were given up; these stay booked."""
         self.journal.forget_replies(self._used)
         self._used.clear()
+        for file_id, unread in self.given_up.items():
+            spending.close_batch(file_id, unread=unread)
+            self.journal.closed(file_id, [])
 
 
 class _BatchFirst:
@@ -545,9 +551,8 @@ async def asend_batches(
                 yield custom_id, partial(body, custom_id, request)
 
         await runner.collect()
-        for file_id, unread in runner.unread.items() if gives_up_unread else ():
-            spending.close_batch(file_id, unread=unread)
-            replies.journal.closed(file_id, [])
+        if gives_up_unread:
+            replies.given_up = dict(runner.unread)
         for _ in range(ROUNDS if requests is not None else 0):
             account.release_unsent()
             await runner.submit(unanswered())

@@ -288,7 +288,7 @@ class Spending:
                 "a higher --max-cost (`estimate` names one)",
             )
         else:
-            python, command_line = f"max_cost={enough:g}", f"--max-cost {enough:g}"
+            python, command_line = f"max_cost={enough}", f"--max-cost {enough}"
         return BudgetExceededError(
             f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"

@@ -222,7 +222,7 @@ class IngestReport:
             advice.append(
                 (
                     f"{chunks} refused or not read from a batch: requested again only if you accept the cost, {cost}",
-                    with_limit.format("DOLLARS" if limit is None else f"{limit:g}"),
+                    with_limit.format("DOLLARS" if limit is None else str(limit)),
                 )
             )
         return advice

@@ -140,7 +140,7 @@ async def arun(
         jobs = _count_jobs(jobs_of(plan, intake, reader, before, unread, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, counter=counter, batches_ahead=executor.batches_ahead)
         if replies is not None:
-            replies.forget_used()
+            replies.close(spending)
         unrestored = _unrestored(plan, intake, failed)
         _require_restored(damaged, options, unrestored)
         emptied = _keep_former_content(builder, before, plan, failed)

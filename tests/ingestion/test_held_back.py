@@ -81,7 +81,7 @@ def test_a_refused_context_is_requested_again_with_the_limit_that_the_report_nam
 ) -> None:
     provider.reply = refuse
     report = project.ingest(nodes(6))
-    assert f"project.retry_failed(max_cost={limit_of(report):g})" in str(report)
+    assert f"project.retry_failed(max_cost={limit_of(report)})" in str(report)
     provider.clear_history()
     assert len(project.retry_failed(max_cost=limit_of(report)).failures) == 3
     assert len(provider.chat_calls) == 3, "refused once more"
@@ -175,6 +175,7 @@ def test_a_charged_request_is_sent_again_for_the_sum_that_the_user_names_and_its
     assert booked > 0
     with pytest.raises(BudgetExceededError):
         project.retry_failed(max_cost=0.0)
+    assert len(project.retry_failed().failures) == 4, "a limit that is too low accepts nothing"
     assert provider.chat_calls == []
     done = project.retry_failed(max_cost=limit_of(report))
     assert done.failures == ()
