@@ -511,7 +511,7 @@ async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch:
 
 
 async def test_a_second_interruption_ends_work_that_completes_something_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    cancelled, waits = list[int](), list[int]()
+    cancelled, waits, is_cancelled = list[int](), list[int](), threading.Event()
 
     async def work() -> None:
         for _ in range(2):
@@ -519,13 +519,13 @@ async def test_a_second_interruption_ends_work_that_completes_something_first(mo
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 cancelled.append(1)
+                is_cancelled.set()
         raise asyncio.CancelledError
 
     def interrupted(*arguments: Any) -> None:
         waits.append(1)
         if len(waits) == 1:
-            while not cancelled:
-                time.sleep(0)
+            assert is_cancelled.wait(300)
             raise KeyboardInterrupt
         futures.wait(*arguments)
 
