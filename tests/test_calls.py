@@ -10,6 +10,7 @@ import json
 import pydoc
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -507,3 +508,39 @@ async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         run_sync(work)
     assert stopped.is_set()
+
+
+async def test_a_second_interruption_ends_work_that_completes_something_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled, waits, is_cancelled = list[int](), list[int](), threading.Event()
+
+    async def work() -> None:
+        for _ in range(2):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(1)
+                is_cancelled.set()
+        raise asyncio.CancelledError
+
+    def interrupted(*arguments: Any) -> None:
+        waits.append(1)
+        if len(waits) == 1:
+            assert is_cancelled.wait(300)
+            raise KeyboardInterrupt
+        futures.wait(*arguments)
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            future = super().submit(*arguments, **options)
+
+            def result() -> None:
+                raise KeyboardInterrupt
+
+            future.result = result  # type: ignore[method-assign, assignment]
+            return future
+
+    monkeypatch.setattr(calls, "ThreadPoolExecutor", Interrupted)
+    monkeypatch.setattr(calls, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(work)
+    assert len(cancelled) == 2

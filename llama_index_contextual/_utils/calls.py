@@ -7,6 +7,7 @@ loads do not retry, and this module does, with the loops of tenacity.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -14,7 +15,7 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, ParamSpec, TypeVar
@@ -290,8 +291,10 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except KeyboardInterrupt:
             # An interrupted notebook cell: the work must not continue in the background and be published.
             loop, task = running.result()
-            if task is not None and not result.done():
+            while task is not None and not result.done():
                 loop.call_soon_threadsafe(task.cancel)
+                with contextlib.suppress(KeyboardInterrupt):  # the next one ends what waits for calls in flight
+                    wait([result])
             raise
 
 

@@ -15,7 +15,7 @@ import typer
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli.commands import PROGRAM, complete_project
-from llama_index_contextual.cli.terminal import err, root_option, say, say_error
+from llama_index_contextual.cli.terminal import err, notices, root_option, say, say_error
 from llama_index_contextual.config import Mode
 from llama_index_contextual.settings import with_environment
 
@@ -271,9 +271,13 @@ def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
 
 
 def interruptible(project: Project, work: Callable[[], T]) -> T:
-    """Run `work`; on Ctrl-C, print the live version and the contents of the ledger, and exit with code 130."""
+    """Run `work`, and print what it logs about paid calls on standard error.
+
+    On Ctrl-C, print the live version and the contents of the ledger, and exit with code 130.
+    """
     try:
-        return work()
+        with notices():
+            return work()
     except KeyboardInterrupt:
         info = project.info()
         live = f"version {info.version} is live" if info.version else "there is no version yet"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import sqlite3
 import sys
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 out = Console(emoji=False, highlight=False)
 err = Console(stderr=True, emoji=False, highlight=False)
 
+
+_LOGS_OF_CALLS = ("contextualizer", "ingestion.pipeline")
 
 running: ContextVar[Any] = ContextVar("running", default=None)
 """Context of the running command, with the values of its options."""
@@ -108,6 +111,26 @@ def _dump(value: Any, *, ascii_only: bool) -> str:
 def say_error(message: str) -> None:
     """Print an error message in one line on standard error."""
     say(f"[red]Error:[/] {safe(scrub(message))}", to=err)
+
+
+class _Notices(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record in one line; above a progress bar, which replaces `sys.stderr`."""
+        sys.stderr.write(f"{Text.from_markup(safe(record.getMessage()), emoji=False).plain}\n")
+
+
+@contextmanager
+def notices() -> Iterator[None]:
+    """Print what a run logs about calls to a provider: rate limits, batches, calls in flight after Ctrl-C."""
+    handler = _Notices(logging.WARNING)
+    loggers = [logging.getLogger(f"llama_index_contextual.{name}") for name in _LOGS_OF_CALLS]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def say_traceback(error: BaseException) -> None:
@@ -248,9 +271,9 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
         say(safe(advice), to=err)
     for line in report.failure_lines():
         say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
-    if report.failures:
-        say("These chunks have the structural context. To request it from the LLM again:", to=err)
-        say(safe(retry), to=err, indent=2)
+    for sentence, command in report.retry_advice(retry, f"{retry} --max-cost {{}}"):
+        say(f"{safe(sentence)}:", to=err)
+        say(safe(command), to=err, indent=2)
     requested = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
     if receipt := report.receipt():

@@ -287,11 +287,25 @@ def rebuild(
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
-def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Request failed contexts from the LLM again."""
+def retry(
+    name: Name,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            "--max-cost",
+            metavar="DOLLARS",
+            help="Also request contexts that the LLM refused, and those in a batch that cannot be read although they"
+            " may be charged; stop before the run costs more than this.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Request failed contexts from the LLM again; refused ones only with --max-cost."""
     with errors_in_one_line():
         project = open_project(root, name)
-        report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
+        report = interruptible(project, lambda: project.retry_failed(max_cost=max_cost, show_progress=not quiet))
         show_report(report, retry=proposed("retry", name), as_json=as_json)
 
 

@@ -193,11 +193,14 @@ class ChunkFailure:
         node_id: Id of the chunk.
         doc_id: Id of its document.
         error: Description of the error and of its remedy.
+        is_held_back: Whether `retry_failed` requests it again only if `max_cost` is given: the LLM refused to write it,
+            or the provider may charge for it although the reply cannot be read.
     """
 
     node_id: str
     doc_id: str
     error: str
+    is_held_back: bool = False
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,7 @@ class ChunkContext:
         paid: Whether this call requested it from a provider.
         structure: Structural line to put before the text; empty for none.
         is_thin: Whether it is very short although it was requested twice.
+        is_held_back: Whether it is requested again only on purpose; see `ChunkFailure`.
     """
 
     text: str
@@ -219,6 +223,7 @@ class ChunkContext:
     paid: bool = False
     structure: str = ""
     is_thin: bool = False
+    is_held_back: bool = False
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of a chunk with this context."""
@@ -322,7 +327,7 @@ def _result(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> 
     return Contextualized(
         nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
         failures=[
-            ChunkFailure(node.node_id, node.ref_doc_id or "", scrub(error))
+            ChunkFailure(node.node_id, node.ref_doc_id or "", scrub(error), contexts[node.node_id].is_held_back)
             for node in nodes
             if node.node_id in contexts and (error := contexts[node.node_id].error)
         ],

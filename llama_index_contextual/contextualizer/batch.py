@@ -23,7 +23,7 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.contextualizer.cost import Tokens
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
 from llama_index_contextual.contextualizer.scheduler import LiveSender, Reply, Sender, reply_of
-from llama_index_contextual.contextualizer.spending import CallBudget, Reservation, Spending
+from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Reservation, Spending
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.models import load_llm, provider_of
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
@@ -92,6 +92,7 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
 
 POLL_SECONDS = 20.0
 FINISHED = frozenset({"completed", "expired", "cancelled", "failed"})
+_NOT_SENT_AGAIN = "Its requests without a reply may be charged: they stay booked, and are not sent again."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,23 @@ class BatchProgress:
     done: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchResult:
+    """What was read of a finished batch.
+
+    Attributes:
+        file_id: The provider's id of the upload.
+        replies: The replies that were not read before.
+        requests: Number of requests without a reply before that.
+        unread: Number of requests that may be charged although their reply cannot be read.
+    """
+
+    file_id: str
+    replies: Sequence[BatchReply]
+    requests: int
+    unread: int
+
+
 class BatchRunner:
     """Submit requests in batches and collect the replies.
 
@@ -121,8 +139,12 @@ class BatchRunner:
         max_bytes: Maximum size of an upload in bytes.
         on_progress: Called with the progress of the batches.
         on_upload: Called with the id of an upload and the ids of its requests, before a batch is created from it.
-        on_replies: Called with the id of an upload and the replies of its batch, before they are stored.
+        on_result: Called with the result of each finished batch, before its replies are stored.
         policy: Retry policy for failed calls.
+
+    Attributes:
+        unread: Finished batches that stay open, by the id of their upload, with the number of their requests that may
+            be charged although their reply cannot be read.
     """
 
     def __init__(
@@ -136,15 +158,16 @@ class BatchRunner:
         max_bytes: int = MAX_BYTES,
         on_progress: Callable[[BatchProgress], None] | None = None,
         on_upload: Callable[[str, Sequence[str]], None] | None = None,
-        on_replies: Callable[[str, Sequence[BatchReply]], None] | None = None,
+        on_result: Callable[[BatchResult], None] | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
         self._journal, self._client, self._model = journal, client, model
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
-        self._on_progress, self._on_upload, self._on_replies = on_progress, on_upload, on_replies
+        self._on_progress, self._on_upload, self._on_result = on_progress, on_upload, on_result
         self._limits = {"max_requests": max_requests, "max_bytes": max_bytes}
         self._policy = policy or RetryPolicy()
         self._requests = self._done = self._unanswered = 0
+        self.unread: dict[str, int] = {}
 
     async def submit(self, requests: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]]) -> int:
         """Send requests, except those already in progress or answered, and return the number of requests sent.
@@ -178,27 +201,32 @@ class BatchRunner:
     async def collect(self) -> int:
         """Wait until all batches are finished, and store the replies of each as soon as it is finished.
 
-        Replies of a batch that expired or was cancelled are kept; the other requests can be submitted again.
+        Replies of a batch that expired or was cancelled are kept; the other requests can be submitted again. A batch
+        with more requests that may be charged than replies stays open: none of its requests is submitted again, and the
+        next run reads its replies again.
 
         Returns:
-            The number of requests without a reply.
+            The number of requests without a reply that can be submitted again.
 
         Raises:
             ModelError: The provider refused a batch, or is unreachable.
         """
         await self._resume_uploads()
-        self._requests += sum(batch.requests for batch in self._journal.open_batches(self._model))
-        while pending := self._journal.open_batches(self._model):
+        self._requests += sum(batch.requests for batch in self._unfinished())
+        while pending := self._unfinished():
             running = 0
             for batch in pending:
                 running += await self._poll(batch)
-            unfinished = len(self._journal.open_batches(self._model))
+            unfinished = len(self._unfinished())
             if self._on_progress is not None:
                 self._on_progress(BatchProgress(batches=unfinished, requests=self._requests, done=self._done + running))
             if unfinished:
                 await asyncio.sleep(self._poll_seconds)
         unanswered, self._unanswered = self._unanswered, 0
         return unanswered
+
+    def _unfinished(self) -> list[OpenBatch]:
+        return [batch for batch in self._journal.open_batches(self._model) if batch.file_id not in self.unread]
 
     async def _upload(self, content: bytes) -> str:
         upload = ("contexts.jsonl", content, "application/jsonl")
@@ -212,30 +240,25 @@ class BatchRunner:
         except ModelError as error:
             if _status(error) != 404:
                 raise
-            self._forget(
-                batch, f"Batch {batch.batch_id} no longer exists at the provider; its requests are sent again."
-            )
-            return 0
-        if remote.status not in FINISHED:
-            counts = remote.request_counts
-            return counts.completed + counts.failed if counts else 0
-        replies: Sequence[BatchReply] = ()
-        if remote.output_file_id:
-            content = await self._call(lambda: self._client.files.content(remote.output_file_id))
-            replies = list(parse_output(content.content))
-        if self._on_replies is not None:
-            self._on_replies(batch.file_id, replies)
-        self._journal.closed(batch.file_id, replies)
-        self._done += batch.requests
-        self._unanswered += batch.requests - len(replies)
-        if len(replies) < batch.requests and remote.status != "failed":
             logger.warning(
-                "Batch %s is %s with %d of %d replies; the other requests are sent again.",
+                "The provider does not know the batch %s; it may belong to another account. %s",
                 batch.batch_id,
-                remote.status,
-                len(replies),
-                batch.requests,
+                _NOT_SENT_AGAIN,
             )
+            self._finish(batch, [], unread=batch.requests)
+            return 0
+        counts = remote.request_counts
+        if remote.status not in FINISHED:
+            return counts.completed + counts.failed if counts else 0
+        missing = self._journal.requests(batch.file_id)
+        output = parse_output(await self._output(remote.output_file_id))
+        replies = list({reply.custom_id: reply for reply in output if reply.custom_id in missing}.values())
+        if counts:
+            charged = counts.completed - max(0, counts.total - len(missing))
+        else:
+            charged = 0 if remote.status == "failed" else len(missing)
+        unread = max(0, charged - len(replies))
+        self._finish(batch, replies, unread=unread)
         if remote.status == "failed":
             raise ModelError(
                 f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_reason(remote)} None of its"
@@ -245,7 +268,40 @@ class BatchRunner:
                     "Run the same call again, with or without batch", "Run the command again, with or without --batch"
                 ),
             )
+        if len(replies) < batch.requests:
+            logger.warning(
+                "Batch %s is %s with %d of %d replies%s",
+                batch.batch_id,
+                remote.status,
+                len(replies),
+                batch.requests,
+                f", although the provider counts {charged}. {_NOT_SENT_AGAIN}"
+                if unread
+                else "; the other requests are sent again.",
+            )
         return 0
+
+    async def _output(self, file_id: str | None) -> bytes:
+        """Return the content of an output file; empty if there is none, or if it no longer exists."""
+        if file_id is None:
+            return b""
+        try:
+            return (await self._call(lambda: self._client.files.content(file_id))).content  # type: ignore[no-any-return]
+        except ModelError as error:
+            if _status(error) != 404:
+                raise
+            return b""
+
+    def _finish(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
+        if self._on_result is not None:
+            self._on_result(BatchResult(file_id=batch.file_id, replies=replies, requests=batch.requests, unread=unread))
+        self._done += batch.requests
+        if unread:
+            self._journal.read(batch.file_id, replies)
+            self.unread[batch.file_id] = unread
+        else:
+            self._journal.closed(batch.file_id, replies)
+            self._unanswered += batch.requests - len(replies)
 
     async def _resume_uploads(self) -> None:
         """Create batches from uploads of a process that ended before it recorded a batch."""
@@ -262,9 +318,8 @@ class BatchRunner:
             except ModelError as error:
                 if _status(error) not in (400, 404):
                     raise
-                self._forget(
-                    orphan, f"Upload {orphan.file_id} was rejected by the provider; its requests are sent again."
-                )
+                logger.warning("Upload %s was rejected by the provider; its requests are sent again.", orphan.file_id)
+                self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
         """Return the ids of the provider's batches by the ids of their uploads; the newest batches are listed first."""
@@ -276,11 +331,6 @@ class BatchRunner:
             if len(by_upload) == len(file_ids) or not (listed.has_more and listed.data):
                 return by_upload
             after = {"after": listed.data[-1].id}
-
-    def _forget(self, batch: OpenBatch, warning: str) -> None:
-        logger.warning(warning)
-        self._journal.closed(batch.file_id, [])
-        self._unanswered += batch.requests
 
     async def _start(self, file_id: str) -> None:
         batch = await self._call(
@@ -317,11 +367,14 @@ class BatchReplies:
 
     Attributes:
         booked: Ids of the requests whose cost this run booked when the replies arrived; it is not booked again.
+        given_up: Batches whose requests may be sent again although they may be charged, by the id of their upload, with
+            the number of these requests.
     """
 
     def __init__(self, journal: BatchJournal, model: str) -> None:
         self.journal, self.model = journal, model
         self.booked: set[str] = set()
+        self.given_up: dict[str, int] = {}
         self._used: set[str] = set()
 
     def id_of(self, request: ContextRequest) -> str:
@@ -331,6 +384,10 @@ class BatchReplies:
     def has(self, request: ContextRequest) -> bool:
         """Return whether there is an unused reply to a request."""
         return self._reply(self.id_of(request)) is not None
+
+    def is_unread(self, request: ContextRequest) -> bool:
+        """Return whether a request must not be sent because the reply in its batch may be charged and is not read."""
+        return not self.given_up and self.journal.is_open(self.id_of(request))
 
     def is_booked(self, request: ContextRequest) -> bool:
         """Return whether the reply to a request is booked already."""
@@ -353,10 +410,13 @@ class BatchReplies:
         """Return a sender that answers from the replies, and through `live` if there is none."""
         return _BatchFirst(self, live)
 
-    def forget_used(self) -> None:
-        """Remove used replies, whose contexts are in the ledger."""
+    def close(self, spending: Spending) -> None:
+        """Remove used replies, whose contexts are in the ledger, and batches that were given up; these stay booked."""
         self.journal.forget_replies(self._used)
         self._used.clear()
+        for file_id, unread in self.given_up.items():
+            spending.close_batch(file_id, unread=unread)
+            self.journal.closed(file_id, [])
 
 
 class _BatchFirst:
@@ -402,14 +462,21 @@ class BatchAccount:
         """Keep the reserves of uploaded requests until their replies arrive."""
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
-    def book(self, file_id: str, replies: Sequence[BatchReply]) -> None:
+    def book(self, result: BatchResult) -> None:
         """Book the replies of a batch; those without token counts are booked when they are used, by our own counts."""
-        for reply in replies:
+        paid = Bill()
+        for reply in result.replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
-                self._spending.actual += self._spending.bill(self._replies.model, tokens, sender="batch")
+                paid += self._spending.bill(self._replies.model, tokens, sender="batch")
                 self._replies.booked.add(reply.custom_id)
-        self._spending.close_batch(file_id)
+        self._spending.actual += paid
+        if result.unread:
+            self._spending.read_batch(
+                result.file_id, paid=paid.dollars or 0.0, unread=result.unread, requests=result.requests
+            )
+        else:
+            self._spending.close_batch(result.file_id)
 
 
 # ---- A run -----------------------------------------------------------------------------------------------------------
@@ -436,6 +503,7 @@ async def asend_batches(
     requests: Callable[[], Iterator[ContextRequest]] | None,
     *,
     spending: Spending,
+    gives_up_unread: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> None:
     """Send requests in batches and wait for their replies, including those of batches already in progress.
@@ -445,6 +513,7 @@ async def asend_batches(
         replies: Replies of the batches, which are stored in its journal.
         requests: Returns the requests that need an answer, and may be called more than once; None sends nothing.
         spending: Account of the run, which approves requests and books replies.
+        gives_up_unread: Whether requests may be sent again that may be charged although their reply cannot be read.
         on_progress: Called with the progress of the batches.
 
     Raises:
@@ -469,7 +538,7 @@ async def asend_batches(
             model=model,
             on_progress=on_progress,
             on_upload=account.note_upload,
-            on_replies=account.book,
+            on_result=account.book,
         )
 
         def body(custom_id: str, request: ContextRequest) -> dict[str, Any]:
@@ -482,6 +551,8 @@ async def asend_batches(
                 yield custom_id, partial(body, custom_id, request)
 
         await runner.collect()
+        if gives_up_unread:
+            replies.given_up = dict(runner.unread)
         for _ in range(ROUNDS if requests is not None else 0):
             account.release_unsent()
             await runner.submit(unanswered())

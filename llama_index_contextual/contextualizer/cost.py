@@ -11,6 +11,7 @@ cache, and the maximum length of an answer.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -144,6 +145,26 @@ def money(dollars: float | None) -> str:
     if dollars >= 0.1 or not dollars:
         return f"${dollars:,.2f}"
     return f"${float(f'{dollars:.2g}'):.10f}".rstrip("0")
+
+
+MARGIN = 1.5
+"""Factor by which a limit exceeds the estimate.
+
+It leaves room for longer answers, prefixes evicted from the cache, and contexts that are requested once more because
+they are very short.
+"""
+
+
+def round_up(dollars: float) -> float:
+    """Round an amount up to the digits that `money` shows.
+
+    Example:
+        >>> round_up(0.01231), round_up(1.231)
+        (0.013, 1.24)
+    """
+    digits = 2 if dollars >= 0.1 or not dollars else 1 - math.floor(math.log10(dollars))
+    scale = float(10**digits)
+    return math.ceil(round(dollars * scale, 6)) / scale
 
 
 @lru_cache(maxsize=64)

@@ -40,6 +40,7 @@ from llama_index_contextual.contextualizer.batch import BatchReplies
 from llama_index_contextual.contextualizer.limits import Limiter
 from llama_index_contextual.contextualizer.prompts import (
     DEFAULT_PROMPT,
+    REFUSED,
     ChunksPerCall,
     ContextRequest,
     group_requests,
@@ -77,6 +78,7 @@ class Outcome:
         problem: Reason why there is no context, as a sentence.
         error: Exception that was raised, or None.
         is_thin: Whether the context is very short although the LLM was asked twice.
+        is_held_back: Whether it is requested again only on purpose.
     """
 
     context: str | None
@@ -84,6 +86,7 @@ class Outcome:
     problem: str = ""
     error: Exception | None = None
     is_thin: bool = False
+    is_held_back: bool = False
 
 
 OutcomeCallback = Callable[[Segment, BaseNode, Outcome], None]
@@ -141,17 +144,22 @@ def read_reply(request: ContextRequest, reply: Reply, model: str) -> tuple[dict[
         if verdict.context is not None:
             good[key] = verdict.context
         else:
-            bad[key] = Outcome(None, problem=f"{model!r} {verdict.problem}.")
+            is_refusal = verdict.problem == REFUSED
+            bad[key] = Outcome(None, problem=f"{model!r} {verdict.problem}.", is_held_back=is_refusal)
     return good, bad
 
 
 TIMES = 4
-"""Maximum number of requests for a chunk whose answers are unusable."""
+"""Maximum number of requests for a chunk whose answers are unusable, but no refusals."""
 
 _TIMES_TOGETHER = 2
 """Number of these requests that contain several chunks; the others contain one chunk each."""
 
 _REFUSALS = ("content_filter", "refusal")
+_UNREAD = (
+    "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"
+    " read it again"
+)
 
 
 class Engine:
@@ -163,6 +171,8 @@ class Engine:
         model: Name of the LLM.
         chunks_per_call: Maximum number of chunks per request.
         ledger: Store of contexts already paid for, or None.
+        retries_refused: Whether contexts that the LLM refused in earlier runs are requested again.
+        replies: Replies of the provider's batches, or None.
     """
 
     def __init__(
@@ -173,12 +183,14 @@ class Engine:
         model: str,
         chunks_per_call: ChunksPerCall,
         ledger: Ledger | None,
+        retries_refused: bool = False,
+        replies: BatchReplies | None = None,
     ) -> None:
         self._scheduler, self._prompt, self._model = scheduler, prompt, model
         self._chunks_per_call = chunks_per_call
-        self._ledger = ledger
+        self._ledger, self._retries_refused, self._replies = ledger, retries_refused, replies
         self._writer = None if ledger is None else ContextWriter(ledger)
-        # Without a ledger, contexts are at least not requested twice in the same run.
+        # Contexts without a ledger, and refusals, are at least not requested twice in the same run; a refusal is "".
         self._memory: dict[str, str] = {}
         self._pending: dict[str, asyncio.Event] = {}
         self._runs = itertools.count()
@@ -236,8 +248,8 @@ class Engine:
             # Reserve the keys before reading the ledger: otherwise two segments could request the same context.
             self._pending.update((key, asyncio.Event()) for key in mine)
             try:
-                for key, context in (await self._known(mine)).items():
-                    work.settle(key, Outcome(context))
+                for key, context in (await asyncio.to_thread(self._known, mine)).items():
+                    work.settle(key, Outcome(context) if context else self._refusal)
                 await self._request(work, [key for key in mine if key in work.chunks])
             finally:
                 for key in mine:
@@ -246,22 +258,41 @@ class Engine:
                 await other.wait()
             self._scheduler.check()
 
-    async def _known(self, keys: Sequence[str]) -> dict[str, str]:
-        if self._ledger is None or not keys:
-            return {key: self._memory[key] for key in keys if key in self._memory}
-        return await asyncio.to_thread(self._ledger.contexts, keys)
+    def _known(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the known contexts by key; an empty one stands for a refusal."""
+        known = {key: self._memory[key] for key in keys if key in self._memory}
+        missing = [key for key in keys if key not in known]
+        if self._ledger is None or not missing:
+            return known
+        if not self._retries_refused:
+            known |= dict.fromkeys(self._ledger.refusals(missing), "")
+        return known | self._ledger.contexts(missing)
+
+    @property
+    def _refusal(self) -> Outcome:
+        return Outcome(None, problem=f"{self._model!r} {REFUSED}.", is_held_back=True)
 
     async def _request(self, work: Work, keys: Sequence[str]) -> None:
         if not keys:
             return
-        requests = await asyncio.to_thread(self._plan, work.segment, work.one_per_key(keys))
+        requests, unread = await asyncio.to_thread(self._plan, work.segment, work.one_per_key(keys))
+        for request in unread:
+            for key in request.keys:
+                work.settle(key, Outcome(None, problem=_UNREAD, is_held_back=True))
         await self._ask_all(work, requests, times=1)
 
-    def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
+    def _plan(
+        self, segment: Segment, chunks: Mapping[str, BaseNode]
+    ) -> tuple[list[ContextRequest], list[ContextRequest]]:
+        """Return the requests to send, and those that were sent in a batch whose reply could not be read."""
         requests = plan_keyed(segment, chunks, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
         for request in requests:
             _ = request.input_tokens, request.cache_key  # computed in this thread, not in the event loop
-        return requests
+        sent: list[ContextRequest] = []
+        unread: list[ContextRequest] = []
+        for request in requests:
+            (unread if self._replies is not None and self._replies.is_unread(request) else sent).append(request)
+        return sent, unread
 
     async def _ask_all(self, work: Work, requests: Sequence[ContextRequest], *, times: int) -> None:
         async with asyncio.TaskGroup() as group:
@@ -312,7 +343,10 @@ class Engine:
                 return self._failed(work, request, error)
             good, bad = read_reply(request, reply, self._model)
             good = {key: max(work.thin.get(key, ""), context, key=len) for key, context in good.items()}
-            for key, reason in (await self._store(reply, good)).items():
+            is_refusal = reply.finish_reason in _REFUSALS or any(outcome.is_held_back for outcome in bad.values())
+            # One of several chunks may be accepted alone, and a very short context stays in the ledger.
+            refused = [key for key in bad if is_refusal and not request.ids and key not in work.thin]
+            for key, reason in (await self._store(reply, good | dict.fromkeys(refused, ""))).items():
                 del good[key]
                 bad[key] = Outcome(
                     None, problem=f"{self._model!r} returned an answer that cannot be stored.", error=reason
@@ -323,7 +357,7 @@ class Engine:
                 bad[key] = Outcome(context, paid=True, is_thin=True)
             else:
                 work.settle(key, Outcome(context, paid=True, is_thin=is_thin(context)))
-        return bad, bool(request.ids) and reply.finish_reason in _REFUSALS
+        return bad, is_refusal
 
     def _failed(self, work: Work, request: ContextRequest, error: Exception) -> tuple[dict[str, Outcome], bool]:
         self._scheduler.check()
@@ -336,9 +370,9 @@ class Engine:
         return dict.fromkeys(request.keys, outcome), True
 
     async def _store(self, reply: Reply, good: Mapping[str, str]) -> Mapping[str, Exception]:
-        """Store contexts, and return the errors of those that cannot be stored, by key."""
+        """Store contexts and refusals, and return the errors of those that cannot be stored, by key."""
+        self._memory.update((key, context) for key, context in good.items() if self._writer is None or not context)
         if self._writer is None:
-            self._memory.update(good)
             return {}
         entries = []
         for place, (key, context) in enumerate(good.items()):
@@ -364,7 +398,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
     An answer of fewer than 15 words (30 characters in scripts without spaces) is asked for once more; if it stays that
-    short, the longer one is kept and reported.
+    short, the longer one is kept and reported. A refusal is recorded in the ledger, and the chunk is not asked for
+    again.
 
     The first call of a segment is sent alone, so that the provider caches the segment for the calls that follow. If the
     call for a chunk finally fails, the chunk gets the structural context and is reported; the other chunks are not
@@ -391,6 +426,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         on_structure: Whether to put the structural line (title, section, opening, characteristic terms) before the
             LLM's sentences: the line identifies the document, the sentences the place in it.
         on_error: "structural" to use the structural context for a chunk whose call failed, "raise" to raise the error.
+        retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
         ledger: Store of contexts already paid for: a file, which is created if it does not exist, or a `Ledger`. Pass
             one in an `IngestionPipeline`, whose own cache asks for all contexts again if any document changes.
         budget: Approves each call before it is sent.
@@ -428,6 +464,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     )
     on_error: Literal["structural", "raise"] = Field(
         default="structural", description="Fallback for a chunk whose call finally failed."
+    )
+    retries_refused: bool = Field(
+        default=False, exclude=True, description="Whether to request contexts again that the LLM refused to write."
     )
     ledger: Ledger | Path | None = Field(
         default=None, exclude=True, repr=False, description="Store of contexts already paid for, or its file."
@@ -528,6 +567,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
         """Yield each segment with its chunks that need a call, and the contexts in the ledger by node id.
 
+        Chunks that the LLM refused before are in neither of them, unless they are requested again.
+
         Args:
             nodes: All chunks of one or more documents.
         """
@@ -536,8 +577,10 @@ class LLMContextualizer(Contextualizer, PromptMixin):
                 chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
                 by_key = keyed(segment, chunks, prompt=self.template, model=self.model)
                 contexts = {} if ledger is None else ledger.contexts(list(by_key))
+                refused = set() if ledger is None or self.retries_refused else ledger.refusals(list(by_key))
                 known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
-                yield segment, [chunk for chunk in chunks if chunk.node_id not in known], known
+                settled = {chunk.node_id for key in refused for chunk in by_key[key]} | known.keys()
+                yield segment, [chunk for chunk in chunks if chunk.node_id not in settled], known
 
     @contextmanager
     def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger | None]:
@@ -598,6 +641,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
                 model=self.model,
                 chunks_per_call=self.chunks_per_call,
                 ledger=ledger,
+                retries_refused=self.retries_refused,
+                replies=self.replies,
             )
             await stack.enter_async_context(engine.session())
             ready = self.model_copy()
@@ -638,7 +683,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         if self.on_error == "raise":
             raise ContextualizationError(outcome.problem, node_ids=(chunk.node_id,)) from outcome.error
         (fallback,) = self.structural.contexts(segment, [chunk])
-        return ChunkContext(fallback.text, fallback.source, outcome.problem)
+        return ChunkContext(fallback.text, fallback.source, outcome.problem, is_held_back=outcome.is_held_back)
 
 
 class _LazySender:

@@ -213,6 +213,10 @@ _LONGEST_ID = 9  # int() raises ValueError for thousands of digits
 _MOST_CHARACTERS = 20_000  # far more than 200 tokens; the rest need not be tokenized
 
 
+REFUSED = "refused to write a context"
+"""Problem of an answer in which the model declines, or which the provider's filter has removed."""
+
+
 class Verdict(NamedTuple):
     """Context extracted from an answer, or the reason why there is none.
 
@@ -243,12 +247,12 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
         'refused to write a context'
     """
     if finish_reason in ("content_filter", "refusal"):
-        return Verdict(None, "refused to write a context")
+        return Verdict(None, REFUSED)
     text = _without_wrapping(answer)
     if not text:
         return Verdict(None, "answered with an empty context")
     if len(text.split()) <= _SHORT_REFUSAL and _REFUSAL.match(text):
-        return Verdict(None, "refused to write a context")
+        return Verdict(None, REFUSED)
     text = _without_echo(text, chunk)
     if not text:
         return Verdict(None, "repeated the chunk instead of writing a context")

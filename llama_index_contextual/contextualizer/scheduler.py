@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from llama_index_contextual._utils.calls import (
     is_retryable,
     may_be_charged,
 )
-from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual.contextualizer.cost import AnswerLimit
 from llama_index_contextual.contextualizer.limits import Health, Limiter, Slots, is_fatal, is_rate_limit
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
@@ -321,6 +322,12 @@ def _get(holder: Any, name: str) -> Any:
 # ---- Scheduling ------------------------------------------------------------------------------------------------------
 
 dispatcher = get_dispatcher(__name__)
+logger = get_logger(__name__)
+
+_NOTABLE_WAIT = 5.0
+"""Seconds without an answer after which a rate limit is logged."""
+
+_BETWEEN_NOTICES = 30.0
 
 
 @runtime_checkable
@@ -400,6 +407,8 @@ class Scheduler:
         self._health = Health(retry)
         self._prefixes: WeakValueDictionary[str, _Prefix] = WeakValueDictionary()
         self._error: ContextualError | None = None
+        self._limited = (-1, 0.0)
+        self._next_notice = 0.0
 
     def stop(self, error: ContextualError) -> None:
         """Send no further calls; waiting ones raise the first error passed to this method."""
@@ -491,11 +500,23 @@ class Scheduler:
         if is_rate_limit(error):
             if delay is not None:
                 self._limiter.pause(delay)
+                self._note_rate_limit(delay)
             return delay
         now = _now()
         if (pause := self._health.pause(now=now)) > 0:
             self._limiter.pause(pause)
         return None if delay is None else max(delay, self._health.rest(now=now))
+
+    def _note_rate_limit(self, delay: float) -> None:
+        """Log until when the provider's rate limit stops the calls, if it stops all of them for a while."""
+        now, answers = _now(), self._health.answers
+        if self._limited[0] != answers:
+            self._limited = answers, now
+        if now + delay - self._limited[1] < _NOTABLE_WAIT or now < self._next_notice:
+            return
+        self._next_notice = now + _BETWEEN_NOTICES
+        until = time.strftime("%H:%M:%S", time.localtime(time.time() + delay))
+        logger.warning("The provider of %r limits the rate of calls (429): waiting until %s.", self._model, until)
 
     async def _attempt(self, request: ContextRequest, attempt: int) -> Reply:
         self.check()

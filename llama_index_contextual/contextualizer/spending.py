@@ -23,16 +23,18 @@ from llama_index_contextual._utils.calls import may_be_charged, run_to_completio
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
+    MARGIN,
     AnswerLimit,
     CallForm,
     PriceTable,
     SenderKind,
     Tokens,
     money,
+    round_up,
 )
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.scheduler import Reply
-from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, Remedy
+from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.storage.receipts import Receipts, RunCost
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _CALLS_BETWEEN_WRITES = 8
 _ROUNDING = 1e-12
+_UNSETTLED = "timed out, interrupted or not read from a batch"
 
 ExpectedTokens = Callable[[], Tokens | None]
 
@@ -53,7 +56,8 @@ class Bill:
         contexts: Calls and tokens for contexts.
         embedding_tokens: Tokens of embedded texts.
         dollars: Total cost at list prices, including discounts; None if a price is unknown.
-        unsettled_calls: Calls that timed out or were cut off: they may be charged, and their cost is unknown.
+        unsettled_calls: Calls that timed out, were cut off or whose reply in a batch is not read: they may be charged,
+            and their cost is unknown.
         unsettled_dollars: Part of `dollars` booked for these calls: their maximum cost.
     """
 
@@ -78,8 +82,8 @@ class Bill:
             return ""
         calls = pluralize(self.unsettled_calls, "call")
         if self.dollars is None:
-            return f"{calls} more timed out or interrupted"
-        return f"of which {money(self.unsettled_dollars)} for {calls} of unknown cost (timed out or interrupted)"
+            return f"{calls} more {_UNSETTLED}"
+        return f"of which {money(self.unsettled_dollars)} for {calls} of unknown cost ({_UNSETTLED})"
 
 
 class Spending:
@@ -95,6 +99,9 @@ class Spending:
     Attributes:
         estimated: Expected cost of the planned calls.
         actual: Amount paid, including the reserves booked for calls whose cost is unknown.
+        planned_share: Returns the share of the run's documents that `estimated` includes.
+        held_back: Maximum cost of the requests that this run did not send because the LLM refused them before, or
+            because their reply in a batch may be charged.
 
     Raises:
         ConfigurationError: The limit is negative.
@@ -125,12 +132,16 @@ class Spending:
         self.context_tokens = context_tokens
         self.estimated = Bill()
         self.actual = Bill()
+        self.planned_share: Callable[[], float] = float
+        self.held_back = Bill()
         self._receipts, self._receipt = receipts, receipt or RunCost()
         self._calls_in_flight = 0
         self._in_flight = 0.0
-        self._batches: dict[str, float] = {}
+        self._batches: dict[str, Bill] = {}
+        self._stopped: ContextualError | None = None
         self._factor = 1.0
         self._is_exceeded = False
+        self._needed = 0.0
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._written: float | None = None
@@ -149,6 +160,16 @@ class Spending:
                 setting="prices",
                 remedy=Remedy("or leave out max_cost", "or omit --max-cost"),
             )
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Number of calls that were sent and are not answered yet."""
+        return self._calls_in_flight
+
+    def stop(self, error: ContextualError) -> None:
+        """Send no further calls: reservations raise this error from now on."""
+        self._stopped = error
+        self._wake()
 
     def bill(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Bill:
         """Return the bill for calls for contexts."""
@@ -220,34 +241,54 @@ class Spending:
         sender: SenderKind,
         expected_tokens: ExpectedTokens | None,
     ) -> Reservation | None:
+        if self._stopped is not None:
+            raise self._stopped
         self.require_price(model)
 
-        def cost(tokens: Tokens) -> float:
-            return (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factor
-
-        bound = cost(Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens))
+        bound = (self.bound(model, input_tokens, output_tokens, sender=sender) or 0.0) * self._factor
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             needed = bound
             if bound > room and expected_tokens is not None and not self._calls_in_flight:
                 expected = expected_tokens()
-                needed = bound if expected is None else cost(expected)
+                if expected is not None:
+                    needed = (self.prices.dollars(model, expected, sender=sender) or 0.0) * self._factor
             if self._is_exceeded or needed > room:
+                self._needed = max(self._needed, bound)
                 return None
         self._calls_in_flight += 1
         self._in_flight += bound
         return Reservation(self, model, sender, bound, factor=self._factor)
 
+    def bound(self, model: str, input_tokens: int, output_tokens: int, *, sender: SenderKind) -> float | None:
+        """Return the maximum list price of a call: its whole prompt is written to the cache."""
+        tokens = Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
+        return self.prices.dollars(model, tokens, sender=sender)
+
+    @property
+    def booked(self) -> Bill:
+        """Amount paid, and the reserves of the batches of this run whose replies are not read."""
+        return sum(self._batches.values(), self.actual)
+
     @property
     def _committed(self) -> float:
-        return (self.actual.dollars or 0.0) + self._in_flight + sum(self._batches.values())
+        batches = sum(batch.unsettled_dollars for batch in self._batches.values())
+        return (self.actual.dollars or 0.0) + self._in_flight + batches
 
     def limit_error(self) -> BudgetExceededError:
         """Return the error for a run that has reached its limit, and refuse all further reservations."""
         self._is_exceeded = True
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
-        unsettled = self.actual.describe_unsettled()
+        unsettled = self.booked.describe_unsettled()
+        enough = self._sufficient_limit()
+        if enough is None:
+            python, command_line = (
+                "a higher max_cost (`estimate` names one)",
+                "a higher --max-cost (`estimate` names one)",
+            )
+        else:
+            python, command_line = f"max_cost={enough}", f"--max-cost {enough}"
         return BudgetExceededError(
             f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
@@ -255,10 +296,22 @@ class Spending:
             spent=spent,
             max_cost=limit,
             remedy=Remedy(
-                "To continue, run the same call again with a higher max_cost, or without one",
-                "To continue, run the command again with a higher --max-cost, or without it",
+                f"To continue, run the same call again with {python}, or without one",
+                f"To continue, run the command again with {command_line}, or without it",
             ),
         )
+
+    def _sufficient_limit(self) -> float | None:
+        """Return a limit with which the next run should complete, or None if its calls were not estimated."""
+        planned, paid = self.estimated, self.actual
+        share = self.planned_share()
+        if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
+            return None
+        per_call = planned.dollars / planned.contexts.calls
+        if paid.contexts.calls:
+            per_call = max(per_call, (paid.dollars - paid.unsettled_dollars) / paid.contexts.calls)
+        missing = max(1.0, planned.contexts.calls / share - paid.contexts.calls)
+        return round_up(MARGIN * per_call * missing + self._needed)
 
     # ---- After a call ----------------------------------------------------------------------------------------------
 
@@ -280,6 +333,13 @@ class Spending:
             raise
         call.settle_embeddings(tokens)
 
+    @asynccontextmanager
+    async def free_call(self, _tokens: int) -> AsyncIterator[None]:
+        """Allow a request that costs nothing, unless the run was stopped."""
+        if self._stopped is not None:
+            raise self._stopped
+        yield
+
     def close_call(self, bound: float, *, factor: float = 1.0) -> None:
         """Return the reserve of a call.
 
@@ -299,18 +359,47 @@ class Spending:
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
     def reserve_batch(self, file_id: str, calls: Sequence[Reservation]) -> None:
-        """Keep the reserves of a batch until its replies arrive, even after the end of this run."""
-        self._batches[file_id] = sum(call.bound for call in calls)
+        """Keep the reserves of a batch until its replies are read, even after the end of this run."""
+        self._batches[file_id] = sum((call.unsettled() for call in calls), Bill())
         for call in calls:
             call.release()
         self.write()
 
-    def close_batch(self, file_id: str) -> None:
-        """Remove the reserve of a batch whose replies are booked, here and in the receipt of the run that sent it."""
+    def close_batch(self, file_id: str, *, unread: int = 0) -> None:
+        """Remove the reserve of a batch whose replies are booked, here and in the receipt of the run that sent it.
+
+        Args:
+            file_id: The provider's id of the upload.
+            unread: Number of requests that are given up although they may be charged; their reserve stays booked.
+        """
         self._batches.pop(file_id, None)
         self.write()
         if self._receipts is not None:
-            self._receipts.close_batch(file_id)
+            self._receipts.close_batch(file_id, unread=unread)
+
+    def read_batch(self, file_id: str, *, paid: float, unread: int, requests: int) -> None:
+        """Reduce the reserve of a batch to that of the requests that may be charged although their reply is not read.
+
+        No request costs more than its reserve, so the unread ones cost at most what is left of it; if the others cost
+        more nevertheless, the unread ones keep their share.
+
+        Args:
+            file_id: The provider's id of the upload.
+            paid: Dollars booked for the replies just read.
+            unread: Number of requests that may be charged.
+            requests: Number of requests for which the reserve is booked.
+        """
+
+        def rest(booked: float) -> float:
+            return max(booked - paid, booked * unread / requests)
+
+        if (batch := self._batches.get(file_id)) is not None:
+            dollars = rest(batch.unsettled_dollars)
+            known = None if batch.dollars is None else dollars
+            self._batches[file_id] = Bill(dollars=known, unsettled_calls=unread, unsettled_dollars=dollars)
+            self.write()
+        elif self._receipts is not None:
+            self._receipts.read_batch(file_id, rest)
 
     # ---- Receipt -----------------------------------------------------------------------------------------------
 
@@ -352,7 +441,7 @@ class Spending:
             unsettled_calls=bill.unsettled_calls,
             unsettled=bill.unsettled_dollars,
             in_flight=0.0 if ended else self._in_flight + ahead,
-            batches=dict(self._batches),
+            batches={file_id: batch.unsettled_dollars for file_id, batch in self._batches.items()},
             prices=self.prices.version,
         )
         covered = self._committed + ahead
@@ -407,13 +496,17 @@ class Reservation:
 
     def forfeit(self) -> None:
         """Book the reserve: the call was sent, but it is unknown whether it is charged."""
+        self._spending.actual += self.unsettled()
+        self._spending.close_call(self.bound)
+
+    def unsettled(self) -> Bill:
+        """Return the bill for the call while its cost is unknown."""
         is_priced = self._spending.prices.price(self._model) is not None
-        self._spending.actual += Bill(
+        return Bill(
             dollars=self.bound if is_priced else None,
             unsettled_calls=1,
             unsettled_dollars=self.bound if is_priced else 0.0,
         )
-        self._spending.close_call(self.bound)
 
 
 class CallBudget:
@@ -462,6 +555,11 @@ class CallBudget:
             expected_tokens=partial(self._expected_tokens, request, input_tokens),
         )
         return ContextCharge(self, request, call)
+
+    def bound(self, request: ContextRequest) -> float | None:
+        """Return the maximum cost of a call in dollars, or None if the price is unknown."""
+        tokens = self._form.input_tokens(request), self._limit.max_tokens(request)
+        return self._spending.bound(self._model, *tokens, sender=self._sender)
 
     def reserve(self, request: ContextRequest) -> Reservation:
         """Reserve the maximum cost of a call.

@@ -6,7 +6,6 @@ counts the calls for contexts that are not in the ledger. A `CostOption` is thei
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -18,6 +17,7 @@ from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.contextualizer.base import with_context
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
+    MARGIN,
     AnswerLimit,
     CallForm,
     EmbeddingCount,
@@ -27,6 +27,7 @@ from llama_index_contextual.contextualizer.cost import (
     count_segment,
     expected_context_tokens,
     money,
+    round_up,
     rounds,
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
@@ -44,13 +45,6 @@ COMPARED: tuple[ChunksPerCall, ...] = (1, 4, "all")
 SECONDS_TO_FIRST_TOKEN = 1.0
 TOKENS_PER_SECOND = 70.0
 """Assumed speed of a model, stated in the estimate."""
-
-MARGIN = 1.5
-"""Factor by which a limit exceeds the estimate.
-
-It leaves room for longer answers, prefixes evicted from the cache, and contexts that are requested once more because
-they are very short.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +126,7 @@ class CostEstimate:
         contexts = 0.0 if self.chosen is None else self.chosen.max_cost
         if contexts is None or self.embedding_dollars is None:
             return None
-        return _round_up(contexts + MARGIN * self.embedding_dollars)
+        return round_up(contexts + MARGIN * self.embedding_dollars)
 
     def in_short(self) -> str:
         """Return in one line how many calls are sent for contexts, and what the run costs."""
@@ -148,13 +142,6 @@ class CostEstimate:
         return "\n".join(_lines(self))
 
     __repr__ = __str__
-
-
-def _round_up(dollars: float) -> float:
-    """Round an amount up to the digits that `money` shows."""
-    digits = 2 if dollars >= 0.1 or not dollars else 1 - math.floor(math.log10(dollars))
-    scale = float(10**digits)
-    return math.ceil(round(dollars * scale, 6)) / scale
 
 
 @dataclass

@@ -21,9 +21,11 @@ from llama_index.core.schema import BaseNode, Document, MetadataMode, TransformC
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, with_context
+from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, segments, with_context
 from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
@@ -36,7 +38,7 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
-from llama_index_contextual.contextualizer.spending import CallBudget, Spending
+from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
 from llama_index_contextual.embeddings.batching import Booking, aembed, book_nothing
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
 from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
@@ -52,6 +54,8 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.receipts import RunCost
 from llama_index_contextual.storage.salvage import DamagedVersion
 from llama_index_contextual.storage.version import DocumentFrame, OpenVersion
+
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,13 @@ class Stages:
         async with self.contextualizer.session() as ready:
             yield replace(self, contextualizer=ready)
 
+    def stop(self, error: ContextualError) -> None:
+        """Send no further calls; those in flight are completed, and then this error is raised."""
+        if self.contextualizer is not None:
+            self.contextualizer.stop(error)
+        if self.spending is not None:
+            self.spending.stop(error)
+
     def parse(self, job: Job) -> list[BaseNode]:
         """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
         if job.document is None:
@@ -115,7 +126,8 @@ class Stages:
             live: list[ContextRequest] = []
             batch: list[ContextRequest] = []
             for request in writer.requests(segment, chunks):
-                (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
+                if writer.replies is None or not writer.replies.is_unread(request):
+                    (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
             tokens = count_segment(live, form, context_tokens=context_tokens)
             spending.estimated += spending.bill(model, tokens, sender=writer.service_tier or "live")
             tokens = count_segment(batch, replace(form, cache=None), context_tokens=context_tokens)
@@ -124,6 +136,17 @@ class Stages:
         embedding.end_document()
         if embedding.model is not None:
             spending.estimated += spending.embedding_bill(embedding.model, embedding.tokens)
+
+    def add_held_back(self, result: Contextualized) -> None:
+        """Add the maximum cost of the contexts that were not requested to the account of the run."""
+        writer, spending = self.contextualizer, self.spending
+        held_back = {failure.node_id for failure in result.failures if failure.is_held_back}
+        if not held_back or spending is None or not isinstance(writer, LLMContextualizer):
+            return
+        budget = CallBudget(spending, writer.model, llm=writer.llm, sender=writer.service_tier or "live")
+        for segment in segments(result.nodes, segment_size=writer.segment_size):
+            for request in writer.requests(segment, [c for c in segment.chunks if c.node_id in held_back]):
+                spending.held_back += Bill(dollars=budget.bound(request))
 
     async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
         """Return the chunks with their contexts."""
@@ -194,9 +217,9 @@ class Stages:
         return by_key
 
     def _booking(self, name: str) -> Booking:
-        if self.spending is None or is_in_process(name):
+        if self.spending is None:
             return book_nothing
-        return partial(self.spending.embedding, name)
+        return self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
 
     async def _store(
         self, name: str, text_keys: Sequence[str], vectors: NDArray[np.float32]
@@ -355,6 +378,7 @@ async def acollect_replies(
     *,
     submit: bool,
     spending: Spending,
+    gives_up_unread: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
     """Wait for the batches in progress, and optionally send missing requests in new ones.
@@ -364,6 +388,7 @@ async def acollect_replies(
         jobs: Returns an iterator over the documents that need work; may be called more than once.
         submit: Whether to send missing requests; otherwise only wait for the batches in progress.
         spending: Account of the run, which approves requests and books replies.
+        gives_up_unread: Whether requests may be sent again that may be charged although their reply cannot be read.
         on_progress: Called with the progress of the batches.
 
     Returns:
@@ -396,7 +421,14 @@ async def acollect_replies(
             for segment, chunks, _ in writer.missing(stages.parse(job)):
                 yield from writer.requests(segment, chunks)
 
-    await asend_batches(writer.llm, replies, requests if submit else None, spending=spending, on_progress=on_progress)
+    await asend_batches(
+        writer.llm,
+        replies,
+        requests if submit else None,
+        spending=spending,
+        gives_up_unread=gives_up_unread,
+        on_progress=on_progress,
+    )
     return replies
 
 
@@ -429,19 +461,31 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
     return spending
 
 
-def paid_stages(stages: Stages, spending: Spending, replies: BatchReplies | None) -> Stages:
-    """Return stages whose calls are booked in an account, and answered by batches where these have replies."""
+def paid_stages(
+    stages: Stages, spending: Spending, replies: BatchReplies | None, *, retries_refused: bool = False
+) -> Stages:
+    """Return stages whose calls are booked in an account, and answered by batches where these have replies.
+
+    Args:
+        stages: Components that process a document.
+        spending: Account of the run.
+        replies: Replies of batches, or None.
+        retries_refused: Whether contexts are requested again that the LLM refused in earlier runs.
+    """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
         return replace(stages, spending=spending)
     sender: SenderKind = writer.service_tier or "live"
     budget = CallBudget(spending, writer.model, llm=writer.llm, sender=sender, replies=replies)
-    writer = writer.model_copy(update={"budget": budget, "replies": replies})
+    writer = writer.model_copy(update={"budget": budget, "replies": replies, "retries_refused": retries_refused})
     return replace(stages, spending=spending, contextualizer=writer)
 
 
 BATCH_CHUNKS = 256
 """Minimum number of chunks that are processed together."""
+
+PATIENCE = 10.0
+"""Seconds to wait for calls in flight when the run is cancelled."""
 
 
 async def abuild(
@@ -576,18 +620,36 @@ class _RunningBatches:
 
     async def _process(self, nodes: list[BaseNode], size: _ByteCounter) -> BatchResult:
         result = await self._stages.acontextualize(nodes, lambda done: self.counter.add(0, done, size.advance(done)))
+        await asyncio.to_thread(self._stages.add_held_back, result)
         vectors = await self._stages.aembed(result.nodes)
         self.counter.embedded(len(result.nodes))
         return result, vectors
 
     async def abort(self, error: BaseException) -> None:
-        """End all batches; unless the run was cancelled, calls in flight are completed, because they are charged."""
-        if isinstance(error, ContextualError) and self._stages.contextualizer is not None:
-            self._stages.contextualizer.stop(error)
-        else:
-            for _, _, task in self.tasks:
+        """End all batches; calls in flight are completed, because they are charged.
+
+        After a cancellation, they are awaited for at most `PATIENCE` seconds, or until the next cancellation.
+        """
+        tasks = [task for _, _, task in self.tasks]
+        spending = self._stages.spending
+        calls = 0 if spending is None else spending.calls_in_flight
+        try:
+            if isinstance(error, ContextualError):
+                self._stages.stop(error)
+                await asyncio.gather(*tasks, return_exceptions=True)
+            elif isinstance(error, asyncio.CancelledError) and calls:
+                self._stages.stop(ContextualError("The run was interrupted."))
+                logger.warning(
+                    "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end the"
+                    " run at once, interrupt it again (Ctrl-C).",
+                    PATIENCE,
+                    pluralize(calls, "call"),
+                )
+                await asyncio.wait(tasks, timeout=PATIENCE)
+        finally:
+            for task in tasks:
                 task.cancel()
-        await asyncio.gather(*(task for _, _, task in self.tasks), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _ByteCounter:
@@ -616,7 +678,8 @@ class _ByteCounter:
 async def _finish(running: _RunningBatches, builder: VersionBuilder, total: Contextualized) -> Contextualized:
     """Store the oldest batch, and return the results so far, without the nodes."""
     batch, size, task = running.tasks[0]
-    result, vectors = await task
+    await asyncio.wait([task])  # if this run is cancelled, the calls of the task are completed first
+    result, vectors = task.result()
     running.tasks.popleft()
     await asyncio.to_thread(_append, builder, batch, result, vectors)
     running.counter.add(len(batch), 0, size.rest())

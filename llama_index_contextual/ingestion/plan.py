@@ -929,7 +929,8 @@ class RunOptions:
         replace: Remove all documents that are not among the inputs.
         moved: The files have a new location: those whose ids match are the same documents.
         remove: Ids of documents to remove.
-        retry_failed: Process documents again that have chunks whose context failed.
+        retry_failed: Process documents again that have chunks whose context failed. With `max_cost`, contexts that are
+            held back are requested again too.
         reread: Read files again whose content has not changed.
         file_metadata: Returns additional metadata of a file; None keeps that of earlier calls.
         limits: Limits for reading a file.
@@ -954,6 +955,11 @@ class RunOptions:
     sync: SyncOptions | None = None
     allow_loss: bool = False
     purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
+
+    @property
+    def requests_held_back(self) -> bool:
+        """Whether contexts are requested again that the LLM refused, or whose reply in a batch cannot be read."""
+        return self.retry_failed and self.max_cost is not None
 
 
 def plan_run(

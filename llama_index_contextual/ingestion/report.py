@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
-from llama_index_contextual.contextualizer.cost import money
+from llama_index_contextual.contextualizer.cost import MARGIN, money, round_up
 from llama_index_contextual.contextualizer.spending import Bill, Spending
 from llama_index_contextual.errors import Remedy
 from llama_index_contextual.readers import FileWarning, SkippedFile
@@ -107,6 +107,8 @@ class IngestReport:
         paid: Actual calls, tokens and dollars, including the amount booked for calls of unknown cost; None if nothing
             was charged.
         prices: Name and release of the price table.
+        retry_max_cost: Limit with which `retry_failed` also requests the contexts that are held back: those that the
+            LLM refused, and those whose reply in a batch cannot be read. None if there are none, or a price is unknown.
         notices: Other notices, such as the retirement of a model.
     """
 
@@ -130,6 +132,7 @@ class IngestReport:
     estimated: Bill | None = None
     paid: Bill | None = None
     prices: str | None = None
+    retry_max_cost: float | None = None
     notices: Sequence[str] = ()
 
     def completed(self, result: Contextualized) -> IngestReport:
@@ -141,7 +144,11 @@ class IngestReport:
     def with_receipt(self, spending: Spending, *, writes: bool) -> IngestReport:
         """Return the report with the cost of the run, and the expected cost if an LLM writes the contexts."""
         estimated = spending.estimated if writes else None
-        return replace(self, estimated=estimated, paid=spending.actual, prices=spending.prices.version)
+        dollars = spending.held_back.dollars if any(failure.is_held_back for failure in self.failures) else None
+        limit = None if dollars is None else round_up(MARGIN * dollars)
+        return replace(
+            self, estimated=estimated, paid=spending.booked, prices=spending.prices.version, retry_max_cost=limit
+        )
 
     @property
     def cache_hit_rate(self) -> float:
@@ -196,6 +203,30 @@ class IngestReport:
             lines.append(f"{pluralize(len(group), 'chunk')} of {place}: {condense(group[0].error)}")
         return lines
 
+    def retry_advice(self, retry: str, with_limit: str) -> list[tuple[str, str]]:
+        """Return how to request failed contexts again: sentences, each with what to type.
+
+        Args:
+            retry: What to type.
+            with_limit: What to type with a limit, which replaces "{}".
+        """
+        advice = []
+        held_back = sum(failure.is_held_back for failure in self.failures)
+        if len(self.failures) > held_back:
+            which = "the others" if held_back else "it"
+            advice.append((f"These chunks have the structural context. To request {which} again", retry))
+        if held_back:
+            limit = self.retry_max_cost
+            cost = f"at most {money(limit)}" if limit is not None else "which is unknown (see the setting 'prices')"
+            chunks = pluralize(held_back, "context")
+            advice.append(
+                (
+                    f"{chunks} refused or not read from a batch: requested again only if you accept the cost, {cost}",
+                    with_limit.format("DOLLARS" if limit is None else str(limit)),
+                )
+            )
+        return advice
+
     def to_dict(self) -> dict[str, object]:
         """Return the complete report as JSON values, with each file and chunk listed."""
         return asdict(self)
@@ -214,8 +245,8 @@ class IngestReport:
             what = "context has" if short == 1 else "contexts have"
             lines.append(f"  {short:,} {what} fewer than 15 words, although the LLM was asked twice")
         lines += [f"  no LLM context for {line}" for line in self.failure_lines()]
-        if self.failures:
-            lines.append("  These chunks have the structural context. To request it again: project.retry_failed()")
+        advice = self.retry_advice("project.retry_failed()", "project.retry_failed(max_cost={})")
+        lines += [f"  {sentence}: {call}" for sentence, call in advice]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -319,6 +350,7 @@ class ProgressCounter:
             writes_contexts=writes_contexts,
         )
         self._lock = threading.Lock()
+        self._bytes_read = 0
         self.spent: Callable[[], float | None] = float
         self._notify()
 
@@ -328,9 +360,15 @@ class ProgressCounter:
             self._state = replace(self._state, document=document)
             self._notify()
 
-    def read(self, documents: int) -> None:
-        """Count documents just read, including unreadable ones."""
+    @property
+    def planned_share(self) -> float:
+        """Share of the bytes that belong to documents read so far."""
+        return min(1.0, self._bytes_read / self._state.bytes_total) if self._state.bytes_total else 0.0
+
+    def read(self, documents: int, *, size: int = 0) -> None:
+        """Count documents just read, including unreadable ones, and the bytes of the readable ones."""
         with self._lock:
+            self._bytes_read += size
             read = self._state.documents_read + documents
             self._state = replace(self._state, documents_read=read, document="", scanned_done=0, scanned_total=0)
             self._notify()

@@ -13,6 +13,7 @@ from pathlib import Path
 from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.base import Contextualized
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.ingestion.builder import VersionBuilder
@@ -123,19 +124,23 @@ async def arun(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
         )
         counter.spent = lambda: spending.actual.dollars
+        spending.planned_share = lambda: counter.planned_share
         replies = await acollect_replies(
             stages,
             lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, unread, []),
             submit=options.batch,
             spending=spending,
+            gives_up_unread=options.requests_held_back,
             on_progress=lambda state: counter.batches(state.done, state.requests),
         )
         counter.enter("ingest")
-        stages = executor.place(paid_stages(stages, spending, replies))
+        stages = executor.place(paid_stages(stages, spending, replies, retries_refused=options.requests_held_back))
         if damaged is not None:
             await arestore(plan.restore, damaged, stages, builder, counter=counter)
         jobs = _count_jobs(jobs_of(plan, intake, reader, before, unread, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, counter=counter, batches_ahead=executor.batches_ahead)
+        if replies is not None:
+            replies.close(spending)
         unrestored = _unrestored(plan, intake, failed)
         _require_restored(damaged, options, unrestored)
         emptied = _keep_former_content(builder, before, plan, failed)
@@ -144,15 +149,17 @@ async def arun(
                 return _report(plan, intake, named, live, chunks, started, without=failed)
             raise InputError(nothing_to_ingest(intake.skipped), value=inputs, remedy=remedy_for(intake.skipped))
         plan.drop.extend(emptied)
+        if options.retry_failed and not _has_new_contexts(plan, outcome):
+            plan.keep.extend(plan.rework)
+            plan.rework.clear()
         if before is not None and damaged is None and not _has_changed(plan, failed):
             await run_to_completion(partial(remember_sources, project_dir, paths))
-            return _report(plan, intake, named, before.name, chunks, started, without=failed)
+            report = _report(plan, intake, named, before.name, chunks, started, without=failed)
+            return report.completed(outcome).with_receipt(spending, writes=config.context == "llm")
         counter.enter("publish")
         manifest = await run_to_completion(partial(builder.publish, embed_model=stages.embed_model_name))
         await run_to_completion(partial(remember_sources, project_dir, paths))
         counter.enter("done")
-    if replies is not None:
-        replies.forget_used()
     report = _report(plan, intake, named, manifest.version, manifest.chunks, started, without=failed)
     report = replace(report.completed(outcome), notices=model_notices(stages, config, before, project=project_dir.name))
     if damaged is not None:
@@ -177,6 +184,12 @@ def preview(
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:
     """Return whether there is anything to publish apart from documents that could not be read."""
     return bool(plan.rework or plan.drop or plan.moved or any(doc_id not in failed for doc_id in plan.to_read))
+
+
+def _has_new_contexts(plan: Plan, outcome: Contextualized) -> bool:
+    """Return whether chunks of the reworked documents have a context that had failed before, or have changed."""
+    before = {node_id for record in plan.rework for node_id in record.fallback_chunks}
+    return before != {failure.node_id for failure in outcome.failures}
 
 
 def _require_restored(damaged: DamagedVersion | None, options: RunOptions, unread: Mapping[str, str]) -> None:
@@ -206,7 +219,7 @@ def _count_jobs(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[
     """Yield jobs, and count the documents that were read or could not be read."""
     counted = 0
     for done, job in enumerate(jobs, start=1):
-        counter.read(done + len(failed) - counted)
+        counter.read(done + len(failed) - counted, size=job.size)
         counted = done + len(failed)
         yield job
 

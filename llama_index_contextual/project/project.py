@@ -304,7 +304,9 @@ class Project:
     ) -> IngestReport:
         """Add and update documents, and publish a new version.
 
-        `ingest` blocks until the version is published; `aingest` does not block the event loop.
+        `ingest` blocks until the version is published; `aingest` does not block the event loop. If it is interrupted or
+        cancelled, it waits at most ten seconds for the calls in flight, whose answers are kept in the ledger; a second
+        interruption ends it at once.
 
         Documents whose content has not changed are copied from the previous version. A file or chunk that fails is
         listed in the report and does not stop the others. Until the new version is published, queries are answered from
@@ -592,17 +594,32 @@ class Project:
     rebuild = blocking(arebuild)
 
     async def aretry_failed(
-        self, *, show_progress: bool = False, progress: ReportProgress | None = None
+        self,
+        *,
+        max_cost: float | None = None,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
     ) -> IngestReport:
-        """Request failed contexts again, and publish a version with them.
+        """Request failed contexts again, and publish a version with them; nothing is published if none is new.
 
         `retry_failed` blocks until the version is published; `aretry_failed` does not block the event loop.
 
+        A context is held back if the LLM refused to write it, or if the provider may charge for it although its reply
+        in a batch cannot be read. Without `max_cost`, such contexts are not requested from the LLM again; the replies
+        of the batch are read again, which costs nothing. With it, they are requested again, and what is booked for the
+        batch stays booked. The report contains a sufficient limit.
+
+        Args:
+            max_cost: Limit of the run in dollars, as in `ingest`; also requests the contexts that are held back.
+            show_progress: Show a progress bar.
+            progress: Called with the progress of the run.
+
         Raises:
+            BudgetExceededError: The next call could exceed `max_cost`.
             ConfigurationError: Changed settings need a `rebuild`, which requests these contexts too.
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
         """
-        options = RunOptions(retry_failed=True, purpose="retry")
+        options = RunOptions(retry_failed=True, purpose="retry", max_cost=max_cost)
         return await self._arun([], options, show_progress=show_progress, progress=progress)
 
     retry_failed = blocking(aretry_failed)

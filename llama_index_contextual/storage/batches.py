@@ -80,16 +80,25 @@ class BatchJournal:
             rows = self._store.rows("batches", "WHERE file_id = ?", (file_id,))
             self._store.insert("batches", [(file_id, batch_id, model, created) for _, _, model, created in rows])
 
+    def requests(self, file_id: str) -> set[str]:
+        """Return the ids of the requests of an upload whose replies have not arrived yet."""
+        return {custom_id for custom_id, _ in self._store.rows("batch_requests", "WHERE file_id = ?", (file_id,))}
+
     def closed(self, file_id: str, replies: Sequence[BatchReply]) -> None:
         """Store the replies of a batch and remove the batch, in one transaction."""
-        rows = [
-            (r.custom_id, storable_text(r.text), r.finish_reason, r.input_tokens, r.cached_tokens, r.output_tokens)
-            for r in replies
-        ]
         with self._store.transaction() as connection:
-            self._store.insert("batch_replies", rows)
+            self._store.insert("batch_replies", map(_row, replies))
             connection.execute("DELETE FROM batch_requests WHERE file_id = ?", (file_id,))
             connection.execute("DELETE FROM batches WHERE file_id = ?", (file_id,))
+
+    def read(self, file_id: str, replies: Sequence[BatchReply]) -> None:
+        """Store some replies of a batch, which stays open for its other requests."""
+        with self._store.transaction() as connection:
+            self._store.insert("batch_replies", map(_row, replies))
+            connection.executemany(
+                "DELETE FROM batch_requests WHERE file_id = ? AND custom_id = ?",
+                [(file_id, reply.custom_id) for reply in replies],
+            )
 
     def open_batches(self, model: str | None = None) -> list[OpenBatch]:
         """Return the batches whose replies have not arrived yet, of one model or of all, oldest first."""
@@ -103,8 +112,10 @@ class BatchJournal:
 
     def has_request(self, custom_id: str) -> bool:
         """Return whether a request was sent or answered, so that it must not be sent again."""
-        if self.reply(custom_id) is not None:
-            return True
+        return self.reply(custom_id) is not None or self.is_open(custom_id)
+
+    def is_open(self, custom_id: str) -> bool:
+        """Return whether a request was sent and its reply has not been read."""
         # Without its batch, the reply would not be fetched.
         files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
         return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
@@ -127,3 +138,11 @@ class BatchJournal:
             connection.executemany(
                 "DELETE FROM batch_replies WHERE custom_id = ?", [(custom_id,) for custom_id in custom_ids]
             )
+
+
+def _row(reply: BatchReply) -> tuple[object, ...]:
+    text = storable_text(reply.text)
+    return (
+        *(reply.custom_id, text, reply.finish_reason),
+        *(reply.input_tokens, reply.cached_tokens, reply.output_tokens),
+    )

@@ -39,7 +39,7 @@ class LedgerEntry:
 
     Attributes:
         key: Key of the call, see `content_key`.
-        context: The LLM's answer, cleaned.
+        context: The LLM's answer, cleaned; empty if the LLM refused.
         model: Name of the LLM.
         input_tokens: Tokens of the prompt as counted by the provider, or None if unknown.
         cached_tokens: Input tokens that the provider read from its cache.
@@ -218,8 +218,12 @@ class Ledger:
         rows = (row for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)))
         return {key: context for key, context, *_ in map(_storable, rows) if context}
 
+    def refusals(self, keys: Sequence[str]) -> set[str]:
+        """Return those keys for which the LLM refused to write a context."""
+        return {row[0] for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)) if not row[1]}
+
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
-        """Commit contexts; they are on disk when this returns."""
+        """Commit contexts and refusals; they are on disk when this returns."""
         now = time.time()
         rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
         with self._kv.transaction():
@@ -269,8 +273,8 @@ class Ledger:
 
         Requests and replies of batches and scanned pages cannot be attributed to a document, so all of them are
         removed: replies whose contexts are not stored yet, running batches, whose replies would bring removed contexts
-        back, and pages, which cost only time. The removed text remains in unused parts of the file; `copy_to` does not
-        copy it.
+        back, and pages, which cost only time. Refusals are kept: they contain no text, and asking again would cost
+        money. The removed text remains in unused parts of the file; `copy_to` does not copy it.
 
         Args:
             contexts: Contexts to keep.
@@ -280,6 +284,7 @@ class Ledger:
         """
         storable = set(map(storable_text, contexts))
         context_keys = {key for key, context, *_ in self._contexts() if context in storable}
+        context_keys |= {key for key, *_ in self._kv.rows("contexts", "WHERE context = ''")}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
         vector_keys = _LiveVectors(
             documents, {model for name, length in models for model in ((name, None), (name, length))}
@@ -320,11 +325,11 @@ class Ledger:
     def info(self) -> LedgerInfo:
         """Return the size of the ledger."""
         contexts, sent, answered = self._kv.query(
-            "SELECT count(*), total(input_tokens), total(output_tokens) FROM contexts"
+            "SELECT total(context != ''), total(input_tokens), total(output_tokens) FROM contexts"
         )[0]
         ((embeddings,),) = self._kv.query("SELECT count(*) FROM embeddings")
         return LedgerInfo(
-            contexts=contexts,
+            contexts=int(contexts),
             embeddings=embeddings,
             input_tokens=int(sent),
             output_tokens=int(answered),
@@ -335,7 +340,7 @@ class Ledger:
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:
         """Return the mean number of tokens of a model's answers, or None if there are fewer than `at_least`."""
         ((number, mean),) = self._kv.query(
-            "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ?", (model,)
+            "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ? AND context != ''", (model,)
         )
         return float(mean) if number >= at_least else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -149,12 +149,26 @@ class Receipts:
             rows = (RunCost(**json.loads(content)) for _, content in latest)
             self._insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
 
-    def close_batch(self, file_id: str) -> None:
-        """Remove a batch from the run that sent it, because the run that fetches its replies books their cost."""
-        for receipt in self.cost().runs:
-            if file_id in receipt.batches:
-                remaining = {name: dollars for name, dollars in receipt.batches.items() if name != file_id}
-                self.write(replace(receipt, batches=remaining))
+    def close_batch(self, file_id: str, *, unread: int = 0) -> None:
+        """Remove a batch from the run that sent it, because the run that fetches its replies books their cost.
+
+        Args:
+            file_id: The provider's id of the upload.
+            unread: Number of requests that are given up without a reply; what is booked for them stays booked.
+        """
+        if (receipt := self._sender(file_id)) is not None:
+            batches = dict(receipt.batches)
+            booked = batches.pop(file_id)
+            calls, dollars = receipt.unsettled_calls + unread, receipt.unsettled + (booked if unread else 0.0)
+            self.write(replace(receipt, batches=batches, unsettled_calls=calls, unsettled=dollars))
+
+    def read_batch(self, file_id: str, booked: Callable[[float], float]) -> None:
+        """Change the dollars booked for a batch of which some replies have been read."""
+        if (receipt := self._sender(file_id)) is not None:
+            self.write(replace(receipt, batches={**receipt.batches, file_id: booked(receipt.batches[file_id])}))
+
+    def _sender(self, file_id: str) -> RunCost | None:
+        return next((receipt for receipt in self.cost().runs if file_id in receipt.batches), None)
 
     def cost(self) -> ProjectCost:
         """Return the cost of all runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,19 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.contextualizer.batch import BatchProgress, BatchRunner, parse_output, request_line, split
+from llama_index_contextual.contextualizer.batch import (
+    BatchProgress,
+    BatchResult,
+    BatchRunner,
+    parse_output,
+    request_line,
+    split,
+)
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply
 from llama_index_contextual.storage.ledger_file import LedgerFile
 from tests.support.batches import BatchPlan
+from tests.support.files import Files
 from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
 
@@ -295,14 +304,69 @@ async def test_a_refused_batch_raises_an_error_and_is_removed(
     assert not journal.has_request("id-1")
 
 
-async def test_requests_of_a_batch_unknown_to_the_provider_are_sent_again(
+async def test_requests_of_a_batch_unknown_to_the_provider_are_not_sent_again(
     journal: BatchJournal, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
     journal.started("file-9", "batch_999")
-    await runner(journal, client).collect()
-    assert "Batch batch_999 no longer exists" in caplog.text
-    assert not journal.has_request("id-1")
+    batches = runner(journal, client)
+    assert await batches.collect() == 0
+    assert "does not know the batch batch_999; it may belong to another account" in caplog.text
+    assert await batches.submit(requests(1)) == 0
+
+
+@pytest.mark.parametrize("output", ["missing", "empty", "truncated"])
+async def test_charged_requests_without_a_readable_reply_are_not_sent_again(
+    provider: LoopbackProvider,
+    journal: BatchJournal,
+    client: AsyncOpenAI,
+    caplog: pytest.LogCaptureFixture,
+    output: Any,
+) -> None:
+    provider.batch_plan = BatchPlan(output=output)
+    batches = runner(journal, client)
+    await batches.submit(requests(*range(9)))
+    assert await batches.collect() == 0
+    read = sum(journal.reply(f"id-{number}") is not None for number in range(9))
+    assert read == (0 if output != "truncated" else pytest.approx(6, abs=1))
+    assert batches.unread == {journal.open_batches()[0].file_id: 9 - read}
+    assert f"is completed with {read} of 9 replies, although the provider counts 9" in caplog.text
+    assert await batches.submit(requests(*range(9))) == 0
+    assert len(provider.batch_history) == 9
+
+
+async def test_replies_that_can_be_read_later_are_read(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Files.get
+
+    def cut(files: Files, file_id: str) -> Any:
+        file = whole(files, file_id)
+        return replace(file, content=file.content[: len(file.content) // 2])
+
+    first = runner(journal, client)
+    await first.submit(requests(*range(6)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "get", cut)
+        await first.collect()
+    assert 0 < sum(first.unread.values()) < 6
+    results: list[BatchResult] = []
+    second = runner(journal, client, on_result=results.append)
+    await second.collect()
+    assert (second.unread, journal.open_batches()) == ({}, [])
+    assert len(results[0].replies) == sum(first.unread.values()), "each reply is booked once"
+    assert all(journal.reply(f"id-{number}") for number in range(6))
+
+
+async def test_requests_that_an_expired_batch_did_not_reach_wait_for_the_replies_that_it_charges(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    provider.batch_plan = BatchPlan(ending="expired", finished=4, output="missing")
+    batches = runner(journal, client)
+    await batches.submit(requests(*range(8)))
+    await batches.collect()
+    assert list(batches.unread.values()) == [4]
+    assert await batches.submit(requests(*range(8))) == 0
 
 
 async def test_an_upload_unknown_to_the_provider_is_sent_again(

@@ -195,8 +195,8 @@ def test_a_call_without_an_answer_is_sent_again(provider: LoopbackProvider) -> N
         ("drop", 3, "cannot be reached: check the address and the network, then try again"),
         ("content_filter_error", 1, "failed: BadRequestError: "),
         ("empty", 4, "answered with an empty context"),
-        ("refusal", 4, "refused to write a context"),
-        ("content_filter", 4, "refused to write a context"),
+        ("refusal", 1, "refused to write a context"),
+        ("content_filter", 1, "refused to write a context"),
     ],
 )
 def test_a_chunk_that_fails_for_good_gets_the_structural_context(

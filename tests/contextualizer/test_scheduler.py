@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from dataclasses import replace
 
 import pytest
 
-from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
 from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual.contextualizer.base import segments
 from llama_index_contextual.contextualizer.limits import Limiter, Slots
@@ -188,3 +189,22 @@ async def test_after_a_stop_nothing_is_sent() -> None:
     with pytest.raises(ModelError, match="enough"):
         await answered(engine, requests(1)[0])
     assert sender.sent == []
+
+
+# ---- rate limits -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(1.0, 0), (60.0, 1)], ids=["a short wait", "a long wait"])
+async def test_a_wait_for_the_rate_limit_is_announced_once_if_it_is_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float, lines: int
+) -> None:
+    async def no_sleep(_self: Limiter, _seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Limiter, "pause", lambda _self, _seconds: None)
+    monkeypatch.setattr(Limiter, "sleep", no_sleep)
+    limited = [ProviderError("Slow down.", status_code=429, retry_after=seconds) for _ in range(2)]
+    engine = scheduler(Scripted(chunk_0=limited), retry=RetryPolicy(attempts=9))
+    await answered(engine, requests(1)[0])
+    notice = r"The provider of 'm' limits the rate of calls \(429\): waiting until \d\d:\d\d:\d\d\."
+    assert len(re.findall(notice, caplog.text)) == lines

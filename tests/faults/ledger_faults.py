@@ -36,7 +36,7 @@ from tests.faults.sqlite_files import Event, SQLiteFiles, library, recording
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 JOURNAL = f"{LEDGER_FILE}-journal"
-REFUSAL = "I'm sorry, I cannot help with that."
+NOTHING = ""
 
 _ON_A_PAGE = 30
 _TREE = (0x02, 0x05, 0x0A, 0x0D)
@@ -119,8 +119,8 @@ def _prepare(disk: Path, command: str, rows: int) -> None:
     disk.mkdir(parents=True)
     create(disk)
     load(disk).ingest(documents(1, 3))
-    refused = manager(disk).load(NAME, llm=ScriptedLLM(default=REFUSAL), embed_model=CountingEmbedding())
-    refused.ingest(documents(7, 6)[3:])
+    silent = manager(disk).load(NAME, llm=ScriptedLLM(default=NOTHING), embed_model=CountingEmbedding())
+    silent.ingest(documents(7, 6)[3:])
     with (disk / "contexts.jsonl").open("w", encoding="utf-8") as lines:
         for number in range(rows):
             line = {"key": content_key(str(number)), "context": f"Context {number}. " * 12, "model": "m"}

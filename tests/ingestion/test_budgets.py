@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -92,7 +93,7 @@ def test_a_report_states_the_calls_of_unknown_cost(provider: LoopbackProvider, p
     assert report.paid is not None
     assert (report.paid.contexts.calls, report.paid.unsettled_calls) == (4, 2)
     assert report.paid.dollars == paid.cost().dollars >= cost_at(provider.charged())
-    assert "for 2 calls of unknown cost (timed out or interrupted)" in report.receipt()
+    assert "for 2 calls of unknown cost (timed out, interrupted or not read from a batch)" in report.receipt()
     assert report.to_dict()["paid"]["unsettled_calls"] == 2  # type: ignore[index]
     assert paid.cost().booked == report.paid.unsettled_dollars > 0
 
@@ -108,6 +109,8 @@ def test_at_the_limit_calls_in_flight_are_completed_and_their_answers_kept(
     assert all(record.status == 200 for record in provider.chat_calls), "none was cut off"
     assert paid.info().ledger.contexts == len(provider.chat_calls) > 1
     assert raised.value.spent == pytest.approx(cost_at(provider.charged()))
+    (enough,) = re.findall(r"run the same call again with max_cost=([\d.]+), or without one", str(raised.value))
+    assert paid.ingest(nodes(12), max_cost=float(enough)).failures == ()
 
 
 def test_each_attempt_to_embed_is_booked(provider: LoopbackProvider, manager: ProjectManager) -> None:

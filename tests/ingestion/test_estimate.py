@@ -450,7 +450,7 @@ def test_equal_requests_of_a_batch_count_once_against_a_limit(
 def test_a_chunk_with_an_unusable_reply_is_requested_again_live(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
-    provider.enqueue("", "I'm sorry, but I can't help with that.")
+    provider.enqueue("", "")
     report = project_of(manager).ingest([folder], batch=True)
     assert len(provider.batch_history) == report.chunks
     assert len(provider.chat_calls) >= 2

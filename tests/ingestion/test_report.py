@@ -117,7 +117,8 @@ def test_every_file_and_every_chunk_is_counted(rows: list[tuple[str, str]]) -> N
 def test_a_report_is_converted_to_json() -> None:
     raw = json.loads(json.dumps(REPORT.to_dict()))
     assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx", "absent": False}]
-    assert raw["failures"] == [{"node_id": "n", "doc_id": "a", "error": "the model answered nothing"}]
+    failure = {"node_id": "n", "doc_id": "a", "error": "the model answered nothing", "is_held_back": False}
+    assert raw["failures"] == [failure]
     assert raw["added"] == ["a", "b"]
     assert set(raw) == set(IngestReport.__dataclass_fields__)
 

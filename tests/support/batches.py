@@ -38,6 +38,7 @@ class BatchPlan:
         stages: The statuses before the last one; "finalizing" may be added.
         finished: How many lines were answered before an expiry or a cancellation; default: half.
         failing: Ids of the lines that are answered with status 500.
+        output: What is left of the output file: all, the first two thirds, an empty file, or no file.
     """
 
     ending: Ending = "completed"
@@ -45,6 +46,7 @@ class BatchPlan:
     stages: tuple[str, ...] = ("validating", "in_progress")
     finished: int | None = None
     failing: Container[str] = ()
+    output: Literal["whole", "truncated", "empty", "missing"] = "whole"
 
 
 @dataclass(eq=False)
@@ -211,4 +213,8 @@ class Batches:
         if not lines:
             return None
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        if kind == "output" and batch.plan.output != "whole":
+            if batch.plan.output == "missing":
+                return None
+            content = content[: 2 * len(content) // 3] if batch.plan.output == "truncated" else b""
         return str(self._files.store(content, f"{batch.info['id']}_{kind}.jsonl", "batch_output").info["id"])

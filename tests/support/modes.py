@@ -14,6 +14,7 @@ import struct
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.project.manager import ProjectManager
+from tests.support.batches import BatchPlan
 from tests.support.records import CHAT_PATH, EMBEDDINGS_PATH, Answer, Request
 from tests.support.server import LoopbackProvider
 
@@ -50,6 +52,7 @@ class Mode:
         chunks_per_call: Setting of the project.
         timeout: Seconds that a call may take.
         may_stop: Whether the run may end with an error of ours; otherwise it must end with a report.
+        batch_plan: Sends the requests in a batch with this plan; None sends them live.
     """
 
     tamper: Tamper | None = None
@@ -60,6 +63,7 @@ class Mode:
     chunks_per_call: int = 1
     timeout: float = 300.0
     may_stop: bool = False
+    batch_plan: BatchPlan | None = None
 
 
 @dataclass
@@ -236,6 +240,9 @@ MODES: Mapping[str, Mode] = {
     "no usage": Mode(tamper=payload(lambda answer: answer.pop("usage")), hits_all=True),
     "negative usage": Mode(tamper=_usage(prompt_tokens=-5, completion_tokens=-5), hits_all=True),
     "huge usage": Mode(tamper=_usage(prompt_tokens=10**30, completion_tokens=10**30), hits_all=True),
+    # batches
+    "nofile": Mode(batch_plan=BatchPlan(output="missing")),
+    "truncated": Mode(batch_plan=BatchPlan(output="truncated")),
     # embeddings
     "embeddings: 500, echo": Mode(tamper=error(500), **_EMBEDDINGS),
     "embeddings: 400, echo": Mode(tamper=error(400), **_EMBEDDINGS),
@@ -349,9 +356,10 @@ def _runs(
     project = ProjectManager(folder / "knowledge").create("p", config)
     if mode.setup is not None:
         mode.setup(provider)
+    provider.batch_plan = mode.batch_plan or BatchPlan()
     with _quick():
         try:
-            report = project.ingest(documents())
+            report = project.ingest(documents(), batch=mode.batch_plan is not None)
             outcome.first = f"{len(report.failures)} of {report.chunks} chunks failed"
             yield from (("report", f"{report} {report!r} {report.to_dict()!r}"),)
         except ContextualError as error:
@@ -369,6 +377,14 @@ def _runs(
             report = project.ingest(documents())
             if any(record.fallback_chunks for record in project.documents()):
                 report = project.retry_failed()
+            if held_back := [failure for failure in report.failures if failure.is_held_back]:
+                sent = len(provider.calls())
+                report = project.retry_failed()
+                if len(provider.calls()) > sent:
+                    outcome.wrong.append("contexts that are held back were requested without a limit")
+                report = project.retry_failed(max_cost=report.retry_max_cost)
+                if mode.batch_plan is not None and len(provider.chat_calls) != len(held_back):
+                    outcome.wrong.append("a reply that was read was paid for again")
         except Exception as error:  # noqa: BLE001 - as above
             outcome.wrong.append(f"a later ingest did not complete: {error}")
             return
@@ -387,11 +403,16 @@ def _runs(
     yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in response)
 
 
-def _quick() -> Any:
-    """Retry almost without delay."""
+@contextmanager
+def _quick() -> Iterator[None]:
+    """Retry and poll almost without delay."""
     quick = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02)
     delay = RetryPolicy.delay  # before it is patched
-    return mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
+    with (
+        mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error)),
+        mock.patch("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0),
+    ):
+        yield
 
 
 # ---- leaks -----------------------------------------------------------------------------------------------------------
