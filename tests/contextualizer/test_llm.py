@@ -207,7 +207,7 @@ def test_an_error_that_concerns_all_chunks_stops_the_run() -> None:
 
 
 def test_a_missing_key_is_an_error_with_a_message() -> None:
-    with pytest.raises(ModelError, match=r"'openai:gpt-4\.1' needs OPENAI_API_KEY, which is not set"):
+    with pytest.raises(ModelError, match=r"'openai:gpt-6-luna' needs OPENAI_API_KEY, which is not set"):
         LLMContextualizer()(chunks())
 
 
