@@ -7,7 +7,8 @@ names methods or arguments, the exception has a `Remedy` with other words for th
     ├── ConfigurationError            a setting is invalid, or two settings contradict each other
     │   └── ModelError                a model cannot be created or reached: no key, no package, unknown name
     ├── InputError                    an argument is invalid: an empty query, two documents with the same id
-    │   └── PathNotFoundError         no file exists at a given path
+    │   ├── PathNotFoundError         no file exists at a given path
+    │   └── LargeRemovalError         a sync would remove more than a tenth of the documents of a folder
     ├── ProjectError                  a problem with a project or its files
     │   ├── ProjectNotFoundError      no project with this name exists in the root folder
     │   ├── ProjectExistsError        a project with this name already exists
@@ -26,6 +27,7 @@ names methods or arguments, the exception has a `Remedy` with other words for th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +102,18 @@ class InputError(ContextualError, ValueError):
 
 class PathNotFoundError(InputError):
     """No file exists at a given path, and nothing was changed; `value` is the list of these paths."""
+
+
+class LargeRemovalError(InputError):
+    """A sync would remove many documents at once; nothing was changed.
+
+    Attributes:
+        documents: Their ids.
+    """
+
+    def __init__(self, message: str, *, documents: Sequence[str] = (), remedy: Remedy | None = None) -> None:
+        super().__init__(message, value=documents, remedy=remedy)
+        self.documents = documents
 
 
 class ProjectError(ContextualError):
