@@ -18,6 +18,7 @@ names methods or arguments, the exception has a `Remedy` with other words for th
     │   ├── CorruptVersionError       a file of a version is damaged, missing or from another version
     │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
     │   │   └── LedgerBusyError       another process has locked the ledger
+    │   ├── NoSpaceError              a file cannot be written: a full disk, a quota, a limit of file sizes
     │   └── ReadOnlyVersionError      an attempt to change a published version
     ├── BackendError                  the engine that keeps the chunks of a project cannot be reached, or refuses a call
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
@@ -176,6 +177,21 @@ class LedgerError(ProjectError):
 
 class LedgerBusyError(LedgerError):
     """Another process has locked the ledger."""
+
+
+class NoSpaceError(ProjectError, OSError):
+    """A file cannot be written: the disk is full, or a quota or a limit of file sizes is reached.
+
+    Attributes:
+        file: The file.
+    """
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(
+            f"{file} cannot be written: {reason}. Free space or raise the limit, then try again; the live version has"
+            f" not changed, and paid results are kept."
+        )
+        self.file = file
 
 
 class ReadOnlyVersionError(ProjectError):

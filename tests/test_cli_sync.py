@@ -288,6 +288,17 @@ def test_a_folder_that_vanishes_while_watching_keeps_its_documents_until_it_is_b
         assert watcher.wait(lambda: "files/five.md" in ids(project))
 
 
+def test_a_folder_that_is_deleted_and_created_again_is_watched_again(project: Project, folder: Path) -> None:
+    with watching(project, folder, allow_many=True) as watcher:
+        assert watcher.wait(lambda: True)
+        for number in range(3):  # the new folder may have the inode of the deleted one
+            shutil.rmtree(folder)
+            write(folder / f"first-{number}.md", f"# First {number}\n\nA text.")
+            assert watcher.wait(lambda number=number: ids(project) == {f"files/first-{number}.md"})
+            write(folder / f"second-{number}.md", f"# Second {number}\n\nA text.")
+            assert watcher.wait(lambda number=number: f"files/second-{number}.md" in ids(project))
+
+
 def test_without_permission_watching_keeps_documents_and_reports_them(
     project: Project, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

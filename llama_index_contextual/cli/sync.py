@@ -301,7 +301,7 @@ class _Sync:
             if is_other:
                 _show_changes(replace(report, renamed={}), to=out)
                 self.show(replace(new, missing=()))
-            if unlisted:
+            if unlisted and (self.asks or not self._waiting):
                 _show_missing(report)
         self._ask(report.missing)
         if self.removes and report.missing and not self._waiting:
@@ -454,11 +454,13 @@ def watch_folders(
                 due = time.monotonic()
             if time.monotonic() >= due:
                 due = time.monotonic() + min(sync(), rescan)
+        else:
+            due = time.monotonic()
 
 
 def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Iterator[set[str]]:
     """Yield the paths that changed, or an empty set after a while; the first set means that events are collected."""
-    from watchfiles import watch
+    from watchfiles import Change, watch
 
     present = [os.path.abspath(folder) for folder in folders if os.path.isdir(folder)]
     if not present:
@@ -480,6 +482,8 @@ def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Ite
     try:
         for changes in batches:
             yield {path for _, path in changes}
+            if any(change is Change.deleted and path in present for change, path in changes):
+                return  # a new folder at the same path may have the same inode, but its events do not arrive
     except FileNotFoundError:  # a folder was deleted before it could be watched
         yield set()
     except OSError as error:
