@@ -401,7 +401,7 @@ def _show_changes(report: IngestReport, *, to: Console, limit: int | None = MOST
 
 def _show_missing(report: IngestReport) -> None:
     for doc_id in report.missing[:MOST_NAMES]:
-        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; the removal was not confirmed (--yes)", to=err)
+        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; its removal was not confirmed", to=err)
     if (more := len(report.missing) - MOST_NAMES) > 0:
         say(f"[yellow]missing[/] and {more:,} more", to=err)
 

@@ -1210,6 +1210,9 @@ class Project:
         Args:
             repair: First remove leftovers and damaged versions that are not live, and recover the readable rows of a
                 damaged ledger.
+
+        Raises:
+            ProjectNotFoundError: The project was deleted.
         """
         return (repair_project if repair else verify_project)(self.directory)
 
