@@ -391,7 +391,7 @@ class ProjectConfig(BaseModel):
     keep_versions: int = Field(
         default=3,
         ge=2,
-        description="Number of published versions kept on disk for a rollback.",
+        description="Number of published versions kept on disk for a rollback, and as many of `sync --watch`.",
         json_schema_extra=_NO_REBUILD,
     )
 

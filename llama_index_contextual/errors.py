@@ -7,7 +7,8 @@ names methods or arguments, the exception has a `Remedy` with other words for th
     ├── ConfigurationError            a setting is invalid, or two settings contradict each other
     │   └── ModelError                a model cannot be created or reached: no key, no package, unknown name
     ├── InputError                    an argument is invalid: an empty query, two documents with the same id
-    │   └── PathNotFoundError         no file exists at a given path
+    │   ├── PathNotFoundError         no file exists at a given path
+    │   └── LargeRemovalError         a sync would remove more than a tenth of the documents of a folder
     ├── ProjectError                  a problem with a project or its files
     │   ├── ProjectNotFoundError      no project with this name exists in the root folder
     │   ├── ProjectExistsError        a project with this name already exists
@@ -17,6 +18,7 @@ names methods or arguments, the exception has a `Remedy` with other words for th
     │   ├── CorruptVersionError       a file of a version is damaged, missing or from another version
     │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
     │   │   └── LedgerBusyError       another process has locked the ledger
+    │   ├── NoSpaceError              a file cannot be written: a full disk, a quota, a limit of file sizes
     │   └── ReadOnlyVersionError      an attempt to change a published version
     ├── BackendError                  the engine that keeps the chunks of a project cannot be reached, or refuses a call
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
@@ -26,6 +28,7 @@ names methods or arguments, the exception has a `Remedy` with other words for th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +105,18 @@ class PathNotFoundError(InputError):
     """No file exists at a given path, and nothing was changed; `value` is the list of these paths."""
 
 
+class LargeRemovalError(InputError):
+    """A sync would remove many documents at once; nothing was changed.
+
+    Attributes:
+        documents: Their ids.
+    """
+
+    def __init__(self, message: str, *, documents: Sequence[str] = (), remedy: Remedy | None = None) -> None:
+        super().__init__(message, value=documents, remedy=remedy)
+        self.documents = documents
+
+
 class ProjectError(ContextualError):
     """A problem with a project or its files.
 
@@ -162,6 +177,21 @@ class LedgerError(ProjectError):
 
 class LedgerBusyError(LedgerError):
     """Another process has locked the ledger."""
+
+
+class NoSpaceError(ProjectError, OSError):
+    """A file cannot be written: the disk is full, or a quota or a limit of file sizes is reached.
+
+    Attributes:
+        file: The file.
+    """
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(
+            f"{file} cannot be written: {reason}. Free space or raise the limit, then try again; the live version has"
+            f" not changed, and paid results are kept."
+        )
+        self.file = file
 
 
 class ReadOnlyVersionError(ProjectError):

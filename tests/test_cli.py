@@ -95,12 +95,12 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_index_contextual.cli.options.has_terminal", lambda: True)
 
 
-def spawn(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+def spawn(*arguments: object, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen[str]:
     """Start a command in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "llama_index_contextual", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -212,8 +212,8 @@ def test_the_options_of_each_command_are_documented() -> None:
         "rollback": ["--to"],
         "search": ["--explain", "--file", "--filter", "--full", "--mode", "--top-k", "-k"],
         "sync": [
-            *("--allow-empty", "--batch", "--dry-run", "--facts", "--max-cost", "--moved", "--password", "--poll"),
-            *("--quiet", "--rescan", "--settle", "--watch", "--yes", "-y"),
+            *("--allow-empty", "--allow-many", "--batch", "--dry-run", "--facts", "--max-cost", "--moved"),
+            *("--password", "--poll", "--quiet", "--rescan", "--settle", "--watch", "--yes", "-y"),
         ],
         "serve": ["--allow-host", "--documents", "--host", "--open", "--port", "--token"],
         "verify": ["--repair"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -171,6 +172,10 @@ def test_without_the_extra_watching_says_what_to_install(
 # ---- watching --------------------------------------------------------------------------------------------------------
 
 
+def syncs_of(project: Project, folder: Path, **options: Any) -> _Sync:
+    return _Sync(project, [str(folder)], {}, settle=0.0, max_cost=None, retry="", as_json=False, **options)
+
+
 class Watching:
     """A `_Sync` that watches in a thread, and tells when it has synced; conditions are examined between two syncs."""
 
@@ -208,8 +213,8 @@ class Watching:
 @contextmanager
 def watching(project: Project, folder: Path, **options: Any) -> Iterator[Watching]:
     """Watch a folder while the block runs."""
-    removes = options.pop("removes", True)
-    run = _Sync(project, [str(folder)], {}, settle=0.05, max_cost=None, retry="retry a", as_json=True, removes=removes)
+    run = syncs_of(project, folder, removes=options.pop("removes", True))
+    run.settle, run.as_json, run.allow_many = 0.05, True, options.pop("allow_many", False)
     watcher = Watching(run, **options)
     try:
         yield watcher
@@ -225,7 +230,7 @@ def test_watching_200_random_changes_leads_to_the_state_of_a_fresh_ingest(
     project = ProjectManager(root).create("a", ProjectConfig.local())
     fresh = ProjectManager(root).create("fresh", ProjectConfig.local())
     changes = RandomChanges(folder, seed)
-    with watching(project, folder) as watcher:
+    with watching(project, folder, allow_many=True) as watcher:
         assert watcher.wait(lambda: True)
         for batch in range(5):
             for _ in range(40):
@@ -241,7 +246,8 @@ def test_watching_200_random_changes_leads_to_the_state_of_a_fresh_ingest(
     reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     versions = [report["version"] for report in reports]
     assert sorted(set(versions), key=lambda version: version or "") == list(dict.fromkeys(versions))
-    assert len(project.versions()) <= max(2, project.config.keep_versions) + 1
+    # Those of the watcher, those that removed many documents, and each one before these.
+    assert len(project.versions()) <= 3 * project.config.keep_versions + 1
 
 
 def test_polling_finds_changes_without_events(project: Project, folder: Path) -> None:
@@ -280,6 +286,17 @@ def test_a_folder_that_vanishes_while_watching_keeps_its_documents_until_it_is_b
         assert watcher.wait(lambda: ids(project) == {"files/uno.md", "files/three.md", "files/four.md"})
         write(folder / "five.md", "# Five\n\nThe folder is watched again.")
         assert watcher.wait(lambda: "files/five.md" in ids(project))
+
+
+def test_a_folder_that_is_deleted_and_created_again_is_watched_again(project: Project, folder: Path) -> None:
+    with watching(project, folder, allow_many=True) as watcher:
+        assert watcher.wait(lambda: True)
+        for number in range(3):  # the new folder may have the inode of the deleted one
+            shutil.rmtree(folder)
+            write(folder / f"first-{number}.md", f"# First {number}\n\nA text.")
+            assert watcher.wait(lambda number=number: ids(project) == {f"files/first-{number}.md"})
+            write(folder / f"second-{number}.md", f"# Second {number}\n\nA text.")
+            assert watcher.wait(lambda number=number: f"files/second-{number}.md" in ids(project))
 
 
 def test_without_permission_watching_keeps_documents_and_reports_them(
@@ -328,20 +345,120 @@ def test_ctrl_c_ends_watching_with_the_last_version_live(project: Project, folde
     assert project.verify().sound
 
 
-def test_watching_asks_once_whether_documents_are_removed(
-    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+def refill(folder: Path) -> None:
+    """Replace a folder by one with one of its files and a new one."""
+    other = folder.with_name("other")
+    write(other / "one.md", (folder / "one.md").read_bytes())
+    write(other / "new.md", "# New\n\nA new file.")
+    folder.rename(folder.with_name("deleted"))
+    other.rename(folder)
+    shutil.rmtree(folder.with_name("deleted"))
+
+
+ALL = {"files/one.md", "files/two.md", "files/three.md", "files/new.md"}
+
+
+@pytest.mark.parametrize("poll", [False, True])
+def test_a_folder_that_is_being_refilled_keeps_its_documents_and_publishes_the_others(
+    poll: bool, project: Project, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started: list[bool] = []
-    monkeypatch.setattr(_Sync, "watch", lambda self, **options: started.append(self.removes))
-    assert "start with --yes to remove them" in run("sync", "a", folder, "--watch").err
-    monkeypatch.setattr(cli_sync, "has_terminal", lambda: True)
+    with watching(project, folder, poll=poll) as watcher:
+        assert watcher.wait(lambda: True)
+        refill(folder)
+        assert watcher.wait(lambda: ids(project) == ALL)
+        for name in ("two", "three"):
+            write(folder / f"{name}.md", f"# Document {name}\n\nThe text of {name}.")
+        (folder / "new.md").unlink()
+        assert watcher.wait(lambda: ids(project) == ALL - {"files/new.md"}), "when the files are back, one is removed"
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (waiting,) = [line["waiting"] for line in lines if "waiting" in line]
+    assert "2 of 3 documents from" in waiting
+    assert "add --allow-many. Until then, no document is removed; all other changes are published." in waiting
+    assert {removed for line in lines for removed in line.get("removed", ())} == {"files/new.md"}
+
+
+def test_while_a_large_removal_waits_not_even_one_document_is_removed(project: Project, folder: Path) -> None:
     (folder / "two.md").unlink()
-    for answer, removes in (("y\n", True), ("n\n", False)):
-        asked = run("sync", "a", folder, "--watch", answer=answer)
-        assert "Remove 1 document now, and others as soon as their files are deleted? [y/N]" in asked.err
-        assert started[-1] is removes
-    run("sync", "a", folder, "--watch", "--yes")
-    assert started == [False, True, False, True]
+    (folder / "three.md").unlink()
+    syncs = syncs_of(project, folder, removes=True)
+    syncs._batch(300.0)
+    write(folder / "two.md", "# Back\n\nA slow restore.")
+    syncs._batch(300.0)
+    assert "files/three.md" in ids(project)
+
+
+def test_a_person_confirms_a_removal_while_everything_else_is_published(
+    project: Project, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for removes in (False, True):
+        refill(folder)
+        syncs = syncs_of(project, folder, removes=removes, asks=True)
+        syncs._batch(300.0)
+        syncs._batch(300.0)
+        asked = " ".join(capsys.readouterr().err.split())
+        assert asked.count("Remove 2 documents whose files are gone? Type y and Enter; otherwise they are kept.") == 1
+        assert asked.count("missing files/two.md") == 1
+        assert ids(project) == ALL
+        syncs.answer("perhaps\n")
+        assert not syncs.answered.is_set()
+        syncs.answer("Y\n")
+        assert syncs.answered.is_set()
+        syncs._batch(300.0)
+        assert ids(project) == {"files/one.md", "files/new.md"}
+        for name in ("two", "three"):
+            write(folder / f"{name}.md", f"# Document {name}\n\nThe text of {name}.")
+        syncs._batch(300.0)
+
+
+def test_more_than_a_tenth_needs_a_word_at_the_start(project: Project, folder: Path) -> None:
+    refill(folder)
+    refused = run("sync", "a", folder, "--yes", "--quiet")
+    assert (refused.code, refused.out) == (1, "")
+    assert "2 of 3 documents" in refused.err
+    assert "add --allow-many" in refused.err
+    assert len(ids(project)) == 3
+    assert run("sync", "a", folder, "--yes", "--quiet", "--allow-many").code == 0
+    assert ids(project) == {"files/one.md", "files/new.md"}
+
+
+def test_a_skipped_file_is_mentioned_once_until_it_changes(
+    project: Project, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "empty.md", " ")
+    write(folder / "copy.md", (folder / "one.md").read_bytes())
+    syncs = syncs_of(project, folder)
+    counts = []
+    for name in ("four", "five", "six"):
+        write(folder / f"{name}.md", f"# {name}\n\nThe text of {name}.")
+        syncs._batch(300.0)
+        printed = capsys.readouterr()
+        counts.append((printed.err.count("empty.md"), printed.err.count("copy.md")))
+        assert f"files/{name}.md" in printed.out
+    assert counts == [(1, 1), (0, 0), (0, 0)]
+    syncs._batch(300.0)
+    assert capsys.readouterr() == ("", ""), "nothing is new"
+    write(folder / "empty.md", "   ")
+    syncs._batch(300.0)
+    assert "empty.md" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals")
+def test_at_a_terminal_watching_starts_at_once_and_a_typed_answer_removes(project: Project, folder: Path) -> None:
+    typed, terminal = os.openpty()
+    (folder / "two.md").unlink()
+    write(folder / "four.md", "# Four\n\nA new one.")
+    process = spawn("sync", "a", folder, "--watch", "--json", "--quiet", stdin=terminal)
+    try:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert (first["added"], first["missing"], first["removed"]) == (["files/four.md"], ["files/two.md"], [])
+        os.write(typed, b"y\n")
+        assert json.loads(process.stdout.readline())["removed"] == ["files/two.md"]
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(typed)
+        os.close(terminal)
 
 
 def test_the_limit_of_costs_holds_for_all_batches_together(
@@ -360,7 +477,7 @@ def test_the_limit_of_costs_holds_for_all_batches_together(
 def test_errors_while_watching_name_options(project: Project, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in folder.iterdir():
         path.unlink()
-    syncs = _Sync(project, [str(folder)], {}, settle=0.0, max_cost=None, retry="", as_json=False, removes=True)
+    syncs = syncs_of(project, folder, removes=True)
     syncs._batch(300.0)
     message = " ".join(capsys.readouterr().err.split())
     assert "add --allow-empty. The sync is repeated after the next change." in message
@@ -387,7 +504,7 @@ def test_changes_that_cannot_change_a_document_are_ignored(tmp_path: Path) -> No
 
 
 def test_a_change_during_a_sync_leads_to_another_one(tmp_path: Path) -> None:
-    folder, stop = tmp_path / "files", threading.Event()
+    folder, stop, wake = tmp_path / "files", threading.Event(), threading.Event()
     write(folder / "a.md", "one")
     seen: list[str] = []
 
@@ -401,7 +518,7 @@ def test_a_change_during_a_sync_leads_to_another_one(tmp_path: Path) -> None:
 
     guard = threading.Timer(SECONDS, stop.set)
     guard.start()
-    watch_folders([str(folder)], sync, poll=False, rescan=300.0, ignored=str(tmp_path / "none"), stop=stop)
+    watch_folders([str(folder)], sync, poll=False, rescan=300.0, ignored=str(tmp_path / "none"), stop=stop, wake=wake)
     guard.cancel()
     assert seen[-1] == "two"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from select import select
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,13 +47,14 @@ from llama_index_contextual.cli.terminal import (
     say_json,
     show_report,
 )
-from llama_index_contextual.errors import ConfigurationError, ContextualError, ProjectLockedError
+from llama_index_contextual.errors import ConfigurationError, ContextualError, LargeRemovalError, ProjectLockedError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.project.project import Project
+    from llama_index_contextual.readers import SkippedFile
 
 MOST_NAMES = 20
 """Maximum number of documents listed for each kind of change."""
@@ -80,6 +83,13 @@ def sync(
         bool,
         typer.Option(
             "--allow-empty", help="Remove the documents of a folder even if it is empty, such as an unmounted drive."
+        ),
+    ] = False,
+    allow_many: Annotated[
+        bool,
+        typer.Option(
+            "--allow-many",
+            help="With --yes: remove even more than a tenth of the documents of a folder, and more than one, at once.",
         ),
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Keep running, and sync after every change.")] = False,
@@ -118,7 +128,8 @@ def sync(
     """Bring documents in step with folders: add, update, rename and remove them, and publish one version.
 
     Documents from elsewhere are never changed. Before documents are removed, they are listed, and a confirmation is
-    asked for. With --watch and --json, every version is one line.
+    asked for; with --watch, everything else is published in the meantime. With --watch and --json, every version is one
+    line.
     """
     with errors_in_one_line():
         if watch:
@@ -132,11 +143,12 @@ def sync(
             {**options, "allow_empty": allow_empty, "batch": batch, "show_progress": not quiet},
             settle=settle if settle is not None else SETTLE if watch else 0.0,
             max_cost=max_cost,
+            allow_many=allow_many,
             retry=proposed("retry", name),
             as_json=as_json,
         )
         plan = project.sync(folders, dry_run=True, allow_empty=allow_empty, **options)
-        needs_answer = bool(plan.removed) and not yes and not dry_run
+        needs_answer = bool(plan.removed) and not (yes or dry_run or watch)
         if dry_run and as_json:
             say_json({**plan.to_dict(), "dry_run": True})
         elif dry_run or needs_answer or not (as_json or watch):
@@ -147,7 +159,7 @@ def sync(
         if dry_run:
             return
         if watch:
-            run.removes = yes or _may_remove(plan)
+            run.removes, run.asks = yes, has_terminal()
             interruptible(project, lambda: run.watch(poll=poll, rescan=rescan, ignored=os.path.realpath(root)))
             return
         if needs_answer:
@@ -155,18 +167,6 @@ def sync(
             confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
         report = interruptible(project, partial(run.once, remove=yes or plan.removed))
         run.show(report)
-
-
-def _may_remove(plan: IngestReport) -> bool:
-    """Ask once whether documents are removed while watching; without a terminal, they are kept."""
-    if has_terminal():
-        now = (
-            f"Remove {pluralize(len(plan.removed), 'document')} now, and others" if plan.removed else "Remove documents"
-        )
-        if typer.confirm(f"{now} as soon as their files are deleted?", err=True):
-            return True
-    say("[yellow]note[/] Documents whose files are deleted are kept: start with --yes to remove them.", to=err)
-    return False
 
 
 @dataclass
@@ -181,8 +181,11 @@ class _Sync:
         max_cost: Limit of all syncs together in dollars, or None.
         retry: The command that requests failed contexts again.
         as_json: Whether to print JSON.
-        removes: Whether documents are removed while watching.
+        allow_many: Whether more than a tenth of the documents of a folder may be removed at once.
+        removes: Whether documents are removed without a confirmation while watching.
+        asks: Whether a person can confirm removals while watching.
         stop: Ends `watch` when it is set.
+        answered: Set when a person has confirmed a removal.
     """
 
     project: Project
@@ -192,24 +195,39 @@ class _Sync:
     max_cost: float | None
     retry: str
     as_json: bool
+    allow_many: bool = False
     removes: bool = False
+    asks: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._cost_before = 0.0 if self.max_cost is None else self._spent()
-        self._last: tuple[object, ...] = ()
+        self._last: object = None  # the last version or error that was printed
+        self._mentioned: dict[str, object] = {}  # state of each skipped file that was printed
+        self._waiting: frozenset[str] = frozenset()  # documents of a large removal that was not confirmed
+        self._listed: frozenset[str] = frozenset()  # documents whose removal a person was asked to confirm
+        self._confirmed: frozenset[str] = frozenset()
 
     def _spent(self) -> float:
         """Return the dollars spent on documents so far; answers do not count towards `--max-cost`."""
         cost = self.project.cost()
         return cost.dollars - cost.answers
 
-    def once(self, *, remove: Collection[str] | bool) -> IngestReport:
+    def once(self, *, remove: Collection[str] | bool, watching: bool = False) -> IngestReport:
         """Publish a version, if anything has changed."""
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost - (self._spent() - self._cost_before))
-        return self.project.sync(self.folders, remove=remove, settle=self.settle, max_cost=limit, **self.options)
+        return self.project.sync(
+            self.folders,
+            remove=remove,
+            allow_many=self.allow_many,
+            settle=self.settle,
+            watching=watching,
+            max_cost=limit,
+            **self.options,
+        )
 
     def show(self, report: IngestReport) -> None:
         """Print a report."""
@@ -234,32 +252,100 @@ class _Sync:
         """
         if not self.as_json:
             say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
+        if not self.removes and not self.asks:
+            say("[yellow]note[/] Documents whose files are deleted are kept: start with --yes to remove them.", to=err)
+        if self.asks:
+            threading.Thread(target=self._listen, name="answers", daemon=True).start()
         watch_folders(
-            self.folders, partial(self._batch, rescan), poll=poll, rescan=rescan, ignored=ignored, stop=self.stop
+            self.folders,
+            partial(self._batch, rescan),
+            poll=poll,
+            rescan=rescan,
+            ignored=ignored,
+            stop=self.stop,
+            wake=self.answered,
         )
 
+    def answer(self, line: str) -> None:
+        """Take what a person has typed: "y" confirms the removal of the documents that are listed."""
+        if line.strip().lower() in ("y", "yes") and self._listed:
+            self._confirmed = self._listed
+            self.answered.set()
+
+    def _listen(self) -> None:
+        """Pass on the lines that are typed at the terminal, until it is closed."""
+        terminal = sys.stdin.fileno()
+        while not self.stop.is_set():
+            # A process in the background would be stopped by the operating system if it read from the terminal.
+            if os.name != "nt" and (not select([terminal], [], [], 0.5)[0] or _is_in_background(terminal)):
+                self.stop.wait(0.1)
+            elif line := os.read(terminal, 1_024):
+                self.answer(line.decode(errors="replace"))
+            else:
+                return
+
     def _batch(self, rescan: float) -> float:
-        """Sync once, print the result, and return the seconds until the next attempt without a change."""
-        from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, UNSETTLED
+        """Sync once, print what is new, and return the seconds until the next attempt without a change."""
+        from llama_index_contextual.ingestion.sync import FOR_LATER
 
         try:
-            report = self.once(remove=self.removes)
+            report = self._sync_unless_large()
         except ProjectLockedError as error:
             self._say_once(f"{in_words(error)} The sync is repeated as soon as possible.")
             return LOCKED
         except (ContextualError, OSError) as error:
             self._say_once(f"{in_words(error)} The sync is repeated after the next change.")
             return rescan
-        state = (report.version, report.missing, [file for file in report.skipped if file.reason != UNSETTLED])
-        if state != self._last:
-            self._last = state
-            if self.as_json:
-                _say_line(report.to_dict())
-            else:
+        new = replace(report, skipped=self._unmentioned(report.skipped, FOR_LATER))
+        unlisted = not self._listed.issuperset(report.missing)
+        is_other = report.version != self._last or bool(new.skipped)
+        self._last = report.version
+        if self.as_json and (is_other or unlisted):
+            _say_line(new.to_dict())
+        elif not self.as_json:
+            if is_other:
                 _show_changes(replace(report, renamed={}), to=out)
-                self.show(report)
-        unfinished = any(file.reason in (UNSETTLED, CHANGED_MEANWHILE) for file in report.skipped)
-        return max(self.settle, 0.1) if unfinished else rescan
+                self.show(replace(new, missing=()))
+            if unlisted and (self.asks or not self._waiting):
+                _show_missing(report)
+        self._ask(report.missing)
+        if self.removes and report.missing and not self._waiting:
+            return 0.1  # the files of a large removal are back, and other documents can be removed again
+        return max(self.settle, 0.1) if any(file.reason in FOR_LATER for file in report.skipped) else rescan
+
+    def _sync_unless_large(self) -> IngestReport:
+        """Sync; while a large removal is not confirmed, no document is removed, and all other changes are published."""
+        if self.removes and not self._waiting and not self._confirmed:
+            try:
+                return self.once(remove=True, watching=True)
+            except LargeRemovalError as error:
+                self._waiting = frozenset(error.documents)
+                message = f"{in_words(error)} Until then, no document is removed; all other changes are published."
+                say(f"[yellow]waiting[/] {safe(message)}", to=err)
+                if self.as_json:
+                    _say_line({"waiting": message})
+        confirmed = self._confirmed
+        report = self.once(remove=confirmed, watching=True)
+        self._confirmed -= confirmed
+        self._waiting &= frozenset(report.missing)
+        return report
+
+    def _unmentioned(self, skipped: Iterable[SkippedFile], for_later: Collection[str]) -> tuple[SkippedFile, ...]:
+        """Return the skipped files that were not printed, or have changed since; those left for later only once."""
+        new = []
+        for file in skipped:
+            state = "later" if file.reason in for_later else (file.reason, _status(file.path))
+            if self._mentioned.get(file.path) != state:
+                self._mentioned[file.path] = state
+                new.append(file)
+        return tuple(new)
+
+    def _ask(self, missing: Sequence[str]) -> None:
+        """Ask whether the documents are removed whose files are gone, unless that was asked before."""
+        former, self._listed = self._listed, frozenset(missing)
+        if self.asks and not self._listed <= former:
+            what = pluralize(len(missing), "document")
+            say(f"Remove {what} whose files are gone? Type y and Enter; otherwise they are kept.", to=err)
 
     def _say_once(self, message: str) -> None:
         """Print an error, unless it is the last thing that was printed."""
@@ -269,6 +355,23 @@ class _Sync:
         say_error(message)
         if self.as_json:
             _say_line({"error": scrub(message)})
+
+
+def _is_in_background(terminal: int) -> bool:
+    """Return whether this process does not read from its terminal, as after `&` or Ctrl-Z and `bg`."""
+    try:
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    except OSError:  # it is not the controlling terminal
+        return False
+
+
+def _status(path: str) -> tuple[int, int] | None:
+    """Return size and time of modification of a file, or None if it cannot be seen."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def _say_line(value: object) -> None:
@@ -303,7 +406,7 @@ def _show_changes(report: IngestReport, *, to: Console, limit: int | None = MOST
 
 def _show_missing(report: IngestReport) -> None:
     for doc_id in report.missing[:MOST_NAMES]:
-        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; the removal was not confirmed (--yes)", to=err)
+        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; its removal was not confirmed", to=err)
     if (more := len(report.missing) - MOST_NAMES) > 0:
         say(f"[yellow]missing[/] and {more:,} more", to=err)
 
@@ -330,6 +433,7 @@ def watch_folders(
     rescan: float,
     ignored: str,
     stop: threading.Event,
+    wake: threading.Event,
 ) -> None:
     """Call `sync` at once, after every change in the folders, and after `rescan` seconds without one.
 
@@ -342,6 +446,7 @@ def watch_folders(
         rescan: Upper limit of these seconds.
         ignored: Folder whose changes do not matter.
         stop: Ends the function when it is set.
+        wake: Calls `sync` when it is set.
     """
     due, watched = time.monotonic(), _identities(folders)
     while not stop.is_set():
@@ -349,15 +454,18 @@ def watch_folders(
             if (now := _identities(folders)) != watched:
                 due, watched = time.monotonic(), now
                 break  # events of a folder that was replaced do not arrive any more
-            if any(_matters(path, folders, ignored) for path in changes):
+            if wake.is_set() or any(_matters(path, folders, ignored) for path in changes):
+                wake.clear()
                 due = time.monotonic()
             if time.monotonic() >= due:
                 due = time.monotonic() + min(sync(), rescan)
+        else:
+            due = time.monotonic()
 
 
 def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Iterator[set[str]]:
     """Yield the paths that changed, or an empty set after a while; the first set means that events are collected."""
-    from watchfiles import watch
+    from watchfiles import Change, watch
 
     present = [os.path.abspath(folder) for folder in folders if os.path.isdir(folder)]
     if not present:
@@ -379,6 +487,8 @@ def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Ite
     try:
         for changes in batches:
             yield {path for _, path in changes}
+            if any(change is Change.deleted and path in present for change, path in changes):
+                return  # a new folder at the same path may have the same inode, but its events do not arrive
     except FileNotFoundError:  # a folder was deleted before it could be watched
         yield set()
     except OSError as error:

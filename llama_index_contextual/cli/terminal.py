@@ -140,7 +140,7 @@ def say_traceback(error: BaseException) -> None:
 
 def in_words(error: ContextualError | OSError) -> str:
     """Return the message of an error in the words of the command line, with commands that can be copied."""
-    if isinstance(error, OSError):
+    if not isinstance(error, ContextualError):
         return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
     if error.remedy is None:
         return str(error)

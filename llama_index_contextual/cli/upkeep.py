@@ -97,7 +97,7 @@ def verify(
 ) -> None:
     """Compare all files with their checksums, and show how to repair damage."""
     with errors_in_one_line():
-        report = open_root(root).load(name).verify(repair=repair)
+        report = open_root(root).verify(name, repair=repair)
         if as_json:
             say_json(asdict(report))
         for problem in report.problems if not as_json else ():

@@ -319,12 +319,16 @@ class VersionBuilder:
             vectors = store.vectors(before.docstore.rows([node.node_id for node in nodes]))  # type: ignore[attr-defined]
         self.append(record, nodes, vectors, before.frame(record.doc_id))
 
-    def publish(self, *, embed_model: str | None, rewrite: bool = False) -> Manifest:
+    def publish(
+        self, *, embed_model: str | None, rewrite: bool = False, automatic: bool = False, keeps: str | None = None
+    ) -> Manifest:
         """Finish the parts, and make the version live.
 
         Args:
             embed_model: Name of the embedding model, or None without a semantic index.
             rewrite: Whether to write every part again that has documents which are gone.
+            automatic: Whether a program that watches folders publishes it.
+            keeps: Name of the previous version, if it is to be kept as long as this one.
         """
         self._finish_part()
         parts = [*self._kept(), *self._parts]
@@ -342,6 +346,8 @@ class VersionBuilder:
             chunks=sum(part.size for part in parts),
             size=sum(part.part.bytes for part in parts),
             parts=[replace(part.part.entry, gone=part.gone) for part in parts if part.part.entry is not None],
+            automatic=automatic,
+            keeps=keeps,
         )
         if self._remote is not None:
             self._remote.end(self.before, self._kept(), parts)

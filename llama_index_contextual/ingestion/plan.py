@@ -34,10 +34,12 @@ from llama_index_contextual.errors import ConfigurationError, InputError, PathNo
 from llama_index_contextual.ingestion.report import IF_MOVED, advice_on
 from llama_index_contextual.ingestion.sync import (
     CHANGED_MEANWHILE,
+    POSTPONED,
     UNSETTLED,
     SyncedFolders,
     SyncOptions,
     is_gone,
+    large_removal,
     unsettled,
 )
 from llama_index_contextual.readers import (
@@ -415,6 +417,7 @@ class Intake:
         identities: Documents that the files were identified as.
         missing: Ids of documents whose file no longer exists in a folder of the call.
         removed: Ids of documents that a sync removes: their file is gone, or is now a copy of another one.
+        removes_many: Whether a sync removes more than a tenth of the documents of a folder.
         sync: Options of a sync, or None.
         facts: User's metadata of earlier calls for a file, by its path, if this call has no `file_metadata`.
         skipped: Files that are not read, each with its reason; grows while files are read.
@@ -428,6 +431,7 @@ class Intake:
     identities: Identities = field(default_factory=Identities)
     missing: list[str] = field(default_factory=list)
     removed: frozenset[str] = frozenset()
+    removes_many: bool = False
     sync: SyncOptions | None = None
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     skipped: list[SkippedFile] = field(default_factory=list)
@@ -531,8 +535,13 @@ class Intake:
         present = {origin(ref.path) for ref in discovery.files}
         gone = former.gone([record for record in documents if record.origin not in present])
         folders.require_same()
-        duplicates = (documents.with_origin(origin(copy.path)) for same in copies.values() for copy in same)
-        unwanted = (*gone, *(record.doc_id for record in duplicates if record is not None))
+        duplicates = {
+            record.doc_id: os.path.realpath(copy.path)
+            for same in copies.values()
+            for copy in same
+            if (record := documents.with_origin(origin(copy.path))) is not None
+        }
+        unwanted = duplicates | gone
         removed = {doc_id for doc_id in unwanted if sync.may_remove(doc_id)}
         if former_facts is not None:
             self._add_facts_by_content(
@@ -551,6 +560,13 @@ class Intake:
         if not sync.allow_empty:
             lost = {doc_id: path for doc_id, path in gone.items() if doc_id in self.removed}
             folders.require_not_empty(lost, discovery.files)
+        former_paths = {doc_id: path for doc_id, path in unwanted.items() if doc_id in self.removed}
+        present_paths = (os.path.realpath(ref.path) for ref, doc_id in identities.ids.items() if doc_id in kept)
+        numbers = folders.large_removals(former_paths, present_paths)
+        self.removes_many = bool(numbers)
+        refused = numbers if not sync.allow_empty else folders.with_a_file(numbers, discovery.files)
+        if refused and not sync.allow_many:
+            raise large_removal(refused, self.removed)
 
     def _require_paths(self, *, replaces: bool) -> None:
         absent = [file for file in self.skipped if file.absent]
@@ -707,6 +723,15 @@ class Intake:
             return False
         self.sync.digests.forget(ref.path)
         return True
+
+    def postponed(self, doc_ids: Iterable[str]) -> list[str]:
+        """Return the ids of the documents whose files are left for the next call, and add these to `skipped`."""
+        if self.sync is None:
+            return []
+        later = self.sync.postponed({doc_id: self.size(doc_id) for doc_id in doc_ids})
+        for doc_id in later:
+            self._skip(doc_id, ReadError(self.files[doc_id].shown, POSTPONED))
+        return later
 
     def _skip(self, doc_id: str, error: ReadError) -> None:
         """Add an unreadable file to `skipped`, and skip its copies for the same reason."""

@@ -94,6 +94,7 @@ async def arun(
         return _report(plan, intake, named, live, chunks, started)
     stages = await asyncio.to_thread(make_stages)
     builder = VersionBuilder(project_dir, config, before, plan.not_kept)
+    failed = intake.postponed(plan.to_read)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
         counter = _counter(progress, plan, intake, writes_contexts=config.context == "llm")
@@ -115,8 +116,7 @@ async def arun(
             for record in plan.keep:
                 if record.doc_id in moved:
                     await run_to_completion(partial(builder.take_over, before, record))
-        failed: list[str] = []
-        unread = set(plan.to_read)
+        unread = set(plan.to_read).difference(failed)
         # After an interruption the reading thread may still be running; without documents to read it ends.
         stack.callback(unread.clear)
         prices = PriceTable(config.prices)
@@ -157,7 +157,13 @@ async def arun(
             report = _report(plan, intake, named, before.name, chunks, started, without=failed)
             return report.completed(outcome).with_receipt(spending, writes=config.context == "llm")
         counter.enter("publish")
-        manifest = await run_to_completion(partial(builder.publish, embed_model=stages.embed_model_name))
+        publish = partial(
+            builder.publish,
+            embed_model=stages.embed_model_name,
+            automatic=options.sync is not None and options.sync.watching and not intake.removes_many,
+            keeps=live if intake.removes_many else None,
+        )
+        manifest = await run_to_completion(publish)
         await run_to_completion(partial(remember_sources, project_dir, paths))
         counter.enter("done")
     report = _report(plan, intake, named, manifest.version, manifest.chunks, started, without=failed)

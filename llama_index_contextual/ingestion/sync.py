@@ -15,13 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import InputError, PathNotFoundError, Remedy
+from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, Remedy
 from llama_index_contextual.readers import FileRef, content_hash
 from llama_index_contextual.readers.discovery import printable
 
 UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
+POSTPONED = "is large: it is read as soon as the smaller files are published"
+FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED)
+"""Reasons for which a file is left for the next sync."""
 
+BATCH_BYTES = 20_000_000
+"""Size of the files that a watching sync reads at once, the smallest first; a larger file is read alone."""
+
+_BYTES_PER_SECOND = 10_000_000  # a file that was written this slowly, or faster, is probably still being written
+_MOST_NAMED = 3
 _RECENT = 2 * 10**9  # nanoseconds; some file systems count time in steps of two seconds
 
 
@@ -65,18 +73,35 @@ class SyncOptions:
     Attributes:
         removable: Ids of the documents that may be removed; None for all.
         allow_empty: Whether all documents of a folder may be removed.
+        allow_many: Whether more than a tenth of the documents of a folder may be removed at once.
         settle: Seconds in which a file must not change to be read.
+        watching: Whether the caller watches the folders and calls again, so that files can be left for later.
         digests: Content hashes of earlier runs.
     """
 
     removable: Collection[str] | None = None
     allow_empty: bool = False
+    allow_many: bool = False
     settle: float = 0.0
+    watching: bool = False
     digests: FileDigests = field(default_factory=FileDigests)
 
     def may_remove(self, doc_id: str | None) -> bool:
         """Return whether a document may be removed."""
         return doc_id is not None and (self.removable is None or doc_id in self.removable)
+
+    def postponed(self, sizes: Mapping[str, int]) -> list[str]:
+        """Return the ids of the documents to leave for the next call, so that small files do not wait for large ones.
+
+        Args:
+            sizes: Sizes of the files that are to be read, by document id.
+        """
+        total, later = 0, []
+        for number, (doc_id, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
+            total += size
+            if self.watching and number and total > BATCH_BYTES:
+                later.append(doc_id)
+        return later
 
 
 class SyncedFolders:
@@ -129,14 +154,71 @@ class SyncedFolders:
                     ),
                 )
 
+    def large_removals(self, removed: Mapping[str, str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Return how many of the documents of each folder would be removed at once, if they are many.
+
+        They are many if they are more than a tenth, and more than one.
+
+        Args:
+            removed: Path of each document that would be removed, by its id.
+            kept: Paths of the documents that stay.
+        """
+        kept = list(kept) if len(removed) > 1 else []
+        numbers: dict[str, tuple[int, int]] = {}
+        for folder in self._folders if len(removed) > 1 else ():
+            lost = sum(_is_below(path, folder) for path in removed.values())
+            total = lost + sum(_is_below(path, folder) for path in kept)
+            if lost > max(1, total // 10):
+                numbers[folder] = lost, total
+        return numbers
+
+    def with_a_file(
+        self, numbers: Mapping[str, tuple[int, int]], files: Iterable[FileRef]
+    ) -> dict[str, tuple[int, int]]:
+        """Return the items of `numbers` for the folders in which there is a file."""
+        paths = [os.path.realpath(ref.path) for ref in files]
+        return {folder: pair for folder, pair in numbers.items() if any(_is_below(path, folder) for path in paths)}
+
+
+def large_removal(numbers: Mapping[str, tuple[int, int]], doc_ids: Collection[str]) -> LargeRemovalError:
+    """Return the error for a sync that would remove many documents at once.
+
+    Args:
+        numbers: Numbers of the removed documents and of all documents, by folder.
+        doc_ids: Ids of the documents that would be removed.
+    """
+    folders = ", ".join(f"{lost:,} of {pluralize(total, 'document')}" for lost, total in numbers.values())
+    named = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
+    more = f" and {len(doc_ids) - _MOST_NAMED:,} more" if len(doc_ids) > _MOST_NAMED else ""
+    return LargeRemovalError(
+        f"{folders} from {printable(', '.join(numbers))} would be removed at once, because their files are gone:"
+        f" {named}{more}. If the folder is being restored, or a drive or share is not completely mounted, run the sync"
+        f" again afterwards.",
+        documents=sorted(doc_ids),
+        remedy=Remedy(
+            "if the files were deleted on purpose, pass these ids as `remove`, or `allow_many=True`",
+            "if the files were deleted on purpose, add --allow-many",
+        ),
+    )
+
 
 def unsettled(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
-    """Wait, and return the files that changed in the meantime."""
+    """Wait, and return the files that are probably still being written.
+
+    These are the files that changed in the meantime, and large files that changed a short time ago, because a program
+    that writes a large file may pause.
+    """
     if not seconds:
         return set()
     before = [_fingerprint(ref.path) for ref in files]
     time.sleep(seconds)
-    return {ref for ref, status in zip(files, before, strict=True) if _fingerprint(ref.path) != status}
+    after = [_fingerprint(ref.path) for ref in files]
+    return {ref for ref, old, new in zip(files, before, after, strict=True) if old != new or _is_in_pause(new)}
+
+
+def _is_in_pause(status: tuple[int, ...] | None) -> bool:
+    """Return whether a file was changed more recently than a second for every 10 MB of it; not if clocks differ."""
+    return status is not None and 0 <= time.time() - status[1] / 1e9 < status[0] / _BYTES_PER_SECOND - 1
 
 
 def is_gone(path: str) -> bool:

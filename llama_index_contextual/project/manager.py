@@ -41,7 +41,7 @@ from llama_index_contextual.storage.project_file import (
 )
 from llama_index_contextual.storage.scratch import remove_scratch
 from llama_index_contextual.storage.sources import SOURCES_FILE
-from llama_index_contextual.storage.verify import damaged_ledgers
+from llama_index_contextual.storage.verify import VerifyReport, damaged_ledgers, repair_project, verify_project
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +158,18 @@ class ProjectManager:
         directory = self._existing(name)
         config = read_config(directory)
         return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+
+    def verify(self, name: str, *, repair: bool = False) -> VerifyReport:
+        """Check a project as `Project.verify` does, even if it cannot be loaded because its project.json is damaged.
+
+        Args:
+            name: Its name.
+            repair: As for `Project.verify`.
+
+        Raises:
+            ProjectNotFoundError: There is no project of that name.
+        """
+        return (repair_project if repair else verify_project)(self._existing(name))
 
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""

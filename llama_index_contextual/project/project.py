@@ -394,8 +394,10 @@ class Project:
         *,
         remove: Collection[str] | bool = True,
         allow_empty: bool = False,
+        allow_many: bool = False,
         dry_run: bool = False,
         settle: float = 0.0,
+        watching: bool = False,
         moved: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
@@ -425,10 +427,16 @@ class Project:
                 are kept, and listed in the report as missing.
             allow_empty: Whether all documents of a folder may be removed. Otherwise this is an error, because a drive
                 that is not mounted looks like an empty folder.
+            allow_many: Whether more than a tenth of the documents of a folder, and more than one, may be removed at
+                once. Otherwise this is an error unless `remove` lists their ids, because a folder that is being
+                restored looks like this. The version before such a removal is kept as long as the version after it.
             dry_run: Return the report without reading, sending or writing anything. To remove only documents that a
                 person has seen, pass `removed` of this report as `remove` to the next call.
             settle: Number of seconds to watch the files first; one that changes in that time is probably still being
-                written, and is left for a later call.
+                written, and is left for a later call. A large file must not have changed for a second for every 10 MB.
+            watching: Whether the caller watches the folders and calls again after every change. Small files are then
+                read first, and larger ones left for the next call, and `keep_versions` counts the version separately,
+                so that it does not push the versions of other calls out of the history.
             moved: The folders were moved: a path that ends with the id of a document is that document.
             file_metadata: As in `ingest`.
             limits: As in `ingest`.
@@ -440,6 +448,7 @@ class Project:
 
         Raises:
             InputError: A path is not a folder or cannot be opened, or all documents of a folder would be removed.
+            LargeRemovalError: More than a tenth of the documents of a folder would be removed; nothing was changed.
             PathNotFoundError: A folder does not exist.
             BudgetExceededError: The next call could exceed `max_cost`; nothing is published.
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
@@ -461,7 +470,14 @@ class Project:
             passwords=passwords,
             max_cost=max_cost,
             batch=batch,
-            sync=SyncOptions(removable=removable, allow_empty=allow_empty, settle=settle, digests=self._digests),
+            sync=SyncOptions(
+                removable=removable,
+                allow_empty=allow_empty,
+                allow_many=allow_many or dry_run or removable is not None,
+                settle=settle,
+                watching=watching,
+                digests=self._digests,
+            ),
             purpose="sync",
         )
         if dry_run:
@@ -1233,6 +1249,9 @@ class Project:
         Args:
             repair: First remove leftovers and damaged versions that are not live, and recover the readable rows of a
                 damaged ledger.
+
+        Raises:
+            ProjectNotFoundError: The project was deleted.
         """
         return (repair_project if repair else verify_project)(self.directory)
 

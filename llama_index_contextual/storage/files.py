@@ -7,6 +7,7 @@ and then its directory is synced.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -18,7 +19,7 @@ from typing import IO, Any
 
 import xxhash
 
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import InputError, NoSpaceError
 
 _BLOCK = 1 << 20
 
@@ -84,11 +85,33 @@ class System:
 
 system = System()
 
+_NO_SPACE = {
+    errno.ENOSPC: "its disk is full",
+    errno.EDQUOT: "the quota of its disk is used up",
+    errno.EFBIG: "a limit of file sizes is reached (`ulimit -f`)",
+}
+
+
+@contextlib.contextmanager
+def _needs_space(path: Path) -> Iterator[None]:
+    """Raise NoSpaceError if the operating system has no space for a file.
+
+    Raises:
+        NoSpaceError: The disk is full, or a quota or a limit of file sizes is reached.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise NoSpaceError(str(path), _NO_SPACE[error.errno]) from error
+
 
 def make_directory(path: Path) -> None:
     """Create a directory and its parents if they do not exist, without syncing."""
     for directory in (*(p for p in reversed(path.parents) if not p.exists()), path):
-        system.make_directory(directory)
+        with _needs_space(directory):
+            system.make_directory(directory)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -103,15 +126,21 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Write a new file with `fill(file)` and sync it."""
-    system.write(path, fill)
-    system.sync(path)
+    """Write a new file with `fill(file)` and sync it.
+
+    Raises:
+        NoSpaceError: The disk is full, or a quota or a limit of file sizes is reached.
+    """
+    with _needs_space(path):
+        system.write(path, fill)
+        system.sync(path)
 
 
 def append(path: Path, data: bytes) -> None:
     """Add data to the end of a file and sync it; after an interruption, the file may end with a part of the data."""
-    system.append(path, data)
-    system.sync(path)
+    with _needs_space(path):
+        system.append(path, data)
+        system.sync(path)
 
 
 def require_folder(path: Path) -> None:
@@ -134,7 +163,11 @@ def replace(path: Path, data: bytes) -> None:
     """
     require_folder(path)
     temporary = path.with_name(f"{path.name}{NEW}")
-    write(temporary, data)
+    try:
+        write(temporary, data)
+    except OSError:
+        remove(temporary)
+        raise
     rename(temporary, path)
 
 
@@ -158,12 +191,14 @@ def rename(source: Path, target: Path) -> None:
 
 def let_write(path: Path, write: Callable[[], object]) -> None:
     """Let a library write `path`, which is a file or a directory, without syncing."""
-    system.let_write(path, write)
+    with _needs_space(path):
+        system.let_write(path, write)
 
 
 def sync_file(path: Path) -> None:
     """Sync a file to disk."""
-    system.sync(path)
+    with _needs_space(path):
+        system.sync(path)
 
 
 def sync_directory(path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION, BaseKVStore
 
 from llama_index_contextual._utils.forks import keep_alive, new_guard, renewed, require_safe
-from llama_index_contextual.errors import ReadOnlyVersionError
+from llama_index_contextual.errors import NoSpaceError, ReadOnlyVersionError
 
 KV_TABLE = (
     "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
@@ -36,6 +36,9 @@ _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "durable": ("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
     "inspect": ("PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON"),
 }
+
+
+_CANNOT_WRITE = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE)
 
 
 class SQLiteKVStore(BaseKVStore):
@@ -100,7 +103,7 @@ class SQLiteKVStore(BaseKVStore):
         """Yield the connection for several statements that are committed together or not at all."""
         if self.access == "read":
             refuse_write()
-        with self._lock, self._connection:
+        with self._lock, _needs_space(self.path), self._connection:
             yield self._connection
 
     def save_to(self, path: Path) -> None:
@@ -108,7 +111,8 @@ class SQLiteKVStore(BaseKVStore):
         with self._lock:
             target = sqlite3.connect(path)
             try:
-                self._connection.backup(target)
+                with _needs_space(path):
+                    self._connection.backup(target)
             finally:
                 target.close()
 
@@ -179,6 +183,22 @@ class SQLiteKVStore(BaseKVStore):
     async def adelete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
         """Remove an object, and return whether it existed."""
         return self.delete(key, collection)
+
+
+@contextmanager
+def _needs_space(path: Path | None) -> Iterator[None]:
+    """Raise NoSpaceError if SQLite cannot write a file.
+
+    SQLite does not say whether a quota, a limit of file sizes or something else prevents it.
+    """
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code not in (sqlite3.SQLITE_FULL, *_CANNOT_WRITE):
+            raise
+        reason = f"its disk is full, or a quota or a limit of file sizes (`ulimit -f`) is reached ({error})"
+        raise NoSpaceError(str(path), reason) from error
 
 
 def refuse_write() -> NoReturn:

@@ -156,6 +156,8 @@ class Manifest:
         chunks: Number of chunks.
         size: Bytes of its files.
         parts: The parts, in the order of their rows.
+        automatic: Whether a program that watches folders published it.
+        keeps: Name of the version before it, if that is kept as long as this one, which removed many documents.
         format_version: Layout of the version.
         records: Records of the documents, in a version of format 1 or 2.
         files: Files of the version, if its format is 1 or 2.
@@ -171,6 +173,8 @@ class Manifest:
     chunks: int
     size: int = 0
     parts: Sequence[PartEntry] = ()
+    automatic: bool = False
+    keeps: str | None = None
     format_version: int = FORMAT_VERSION
     records: Sequence[DocumentRecord] = ()
     files: Files = field(default_factory=dict)
@@ -179,6 +183,10 @@ class Manifest:
         """Return the manifest as JSON, including a checksum of itself."""
         content = asdict(self)
         del content["records"], content["files"]
+        if not self.automatic:
+            del content["automatic"]
+        if self.keeps is None:
+            del content["keeps"]
         return _sealed(content)
 
     @classmethod

@@ -20,9 +20,9 @@ import itertools
 from pathlib import Path
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.check import check_files, check_headers, check_version
+from llama_index_contextual.storage.check import check_files, check_headers, check_version, read_manifest
 from llama_index_contextual.storage.current import (
     BUILDING,
     current_name,
@@ -154,10 +154,27 @@ def _check_built(building: Path, manifest: PartManifest) -> None:
 
 
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
-    """Remove all but the newest versions, the live version and the previously live one, and parts without use."""
-    names = version_names(project_dir)
-    retained = {current_name(project_dir), before, *names[-max(2, keep) :]}
-    for name in names:
+    """Remove old versions, and parts without use.
+
+    The newest automatic versions and the newest of the others are kept, as many of each, so that a program that watches
+    folders does not push out the versions of a person. The live version, the previously live one, and those that a kept
+    version names in its manifest are kept as well.
+    """
+    manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
+    automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]
+    others = [name for name in manifests if name not in automatic]
+    newest = max(2, keep)
+    retained = {current_name(project_dir), before, *automatic[-newest:], *others[-newest:]}
+    retained |= {manifest.keeps for name, manifest in manifests.items() if name in retained and manifest is not None}
+    for name in manifests:
         if name not in retained:
             remove_version(project_dir, name)
     remove_unused_parts(project_dir)
+
+
+def _manifest(project_dir: Path, name: str) -> Manifest | None:
+    """Return the manifest of a version, or None if it cannot be read."""
+    try:
+        return read_manifest(version_directory(project_dir, name))
+    except (CorruptVersionError, FormatError):
+        return None

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import is_own_key
 from llama_index_contextual.readers.discovery import content_hash, printable
@@ -103,6 +104,19 @@ def _read_paths(project_dir: Path) -> list[str]:
             type(error).__name__,
         )
         return []
+
+
+def sources_fault(project_dir: Path, origins: Collection[str]) -> str | None:
+    """Return what is wrong with the file, or None; a project without it is sound.
+
+    Args:
+        project_dir: Directory of the project.
+        origins: Origins of the documents of the live version.
+    """
+    if not (project_dir / SOURCES_FILE).exists():
+        return None
+    missing = len(set(origins) - read_sources(project_dir).keys())
+    return f"has no path for {pluralize(missing, 'file')} of the live version" if missing else None
 
 
 def _path_in(line: bytes) -> object:

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import BackendError, CorruptVersionError, FormatError, LedgerError, ProjectError
+from llama_index_contextual.errors import (
+    BackendError,
+    CorruptVersionError,
+    FormatError,
+    LedgerError,
+    ProjectError,
+    ProjectNotFoundError,
+)
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.check import is_damage, part_directory, read_manifest
 from llama_index_contextual.storage.current import (
@@ -33,7 +40,13 @@ from llama_index_contextual.storage.engine import COLLECTION_FILE
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.manifest import PARTS, PartEntry
-from llama_index_contextual.storage.project_file import ledger_identity, record_ledger, write_lock
+from llama_index_contextual.storage.project_file import (
+    PROJECT_FILE,
+    ledger_identity,
+    read_config,
+    record_ledger,
+    write_lock,
+)
 from llama_index_contextual.storage.remote_check import damaged_chunks, drop_leftover_chunks, leftover_chunks
 from llama_index_contextual.storage.salvage import (
     Condition,
@@ -42,6 +55,8 @@ from llama_index_contextual.storage.salvage import (
     inspect_part,
     records_of_part,
 )
+from llama_index_contextual.storage.sources import SOURCES_FILE, sources_fault
+from llama_index_contextual.storage.version import OpenVersion
 
 DAMAGED = ".damaged"
 LEFTOVER = "was left by an interrupted run"
@@ -98,19 +113,35 @@ class VerifyReport:
 
 
 def verify_project(project_dir: Path) -> VerifyReport:
-    """Check every version and the ledger of a project.
+    """Check every version, the settings and the ledger of a project.
+
+    Every byte of a version counts. Of the ledger, each row has a checksum, and SQLite checks the structure around the
+    rows. A changed bit that neither finds has no effect: it is in a free page, in the unused space of a page, or in a
+    field of the header that SQLite does not need, such as a counter of changes or the number of the release that wrote
+    the file. The next write may overwrite it. The file with the paths of documents has no checksum; it is compared with
+    the documents of the live version.
 
     Args:
         project_dir: Directory of the project.
+
+    Raises:
+        ProjectNotFoundError: The project was deleted.
     """
+    if not project_dir.is_dir():
+        raise ProjectNotFoundError(
+            f"Project {project_dir.name!r} does not exist any more in {project_dir.parent}: it was deleted or moved.",
+            name=project_dir.name,
+        )
     names = version_names(project_dir)
     checked = _check_versions(project_dir, names)
     collection = _collection(project_dir, names, checked)
     sound = [name for name in names if name not in checked.faults]
     problems = [
+        *_settings(project_dir),
         *_current(project_dir, sound),
         *_versions(project_dir, sound, checked),
         *_ledger(project_dir),
+        *_sources(project_dir, sound),
         *collection,
         *_leftovers(project_dir),
     ]
@@ -208,6 +239,31 @@ def _command(project_dir: Path, *words: str) -> str:
     # Always with --root, as the project need not be in the default root.
     name, root = shlex.quote(project_dir.name), shlex.quote(str(project_dir.parent))
     return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
+
+
+def _settings(project_dir: Path) -> Iterator[Problem]:
+    verify = _command(project_dir, "verify")
+    try:
+        read_config(project_dir)
+    except FormatError as error:
+        yield Problem(PROJECT_FILE, _fault(error, PROJECT_FILE), _UPGRADE)
+    except FileNotFoundError:
+        message = "is missing: restore it from a backup, or create the project again, which keeps its ledger"
+        yield Problem(PROJECT_FILE, message, _command(project_dir, "create"))
+    except (ProjectError, OSError) as error:
+        yield Problem(PROJECT_FILE, _fault(error, f"{project_dir.name}/{PROJECT_FILE}"), verify)
+
+
+def _sources(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
+    """Compare the paths of files with the documents of the live version."""
+    live = live_if_sound(project_dir)
+    if live is None or live not in sound:
+        return
+    with closing(OpenVersion(version_directory(project_dir, live), check="size")) as version:
+        origins = {record.origin for record in version.records if record.origin is not None}
+    if fault := sources_fault(project_dir, origins):
+        message = f"{fault}: their pages are shown only if their folder is named; searches are not affected"
+        yield Problem(SOURCES_FILE, message, _command(project_dir, "ingest", "PATHS"), harmless=True)
 
 
 def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:

@@ -26,8 +26,42 @@ _LONGEST_LINE = 240
 _WINDOW, _OVERLAP = 100_000, 4_000
 _LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
 _RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
+_FIRST_SLICE = 0.1  # processor seconds
 
 Span = tuple[int, int]
+
+
+class TimeLimit:
+    """Limit of a search by the clock, divided into slices of processor time.
+
+    The timeout of `regex` counts the processor time of the whole process: other threads use it up, and on a busy
+    machine it lasts longer than it says. Each slice is therefore scaled by how long the previous one has lasted, and
+    the clock alone decides when the search ends.
+
+    Args:
+        seconds: Seconds from now.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._started = self._slice = 0.0
+        self._pace = 1.0  # seconds for each processor second
+
+    def next_slice(self, attempt: int = 0) -> float:
+        """Return the processor seconds of the next slice, which double with each attempt.
+
+        Raises:
+            TimeoutError: The time is up.
+        """
+        self._started = time.monotonic()
+        if (remaining := self._deadline - self._started) <= 0:
+            raise TimeoutError
+        self._slice = min(_FIRST_SLICE * 2**attempt, remaining / self._pace)
+        return self._slice
+
+    def measure(self) -> None:
+        """Measure how long the slice that was used up has lasted."""
+        self._pace = max((time.monotonic() - self._started) / self._slice, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -106,7 +140,7 @@ def find_lines(
     Raises:
         InputError: The pattern needs too much memory.
     """
-    deadline = time.monotonic() + GREP_SECONDS
+    limit_of_time = TimeLimit(GREP_SECONDS)
     shown: list[Match] = []
     total = occurrences = documents = 0
     notes: list[str] = []
@@ -114,7 +148,7 @@ def find_lines(
         original = Original(version, record)
         before = total
         try:
-            for match in _matching_lines(original, pattern, deadline):
+            for match in _matching_lines(original, pattern, limit_of_time):
                 if offset <= total < offset + limit:
                     shown.append(match)
                 total += 1
@@ -148,17 +182,16 @@ def find_lines(
     )
 
 
-def _matching_lines(original: Original, pattern: Pattern, deadline: float) -> Iterator[Match]:
+def _matching_lines(original: Original, pattern: Pattern, limit: TimeLimit) -> Iterator[Match]:
     """Yield the lines of a document with a match, each with the number of matches that begin in it.
 
     Raises:
-        TimeoutError: The deadline has passed.
+        TimeoutError: The time is up.
     """
-    if time.monotonic() > deadline:
-        raise TimeoutError
+    limit.next_slice()
     text = original.text()
     number, counted_to = 1, 0
-    for line, first, count in _by_line(text, _matches(text, pattern, deadline)):
+    for line, first, count in _by_line(text, _matches(text, pattern, limit)):
         number += text.count("\n", counted_to, line[0])
         counted_to = line[0]
         yield Match(
@@ -196,28 +229,35 @@ def _by_line(text: str, spans: Iterator[Span]) -> Iterator[tuple[Span, Span, int
         yield line, first, count
 
 
-def _matches(text: str, pattern: Pattern, deadline: float) -> Iterator[Span]:
+def _matches(text: str, pattern: Pattern, limit: TimeLimit) -> Iterator[Span]:
     """Yield the offsets of all matches with text.
 
     The text is searched in windows that overlap, because the memory and the time of an expression can grow with the
     length of the text; a match that is longer than the overlap may be cut.
+
+    Raises:
+        TimeoutError: The time is up.
     """
     at = 0
     while at < len(text):
         end = _line_break(text, at + _WINDOW)
         is_last = end >= len(text)
         accepted_to = end if is_last else end - _OVERLAP
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError
-        last = at
-        for match in pattern.compiled.finditer(text, at, end, timeout=remaining, concurrent=True):
-            start, stop = match.span()
-            if start >= accepted_to and not is_last:
+        last, attempt = at, 0
+        while True:
+            begin, seconds = last, limit.next_slice(attempt)
+            try:
+                for match in pattern.compiled.finditer(text, begin, end, timeout=seconds, concurrent=True):
+                    start, stop = match.span()
+                    if start >= accepted_to and not is_last:
+                        break
+                    if stop > start:
+                        yield start, stop
+                    last = stop
                 break
-            if stop > start:
-                yield start, stop
-            last = stop
+            except TimeoutError:
+                limit.measure()
+                attempt = 0 if last > begin else attempt + 1
         at = max(accepted_to, last)
 
 

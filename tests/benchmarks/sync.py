@@ -50,7 +50,7 @@ def measure(directory: Path, number: int, seed: int, *, poll: bool) -> int:
     manager = ProjectManager(directory / "knowledge")
     project = manager.create("watched", ProjectConfig.local())
     command = [sys.executable, "-m", "llama_index_contextual", "sync", "watched", str(folder), "--watch", "--yes"]
-    command += ["--json", "--quiet", "--settle", "0.3", "--root", str(directory / "knowledge")]
+    command += ["--allow-many", "--json", "--quiet", "--settle", "0.3", "--root", str(directory / "knowledge")]
     watcher = subprocess.Popen(
         [*command, *(["--poll"] if poll else [])],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

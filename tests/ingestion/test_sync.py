@@ -16,9 +16,9 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import InputError, PathNotFoundError, ProjectLockedError
+from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, ProjectLockedError
 from llama_index_contextual.ingestion import sync as syncing
-from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, UNSETTLED, FileDigests
+from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, POSTPONED, UNSETTLED, FileDigests
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
@@ -71,7 +71,7 @@ def test_after_200_random_changes_the_documents_are_those_of_a_fresh_ingest(
             changes.change()
         if batch == 9:
             changes.finish()
-        project.sync([folder])
+        project.sync([folder], allow_many=True)
     fresh = manager.create("fresh", ProjectConfig.local())
     fresh.ingest([folder])
     assert len(fresh.documents()) > 5
@@ -135,7 +135,7 @@ def test_a_file_replaced_by_a_folder_and_the_reverse(counted: Project, folder: P
     write(folder / "one.md" / "inside.md", "# Inside\n\nA text in a folder.")
     shutil.rmtree(folder / "within")
     write(folder / "within", "no extension")
-    assert synced(counted, folder) == {
+    assert synced(counted, folder, allow_many=True) == {
         "added": ["files/one.md/inside.md"],
         "removed": ["files/one.md", "files/within/three.md"],
     }
@@ -227,7 +227,7 @@ def test_documents_ingested_alone_or_from_a_folder_within_belong_to_the_folder(
     assert {"er/four.md", "three.md"} < ids(counted), "documents keep their ids"
     (folder / "deep" / "er" / "four.md").unlink()
     (folder / "within" / "three.md").unlink()
-    assert synced(counted, tmp_path / "files") == {"removed": ["er/four.md", "three.md"]}
+    assert synced(counted, tmp_path / "files", allow_many=True) == {"removed": ["er/four.md", "three.md"]}
 
 
 def test_two_folders_in_turn_do_not_remove_the_documents_of_each_other(counted: Project, tmp_path: Path) -> None:
@@ -373,6 +373,90 @@ def test_a_file_that_becomes_unreadable_keeps_its_former_text(counted: Project, 
     assert counted.read("files/one.md").startswith("# Document one")
 
 
+# ---- many documents at once ------------------------------------------------------------------------------------------
+
+
+def fill(folder: Path, number: int) -> list[Path]:
+    return [write(folder / f"{at:02}.md", f"# Number {at}\n\nThe text of {folder.name} {at}.") for at in range(number)]
+
+
+def test_more_than_a_tenth_is_removed_only_if_a_person_says_so(counted: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    paths = fill(folder, 20)
+    counted.sync([folder])
+    for path in paths[1:]:
+        path.unlink()
+    message = (
+        r"19 of 20 documents from .*files would be removed at once.*'files/01.md', .* and 16 more.*`allow_many=True`"
+    )
+    with pytest.raises(LargeRemovalError, match=message) as refused:
+        counted.sync([folder])
+    assert len(ids(counted)) == 20
+    plan = counted.sync([folder], dry_run=True)
+    assert list(refused.value.documents) == sorted(plan.removed)
+    assert len(synced(counted, folder, remove=plan.removed[:5])["removed"]) == 5, "ids that were named may be removed"
+    assert len(synced(counted, folder, allow_many=True)["removed"]) == 14
+    assert ids(counted) == {"files/00.md"}
+
+
+@pytest.mark.parametrize(("number", "may_go"), [(3, 1), (19, 1), (20, 2), (29, 2), (30, 3)])
+def test_a_tenth_is_removed_at_once_and_in_small_folders_one(
+    number: int, may_go: int, counted: Project, tmp_path: Path
+) -> None:
+    paths = fill(tmp_path / "files", number)
+    counted.sync([tmp_path / "files"])
+    for path in paths[: may_go + 1]:
+        path.unlink()
+    with pytest.raises(LargeRemovalError):
+        counted.sync([tmp_path / "files"])
+    write(paths[0], "# Back\n\nIt is back.")
+    assert len(synced(counted, tmp_path / "files")["removed"]) == may_go
+
+
+def test_the_tenth_counts_in_each_folder(counted: Project, tmp_path: Path) -> None:
+    fill(tmp_path / "large", 40)
+    small = fill(tmp_path / "small", 4)
+    folders = [tmp_path / "large", tmp_path / "small"]
+    counted.sync(folders)
+    for path in small[1:]:
+        path.unlink()
+    with pytest.raises(LargeRemovalError, match=r"3 of 4 documents from .*small would"):
+        counted.sync(folders)
+
+
+def test_files_that_were_renamed_are_not_removed_however_many(counted: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    fill(folder, 12)
+    counted.sync([folder])
+    (folder / "archive").mkdir()
+    for path in sorted(folder.glob("*.md")):
+        path.rename(folder / "archive" / f"renamed-{path.name}")
+    assert len(synced(counted, folder)["renamed"]) == 12
+
+
+def test_the_version_before_a_large_removal_and_those_by_hand_outlive_the_versions_of_a_watcher(
+    counted: Project, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    paths = fill(folder, 4)
+    for number in range(3):  # v000001 to v000003
+        write(folder / "00.md", f"# By hand\n\nEdition {number}.")
+        counted.sync([folder])
+    write(folder / "00.md", "# Of the watcher\n\nThe edition before the removal.")
+    before = counted.sync([folder], watching=True).version
+    for path in paths[1:]:
+        path.unlink()
+    after = counted.sync([folder], watching=True, allow_many=True).version
+    for number in range(8):
+        write(folder / "00.md", f"# Of the watcher\n\nEdition {number}.")
+        counted.sync([folder], watching=True)
+    names = [version.name for version in counted.versions()]
+    assert (before, after) == ("v000004", "v000005")
+    assert names == ["v000002", "v000003", before, after, "v000011", "v000012", "v000013"]
+    assert counted.rollback(before) == before
+    assert len(ids(counted)) == 4
+
+
 # ---- files that are being written ------------------------------------------------------------------------------------
 
 
@@ -412,6 +496,37 @@ def test_a_file_that_does_not_settle_is_left_for_the_next_sync(
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert synced(counted, folder, settle=0.5) == {"updated": ["files/one.md"]}
     assert counted.read("files/one.md") == "# First half, second half"
+
+
+def test_a_large_file_is_settled_only_after_a_pause_in_proportion_to_its_size(
+    counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.sync([folder])
+    monkeypatch.setattr(syncing, "_BYTES_PER_SECOND", 100)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    path = write(folder / "large.md", "# Large\n\n" + "The first part. " * 5_000)
+    assert [file.reason for file in counted.sync([folder], settle=0.5).skipped] == [UNSETTLED]
+    os.utime(path, (path.stat().st_mtime - 3_600,) * 2)
+    assert synced(counted, folder, settle=0.5) == {"added": ["files/large.md"]}
+
+
+def test_a_watching_sync_publishes_small_files_before_large_ones(
+    counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.sync([folder])
+    monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
+    for name in ("a", "b"):
+        write(folder / f"large-{name}.md", f"# Large {name}\n\n" + f"The text of {name}. " * 50)
+    write(folder / "one.md", "# Large one\n\n" + "It has become large. " * 50)
+    write(folder / "small.md", "# Small\n\nA text.")
+    published = []
+    for _ in range(4):
+        report = counted.sync([folder], watching=True)
+        published.append([*report.added, *report.updated])
+        assert {file.reason for file in report.skipped} <= {POSTPONED}
+        assert len(ids(counted)) == 3 + len({name for names in published for name in names} - {"files/one.md"})
+    assert published == [["files/small.md"], ["files/large-a.md"], ["files/large-b.md"], ["files/one.md"]]
+    assert counted.sync([folder], watching=True).version == report.version
 
 
 def test_digests_are_kept_only_for_files_that_did_not_change_recently(

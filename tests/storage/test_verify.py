@@ -16,7 +16,7 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import FormatError, LedgerBusyError, LedgerError
+from llama_index_contextual.errors import FormatError, LedgerBusyError, LedgerError, ProjectNotFoundError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files, ledger_file
@@ -24,6 +24,8 @@ from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_k
 from llama_index_contextual.storage.project_file import ledger_identity, read_config
 from llama_index_contextual.storage.verify import VerifyReport, damaged_ledgers, repair_project
 from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.trees import write
+from tests.test_cli import run
 
 
 def found(report: VerifyReport) -> dict[str, str]:
@@ -446,3 +448,48 @@ def test_a_ledger_locked_by_another_program_is_not_repaired(paid: Project, monke
     assert path.read_bytes() == before
     assert paid.verify(repair=True).sound
     assert path.read_bytes() == before
+
+
+def test_a_deleted_project_is_not_called_sound(manager: ProjectManager) -> None:
+    project = manager.create("gone", ProjectConfig.local())
+    project.ingest([Document(text="The pump runs dry.")])
+    manager.delete("gone")
+    for repair in (False, True):
+        with pytest.raises(ProjectNotFoundError, match=r"'gone' does not exist|gone"):
+            project.verify(repair=repair)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe", None])
+def test_a_damaged_or_missing_project_file_is_listed(content: bytes | None, manager: ProjectManager) -> None:
+    project = manager.create("hurt", ProjectConfig.local())
+    project.ingest([Document(text="The pump runs dry.")])
+    path = project.directory / "project.json"
+    sound = path.read_bytes()
+    path.unlink() if content is None else path.write_bytes(content)
+    (problem,) = project.verify().problems
+    assert (problem.file, problem.harmless) == ("project.json", False)
+    assert ("is missing" if content is None else "is damaged") in problem.message
+    if content is not None:
+        assert manager.verify("hurt").problems == [problem]
+        result = run("verify", "hurt", "--root", manager.root)
+        assert (result.code, result.out.partition(" ")[0]) == (1, "project.json")
+    path.write_bytes(sound)
+    assert project.verify().sound
+
+
+def test_a_changed_path_of_a_file_is_reported_as_harmless(manager: ProjectManager, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / "files" / f"{name}.md", f"# {name}\n\nThe text of {name}.")
+    project = manager.create("paths", ProjectConfig.local())
+    project.ingest([tmp_path / "files", Document(text="A document without a file.")])
+    path = project.directory / "sources.json"
+    sound = path.read_bytes()
+    assert project.verify().problems == []
+    for changed, number in ((sound.replace(b"one.md", b"onf.md"), 1), (sound[:-9], 1), (b"\0", 2)):
+        path.write_bytes(changed)
+        report = project.verify()
+        (problem,) = report.problems
+        assert (problem.file, problem.harmless, report.sound) == ("sources.json", True, True)
+        assert f"has no path for {number} file" in problem.message
+        project.ingest([tmp_path / "files"])
+        assert project.verify().problems == [], "the next ingest writes the paths again"

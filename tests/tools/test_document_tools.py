@@ -6,7 +6,9 @@ import asyncio
 import random
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +55,16 @@ F-1 means fire.
 def facts_of(path: str) -> dict[str, Any]:
     name, _, kind = Path(path).name.partition(".")
     return {"kind": kind, "year": 2020 + len(name)}
+
+
+def slowed(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """Replace the clock of `grep`: so many seconds pass for each second of processor time, which `regex` counts."""
+
+    def clock() -> float:
+        return seconds * time.process_time()
+
+    monkeypatch.setattr(matching, "time", SimpleNamespace(monotonic=clock))
+    return clock
 
 
 @pytest.fixture
@@ -218,6 +230,28 @@ class TestGrep:
         assert note.startswith("The search stopped after 0.2 seconds in document 'a.txt'")
         assert note.endswith("simplify the expression.")
 
+    @pytest.mark.parametrize("processes", [8, 0.25], ids=["a busy machine", "four threads at once"])
+    def test_an_expression_that_explodes_ends_by_the_clock_whatever_the_processor_does(
+        self, processes: float, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tools = of_text(manager, tmp_path, "a.txt", "abc def, 12 xyz. " * 20_000 + "Q")
+        clock = slowed(processes, monkeypatch)
+        monkeypatch.setattr(matching, "GREP_SECONDS", 2.0)
+        started = clock()
+        (note,) = tools.grep(r"(?:(?:.|\n)+)+[#@]", regex=True).notes
+        assert note.startswith("The search stopped after 2 seconds in document 'a.txt'")
+        assert 2.0 <= clock() - started < 8.0
+
+    def test_an_expression_without_harm_is_finished_although_other_threads_use_the_processor(
+        self, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Each line needs about a million steps, so that a window takes many times the limit in processor time.
+        tools = of_text(manager, tmp_path, "a.txt", ("ab " * 500 + "Q\n") * 50)
+        slowed(0.001, monkeypatch)
+        monkeypatch.setattr(matching, "GREP_SECONDS", 0.02)
+        result = tools.grep(r"[ab ]+Z|Q$", regex=True)
+        assert (result.total, result.notes) == (50, [])
+
     @pytest.mark.parametrize(
         ("pattern", "message"),
         [
@@ -253,7 +287,7 @@ class TestGrep:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(matching, "_WINDOW", 200)
             patch.setattr(matching, "_OVERLAP", 80)
-            spans = list(matching._matches(text, pattern, time.monotonic() + 600))
+            spans = list(matching._matches(text, pattern, matching.TimeLimit(600)))
         assert spans == [match.span() for match in re.finditer("ab|c+b", text)]
 
     def test_progress_counts_documents(self, tools: DocumentTools) -> None:
