@@ -1,4 +1,4 @@
-"""Server of the Model Context Protocol: tools to search, list, read and ask; they change nothing.
+"""Server of the Model Context Protocol: tools to search, list, read and ask; they change no document.
 
 `make_server` returns it for standard input and output, and `make_http_app` for streamable HTTP. The tools are those of
 `DocumentTools`, and `ask`; each result has a text for the model and structured content with a schema. The documents

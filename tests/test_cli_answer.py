@@ -239,7 +239,9 @@ def test_a_repeated_question_is_answered_from_the_cache_which_is_said(
     second = command(tmp_path, "ask", QUESTION)
     third = command(tmp_path, "chat", lines=f"{QUESTION}\n")
     assert first.out == second.out == third.out
-    assert (first.err, second.err) == ("", "From the cache: no tokens sent for this answer.\n")
+    *notes, usage = first.err.splitlines()
+    assert re.fullmatch(USAGE, usage)
+    assert second.err.splitlines() == [*notes, "From the cache: no tokens sent for this answer."]
     assert second.err in third.err
     assert command(tmp_path, "ask", QUESTION, "--json").json["from_cache"]
     assert len(provider.calls()) == 1

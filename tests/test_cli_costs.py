@@ -134,7 +134,7 @@ def test_calls_in_flight_at_an_interruption_are_booked(tmp_path: Path) -> None:
 def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
     provider: LoopbackProvider, project: Project, text_folder: Path, tmp_path: Path
 ) -> None:
-    assert run("cost", "a") == (0, "total: $0.00 in 0 runs; questions and answers are not included\n", "")
+    assert run("cost", "a") == (0, "total: $0.00 in 0 runs; the embeddings of questions are not included\n", "")
     assert "cost so far" not in run("info", "a")[1]
     provider.fault("drop_in_body", 1, CHAT_PATH)
     run("ingest", "a", text_folder, "--quiet")

@@ -148,7 +148,7 @@ def serve_mcp(
     ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Serve projects to MCP clients over standard input and output, or over HTTP; the tools change nothing."""
+    """Serve projects to MCP clients over standard input and output, or over HTTP; the tools change no document."""
     with errors_in_one_line():
         try:
             from llama_index_contextual.mcp import make_server, serve_http

@@ -14,6 +14,7 @@ from llama_index_contextual.metadata import (
     CONTEXT,
     FACTS,
     FILE_NAME,
+    RUNNING_LINES,
     SEGMENT_END,
     SEGMENT_START,
     SOURCE_LINE,
@@ -138,7 +139,8 @@ def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
     """
     if restricted:
         return "Filters narrow the search by metadata keys of the passages, which each result shows."
-    described = [f"{key} ({_values(values)})" for key, values in version.metadata_values.items()]
+    own = {key: values for key, values in version.metadata_values.items() if key not in RUNNING_LINES}
+    described = [f"{key} ({_values(values)})" for key, values in own.items()]
     return f"Filters narrow the search. Valid keys: {', '.join([*described, FILE_NAME])}."
 
 

@@ -1,4 +1,4 @@
-"""The workbench: a web interface that reads projects and changes nothing.
+"""The workbench: a web interface that reads projects and changes no document.
 
 `make_app` returns it as an ASGI application, and `serve` runs it. Each view is a module with `routes()`: the search,
 a passage, the answers of an LLM, and the project with its documents.
