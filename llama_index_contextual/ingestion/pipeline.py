@@ -7,6 +7,8 @@ with the ledger and with the account of the run, and processes documents in batc
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -281,12 +283,36 @@ def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformCo
     )
 
 
-def cut(document: Document, parsers: Iterable[TransformComponent]) -> Sequence[BaseNode]:
-    """Return the chunks of a document."""
+def cut(document: Document, parsers: Iterable[TransformComponent], *, seconds: float = math.inf) -> Sequence[BaseNode]:
+    """Return the chunks of a document.
+
+    Args:
+        document: The document.
+        parsers: The segment parser and the chunk parser.
+        seconds: Limit of the wall-clock time, which is checked before each segment is divided.
+
+    Raises:
+        TimeoutError: The limit is exceeded.
+    """
+    deadline = time.monotonic() + seconds
     nodes: Sequence[BaseNode] = [document]
     for parser in parsers:
-        nodes = parser(nodes)
+        nodes = parser(_Timed(nodes, deadline))
     return nodes
+
+
+class _Timed(list[BaseNode]):
+    """Nodes that can only be iterated over until a moment of the monotonic clock."""
+
+    def __init__(self, nodes: Iterable[BaseNode], deadline: float) -> None:
+        super().__init__(nodes)
+        self._deadline = deadline
+
+    def __iter__(self) -> Iterator[BaseNode]:
+        for node in super().__iter__():
+            if time.monotonic() > self._deadline:
+                raise TimeoutError
+            yield node
 
 
 def model_notices(

@@ -733,6 +733,10 @@ class Intake:
             self._skip(doc_id, ReadError(self.files[doc_id].shown, POSTPONED))
         return later
 
+    def skip(self, doc_id: str, reason: str) -> None:
+        """Skip a document that turns out to be unusable, and the copies of its file for the same reason."""
+        self._skip(doc_id, ReadError(self.files[doc_id].shown if doc_id in self.files else doc_id, reason))
+
     def _skip(self, doc_id: str, error: ReadError) -> None:
         """Add an unreadable file to `skipped`, and skip its copies for the same reason."""
         copies = self.copies.get(doc_id, ())

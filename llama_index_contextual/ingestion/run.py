@@ -23,6 +23,7 @@ from llama_index_contextual.ingestion.pipeline import (
     abuild,
     acollect_replies,
     arestore,
+    cut,
     model_notices,
     paid_stages,
     spending_of,
@@ -43,6 +44,9 @@ from llama_index_contextual.storage.manifest import Manifest
 from llama_index_contextual.storage.salvage import DamagedVersion
 from llama_index_contextual.storage.sources import remember_sources
 from llama_index_contextual.storage.version import OpenVersion
+
+_CHARACTERS_IN_TIME = 10_000_000
+"""Characters that may take the time limit of a file to divide; longer documents may take longer in proportion."""
 
 
 async def arun(
@@ -137,7 +141,8 @@ async def arun(
         stages = executor.place(paid_stages(stages, spending, replies, retries_refused=options.requests_held_back))
         if damaged is not None:
             await arestore(plan.restore, damaged, stages, builder, counter=counter)
-        jobs = _count_jobs(jobs_of(plan, intake, reader, before, unread, failed), counter, failed)
+        jobs = jobs_of(plan, intake, reader, before, unread, failed)
+        jobs = _count_jobs(_cut_jobs(jobs, stages, intake, failed, options.limits.max_seconds), counter, failed)
         outcome = await abuild(jobs, stages, builder, counter=counter, batches_ahead=executor.batches_ahead)
         if replies is not None:
             replies.close(spending)
@@ -219,6 +224,23 @@ def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake, *, wri
         bytes_total=size,
         writes_contexts=writes_contexts,
     )
+
+
+def _cut_jobs(jobs: Iterator[Job], stages: Stages, intake: Intake, failed: list[str], seconds: float) -> Iterator[Job]:
+    """Yield jobs with their chunks; a document that takes too long to divide is skipped like an unreadable file."""
+    for job in jobs:
+        if job.nodes is not None or job.document is None:
+            yield job
+            continue
+        limit = seconds * max(1.0, len(job.document.text) / _CHARACTERS_IN_TIME)
+        try:
+            nodes = cut(job.document, stages.parsers, seconds=limit)
+        except TimeoutError:
+            reason = f"takes more than {limit:.0f} seconds to divide into chunks: split it into smaller files"
+            intake.skip(job.doc_id, reason)
+            failed.append(job.doc_id)
+        else:
+            yield replace(job, nodes=nodes)
 
 
 def _count_jobs(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str]) -> Iterator[Job]:

@@ -86,7 +86,8 @@ class ReadLimits:
         max_bytes: Size of the file on disk, in bytes.
         max_pages: Number of pages of a PDF, or of all PDFs attached to a mail.
         max_seconds: Time to parse one file (all but text and Markdown), or to read one scanned page, in seconds of
-            wall-clock time; then the child process is killed.
+            wall-clock time; then the child process is killed. Dividing each 10 million characters into chunks has the
+            same limit.
         max_characters: Number of characters of the extracted text.
         max_unpacked_bytes: Size of an Office file when it is unpacked, or of all that are attached to a mail, in bytes.
     """

@@ -735,3 +735,20 @@ def test_chunks_with_start_offsets_only_are_read_at_their_positions(project: Pro
     )
     assert project.read("doc", 100, 112) == "Hello world."
     assert project.read("doc", 120) == "A second."
+
+
+def test_a_document_that_takes_too_long_to_divide_is_skipped_and_its_former_content_kept(
+    project: Project, tmp_path: Path
+) -> None:
+    changed, other = tmp_path / "changed.txt", tmp_path / "other.txt"
+    changed.write_text("The pump runs dry.", encoding="utf-8")
+    project.ingest([changed])
+    changed.write_text("The pump runs again.", encoding="utf-8")
+    other.write_text("The valve is closed.", encoding="utf-8")
+    inputs = [changed, other, Document(text="The motor hums.", id_="m")]
+    report = project.ingest(inputs, limits=ReadLimits(max_seconds=0))
+    assert {file.path for file in report.skipped} == {str(changed), str(other), "m"}
+    assert {file.reason for file in report.skipped} == {
+        "takes more than 0 seconds to divide into chunks: split it into smaller files"
+    }
+    assert [hit.text for hit in project.retrieve("pump")] == ["The pump runs dry."]
