@@ -38,7 +38,7 @@ _VERDICTS = {
     "high": "High confidence: the best passage matches the question closely, in words and in meaning.",
     "medium": "Medium confidence: the best passage matches a part of the question.",
     "low": "Low confidence: even the best passage has little in common with the question, in words and in meaning.",
-    "none": "Nothing was found.",
+    "none": "No passage was found.",
 }
 """The levels of confidence in sentences, the only ones by which any part of the package speaks of them."""
 
@@ -390,7 +390,7 @@ class RetrievalResponse:
 
         Example:
             >>> RetrievalResponse(query="Why?", mode_requested="hybrid", mode_used="hybrid", results=[]).verdict()
-            'Nothing was found.'
+            'No passage was found.'
         """
         if not self.results:
             return _VERDICTS["none"]

@@ -124,9 +124,9 @@ def test_confidence_is_put_into_words() -> None:
     assert confidence_words(response) == "No passage was found."
     hits = RetrievalResponse.of_nodes("q", [])
     hits = replace(hits, results=[object()], confidence=0.9, confidence_level="high")  # type: ignore[list-item]
-    assert confidence_words(hits) == "The documents probably answer this (confidence 0.90 of 1)."
+    assert confidence_words(hits) == "High confidence: the best passage matches the question closely, in words and in meaning."
     medium = replace(hits, confidence=0.4, confidence_level="medium")
-    assert confidence_words(medium) == "The documents may answer this (confidence 0.40 of 1)."
+    assert confidence_words(medium) == "Medium confidence: the best passage matches a part of the question."
     low = replace(hits, confidence=0.04, confidence_level="low")
     assert confidence_words(low) == low.doubt() != ""
     lexical = replace(hits, confidence=None, confidence_level=None, mode_used="lexical")
