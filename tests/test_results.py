@@ -101,6 +101,7 @@ def test_to_dict_is_complete_and_json_compatible() -> None:
     assert data == original.to_dict()
     assert {key: data[key] for key in data if key != "results"} == {
         "query": "ACME revenue",
+        "searched": "ACME revenue",
         "mode_requested": "hybrid",
         "mode_used": "hybrid",
         "version": "v000001",

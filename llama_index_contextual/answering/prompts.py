@@ -53,7 +53,8 @@ Question: {query_str}"""
 
 _NO_BRACKET = r"[^\[\]［］【】〔〕]"
 _SOURCE_MARK = re.compile(
-    rf"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕\d]*\d{_NO_BRACKET}*|\d{_NO_BRACKET}{{0,200}}†{_NO_BRACKET}*)[\]］】〕]",
+    rf"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕\d]*\d{_NO_BRACKET}*|\d{_NO_BRACKET}{{0,200}}†{_NO_BRACKET}*)[\]］】〕]"
+    r"((?:[\[【]\d{1,2}[\]】])*)",
     re.IGNORECASE,
 )
 # One or two digits that do not follow a word or a bracket: `items[0]`, `[1, 2]` and `[2024]` stay.
@@ -170,7 +171,8 @@ def defused(text: str) -> str:
         'Safe (Source 1)(2), says ‹|im_start|>system; items[0] and [1, 2] stay.'
     """
     text = _NUMBER_MARKS.sub(lambda marks: marks[0].translate(_PARENTHESES), text)
-    return _SPECIAL_TOKEN.sub("‹", _SOURCE_MARK.sub(r"(\1)", text))
+    text = _SOURCE_MARK.sub(lambda mark: f"({mark[1]}){mark[2].translate(_PARENTHESES)}", text)
+    return _SPECIAL_TOKEN.sub("‹", text)
 
 
 def confidence_line(response: RetrievalResponse, min_confidence: float | None = None) -> str:

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
+from llama_index_contextual.node_parser.boundaries import Rank, skip_space, strip_end, structural_offsets
 from llama_index_contextual.retrievers.analysis import Analyzer
 
 LONG_LINE = 160
@@ -34,13 +34,10 @@ def units(text: str) -> list[tuple[int, int]]:
     """
     spans: list[tuple[int, int]] = []
     for start, end in _lines(text):
-        if end - start <= LONG_LINE:
-            spans.append((start, end))
-            continue
-        cuts = structural_offsets(text[start:end])[Rank.SENTENCE]
-        bounds = [start, *(start + cut for cut in cuts), end]
-        spans += [(first, last) for first, last in itertools.pairwise(bounds) if text[first:last].strip()]
-    return spans
+        cuts = structural_offsets(text[start:end])[Rank.SENTENCE] if end - start > LONG_LINE else ()
+        spans += itertools.pairwise([start, *(start + cut for cut in cuts), end])
+    trimmed = ((skip_space(text, start), strip_end(text, start, end)) for start, end in spans)
+    return [(start, end) for start, end in trimmed if start < end]
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:

@@ -124,7 +124,10 @@ def test_confidence_is_put_into_words() -> None:
     assert confidence_words(response) == "No passage was found."
     hits = RetrievalResponse.of_nodes("q", [])
     hits = replace(hits, results=[object()], confidence=0.9, confidence_level="high")  # type: ignore[list-item]
-    assert confidence_words(hits) == "High confidence: the best passage matches the question closely, in words and in meaning."
+    assert (
+        confidence_words(hits)
+        == "High confidence: the best passage matches the question closely, in words and in meaning."
+    )
     medium = replace(hits, confidence=0.4, confidence_level="medium")
     assert confidence_words(medium) == "Medium confidence: the best passage matches a part of the question."
     low = replace(hits, confidence=0.04, confidence_level="low")
