@@ -231,7 +231,9 @@ class SearchResult(ToolResult):
     query: str = Field(description="The question; a long one is cut.")
     mode: str = Field(description="The mode that was used.")
     confidence: float | None = Field(description="Estimated probability that the documents answer the question.")
-    confidence_level: str | None = Field(description='"high", "medium" or "low"; "none" without results; null if only words were searched.')
+    confidence_level: str | None = Field(
+        description='"high", "medium" or "low"; "none" without results; null if only words were searched.'
+    )
     notes: list[str] = Field(description="Warnings about the search and its results.")
     passages: list[FoundPassage] = Field(description="The passages, best first.")
 
