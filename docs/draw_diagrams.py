@@ -118,8 +118,9 @@ def way() -> Drawing:
     d.arrow(480, bottom, 480, 150)
     d.box(310, 152, 110, "Semantic", ["FAISS"])
     d.box(430, 152, 110, "Lexical", ["BM25"])
-    d.parts.append(f'<path d="M541 {top + 24}H549V175H543" class="line" marker-end="url(#head)"/>')
-    d.text(541, top - 10, "both rankings read it", "small", "end")
+    for start, side, end in ((f"296 {top}", "", "308"), (f"541 {top + 24}", "H549", "542")):
+        d.parts.append(f'<path d="M{start}{side}V176H{end}" class="line" marker-end="url(#head)"/>')
+    d.text(425, top - 10, "both rankings read it", "small", "middle")
     d.arrow(365, 200, 400, 236)
     d.arrow(485, 200, 450, 236)
     bottom = d.box(310, 238, 230, "Fusion", ["both rankings, and the document"])

@@ -202,8 +202,10 @@ CHART_STYLE = f"""
   .grid {{ stroke: #d8e0de; stroke-width: 1 }} .package {{ fill: #0072b2; stroke: #0072b2 }}
   .stock {{ fill: #d55e00; stroke: #d55e00 }} .open {{ fill: none }} path.open, circle.open {{ stroke-width: 2.2 }}
   {colours(LIGHT)} .line {{ stroke-width: 2 }}
+  .value {{ paint-order: stroke; stroke: {LIGHT["back"]}; stroke-width: 6; stroke-linejoin: round }}
   @media (prefers-color-scheme: dark) {{
-    {colours(DARK)} .grid {{ stroke: #333d40 }} .package {{ fill: #56b4e9; stroke: #56b4e9 }}
+    {colours(DARK)} .value {{ stroke: {DARK["back"]} }} .grid {{ stroke: #333d40 }}
+    .package {{ fill: #56b4e9; stroke: #56b4e9 }}
     .stock {{ fill: #f28e3b; stroke: #f28e3b }} .open {{ fill: none }}
   }}"""
 
@@ -276,7 +278,7 @@ def chart() -> None:
             above = cut == "R@10"
             parts += [
                 marker(cut, x, y, source),
-                line_of_text(x, y - 11 if above else y + 21, f"{row[cut]:.1f}", "small", "middle"),
+                line_of_text(x, y - 11 if above else y + 21, f"{row[cut]:.1f}", "small value", "middle"),
             ]
     questions = data["rows"][0]["questions"]
     parts.append(

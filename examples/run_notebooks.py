@@ -32,7 +32,14 @@ def execute(path: Path) -> NotebookNode:
     """
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources, extra_arguments=QUIET)
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        resources=resources,
+        extra_arguments=QUIET,
+        coalesce_streams=True,  # otherwise the outputs depend on how fast the kernel prints
+    )
     client.execute()
     return notebook
 

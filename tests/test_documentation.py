@@ -165,8 +165,8 @@ def test_the_python_code_of_the_readme_compiles_and_uses_public_names() -> None:
                 assert {alias.name for alias in node.names} <= set(llama_index_contextual.__all__)
 
 
-def test_the_calls_on_a_project_in_the_readme_exist() -> None:
-    for source in (*blocks("python"), *re.findall(r"`([^`\n]+)`", README)):
+def test_the_calls_on_a_project_in_the_code_of_the_readme_exist() -> None:
+    for source in blocks("python"):
         for attribute in re.findall(r"\bproject\.(\w+)", source):
             assert hasattr(llama_index_contextual.Project, attribute), attribute
 

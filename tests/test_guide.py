@@ -19,11 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core import Settings
+from llama_index.core import Settings, StorageContext
 from typer.main import get_command
 from typer.testing import CliRunner
 
-import llama_index_contextual
+from llama_index_contextual import (
+    GroundedChatEngine,
+    GroundedQueryEngine,
+    LLMContextualizer,
+    Project,
+    ProjectManager,
+    RetrievalResponse,
+)
+from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
 from tests.support.examples import EXAMPLES
 from tests.support.pages import Block, blocks, pages
@@ -87,9 +95,28 @@ def reply(request: Request) -> Reply | str:
 def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_is_shown(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
     setup = [block for block in blocks(SETUP) if block.language == "python"]
-    to_run = [*(setup if page.startswith(("guide/", "concepts/")) and page != SETUP else ()), *blocks(page)]
+    run(
+        [*(setup if page.startswith(("guide/", "concepts/")) and page != SETUP else ()), *blocks(page)],
+        folder,
+        monkeypatch,
+    )
+
+
+def test_the_readme_the_start_and_the_tutorial_run_one_after_another_in_one_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creating = [
+        block for block in blocks("../README.md") if re.search(r"\bmanager\.create|contextual create ", block.text)
+    ]
+    assert {block.language for block in creating} == {"python", "bash"}
+    for page in (creating, blocks("start.md"), blocks("tutorial.md")):
+        run([block for block in page if "contextual demo" not in block.text], folder, monkeypatch)
+
+
+def run(to_run: Sequence[Block], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the blocks of one page from top to bottom, and compare what they print with what is shown."""
+    names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     with LoopbackProvider(reply=reply) as model:
         for block in to_run:
@@ -233,11 +260,33 @@ def test_the_documentation_and_the_notebooks_import_from_the_package_itself() ->
     assert modules == {PACKAGE, f"{PACKAGE}.agno"}
 
 
-def test_the_calls_on_a_project_that_the_documentation_mentions_exist() -> None:
-    from llama_index_contextual import Project
+NAMED = {
+    "project": Project,
+    "manager": ProjectManager,
+    "response": RetrievalResponse,
+    "engine": GroundedQueryEngine,
+    "chat": GroundedChatEngine,
+    "answer": GroundedResponse,
+    "contextualizer": LLMContextualizer,
+    "storage_context": StorageContext,
+}
+"""What the documentation means by a name in a sentence."""
 
-    for page in pages():
-        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-        mentioned = re.findall(r"\bproject\.(\w+)", " ".join(re.findall(r"`([^`\n]+)`", text)))
-        assert [name for name in mentioned if not hasattr(Project, name)] == [], page
-    assert PACKAGE in llama_index_contextual.__name__
+
+@pytest.mark.parametrize("page", ["../README.md", "../SECURITY.md", "../llms.txt", *pages()])
+def test_the_attributes_that_a_sentence_of_the_documentation_mentions_exist(page: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+    mentioned = re.findall(
+        rf"\b({'|'.join(NAMED)})\.(?!(?:json|py)\b)(\w+)", " ".join(re.findall(r"`([^`\n]+)`", text))
+    )
+    assert [f"{name}.{attribute}" for name, attribute in mentioned if attribute not in members(NAMED[name])] == []
+
+
+def members(kind: type) -> set[str]:
+    """Return the attributes of a class, and of its instances as far as they are annotated."""
+    return {*dir(kind), *(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))}
+
+
+def test_an_attribute_of_a_sentence_that_does_not_exist_is_noticed() -> None:
+    assert {"explanations", "near_misses", "results"} <= members(RetrievalResponse)
+    assert "explain" not in members(RetrievalResponse)

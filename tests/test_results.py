@@ -159,6 +159,12 @@ def test_the_text_form_has_a_line_per_result_and_per_warning() -> None:
     )
 
 
+def test_the_text_form_names_a_level_of_confidence_only_if_there_is_one() -> None:
+    stated = response(confidence=0.923, confidence_level="high")
+    assert repr(stated) == "0 results for 'ACME revenue' (hybrid, confidence 0.92, high)"
+    assert repr(response(confidence=0.923)) == "0 results for 'ACME revenue' (hybrid, confidence 0.92)"
+
+
 def test_html_is_escaped_wherever_it_comes_from() -> None:
     hostile = hit(node=node(text=ATTACK, context=ATTACK, file_name=ATTACK, section=ATTACK))
     html = response(hostile, query=ATTACK, mode_used=ATTACK, warnings=(ATTACK,))._repr_html_()

@@ -6,8 +6,12 @@ import asyncio
 import io
 import os
 import pickle
+import re
 import socket
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from llama_index.core.base.llms.types import ChatMessage
 
 from tests.conftest import NetworkError, PickleError
 from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.source import ROOT
 
 
 def test_no_test_connects_to_another_machine() -> None:
@@ -60,6 +65,15 @@ def test_nothing_is_unpickled() -> None:
     np.save(array, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(PickleError):
         np.load(io.BytesIO(array.getvalue()), allow_pickle=True)
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_a_run_ends_with_the_number_of_tests_that_passed(quiet: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-n1", *quiet]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_one.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert re.search(r"\b1 passed in ", done.stdout.splitlines()[-1]), done.stdout
 
 
 def test_the_counting_embedding_counts_and_is_deterministic() -> None:

@@ -422,7 +422,9 @@ class RetrievalResponse:
         return [chunk.model_copy() for chunk in self.results]
 
     def __repr__(self) -> str:
-        confidence = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
+        confidence = "" if self.confidence is None else f", confidence {self.confidence:.2f}"
+        if self.confidence_level is not None:
+            confidence += f", {self.confidence_level}"
         query = self.query if len(self.query) <= _WIDTH else f"{self.query[:_WIDTH]}…"
         head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{confidence})"
         lines = [

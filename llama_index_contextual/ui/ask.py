@@ -312,6 +312,9 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
         node_id = chunk_of(draft.hits, quotation)
         return links.passage(node_id, q=quotation.text) if node_id else ""
 
+    usage = "No model was called"
+    if response.usage is not None:
+        usage = str(response.usage) if response.usage.dollars is None else f"{response.usage}, at list prices"
     return ShownAnswer(
         question=draft.question,
         html=answer_html(text, report, sources, render_markdown, link_quotation),
@@ -319,7 +322,7 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
         findings=findings_of(response),
         sources=sources,
         reasoning=response.reasoning,
-        usage="No model was called." if response.usage is None else f"{response.usage}, at list prices.",
+        usage=f"{usage}.",
     )
 
 

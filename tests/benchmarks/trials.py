@@ -56,7 +56,7 @@ class Trials(SearchableVersion):
     def __init__(self, project: Project) -> None:
         version = project.info().version
         assert version is not None
-        super().__init__(version_directory(project.directory, version), lambda _: project.embed_model)
+        super().__init__(version_directory(project.directory, version), lambda *_: project.embed_model)
         self._config = project.config
         self._chunks: dict[str, RetrievedChunk] = {}
 

@@ -48,6 +48,7 @@ def test_a_question_is_answered_with_events(client: Any, llm: ScriptedLLM) -> No
     assert set(kinds[1:-1]) == {"text"}
     shown = client.get(events(response)[-1]["url"])
     assert "The pump runs dry" in shown.text
+    assert "price unknown." in shown.text, "list prices are named only where there is a price"
     assert len(llm.history) == 1
 
 
