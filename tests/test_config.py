@@ -34,7 +34,8 @@ def test_the_defaults_are_the_published_ones() -> None:
         "requests_per_minute": None,
         "tokens_per_minute": None,
         "service_tier": None,
-        "prices": {},
+        "judge": False,
+        "answer_cache": None,
         "answer_llm": None,
         "answer_temperature": 0.1,
         "answer_tokens": 8000,
@@ -96,7 +97,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"style": "breif"},
         "style",
-        "cannot be 'breif': must be instruction, persona, chain_of_thought, or rules",
+        "cannot be 'breif': must be instruction, persona, chain_of_thought, or a description in several words",
     ),
     ({"reference_date": "soon"}, "reference_date", "cannot be 'soon': must be `today`, or a date such as 2026-11-22"),
     ({"min_confidence": 2}, "min_confidence", "'min_confidence' cannot be 2: "),
@@ -236,6 +237,7 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
             "guards": True,
             "judge": True,
             "reference_date": "today",
+            "answer_cache": True,
             "backend_url": "http://localhost:6333",
         }
         assert config.rebuild_fields(config.changed(**{name: others.get(name, 7)})) == [], name
