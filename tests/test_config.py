@@ -34,7 +34,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "requests_per_minute": None,
         "tokens_per_minute": None,
         "service_tier": None,
-        "judge": False,
+        "prices": {},
         "answer_cache": None,
         "answer_llm": None,
         "answer_temperature": 0.1,
