@@ -531,7 +531,7 @@ def test_the_limit_of_costs_holds_for_all_batches_together(
 ) -> None:
     limits: list[float | None] = []
     spent = iter([1.0, 1.0, 2.5, 9.0])
-    monkeypatch.setattr(Project, "cost", lambda self: type("Cost", (), {"dollars": next(spent)}))
+    monkeypatch.setattr(Project, "cost", lambda self: type("Cost", (), {"dollars": next(spent) + 0.5, "answers": 0.5}))
     monkeypatch.setattr(Project, "sync", lambda self, folders, **options: limits.append(options["max_cost"]))
     syncs = _Sync(project, [str(folder)], {}, settle=0.0, max_cost=2.0, retry="", as_json=True)
     for _ in range(3):
