@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from llama_index_contextual.cli import sync as cli_sync
 from llama_index_contextual.cli.sync import _matters, _Sync, watch_folders
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.project_file import write_lock
@@ -442,6 +444,69 @@ def test_a_skipped_file_is_mentioned_once_until_it_changes(
     assert "empty.md" in capsys.readouterr().err
 
 
+def test_300_random_changes_are_one_line_each_and_each_skipped_file_one_until_it_changes(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed, folder = 7, tmp_path / "files"
+    folder.mkdir()
+    project = ProjectManager(root).create("a", ProjectConfig.local())
+    syncs = syncs_of(project, folder, removes=True, allow_many=True)
+    reports: list[IngestReport] = []
+    once = syncs.once
+
+    def remembered(**options: Any) -> IngestReport:
+        reports.append(once(**options))
+        return reports[-1]
+
+    syncs.once = remembered  # type: ignore[method-assign]
+    changes = RandomChanges(folder, seed)
+    write(folder / "empty.md", " ")
+    states: dict[str, object] = {}
+    last, skipped, mentioned = None, 0, 0
+    for _ in range(30):
+        for _ in range(10):
+            changes.change()
+        syncs._batch(300.0)
+        (report,), printed = reports, capsys.readouterr()
+        reports.clear()
+        kinds = (report.added, report.updated, report.removed)
+        changed = sum(map(len, kinds)) + len(report.renamed)
+        assert (changed > 0) == (report.version != last), f"seed {seed}: a version that changes nothing"
+        lines = sum(min(len(kind), 21) for kind in kinds)
+        assert len(printed.out.splitlines()) == lines + bool(changed), (seed, printed.out)
+        assert printed.err.count("renamed ") == len(report.renamed), (seed, printed.err)
+        new = {file.path: (file.reason, Path(file.path).lstat().st_mtime_ns) for file in report.skipped}
+        unseen = [path for path, state in new.items() if states.get(path) != state]
+        assert printed.err.count("skipped ") == len(unseen), (seed, printed.err)
+        states |= new
+        last, skipped, mentioned = report.version, skipped + len(new), mentioned + len(unseen)
+    assert mentioned < skipped / 2, "the others would be repetitions"
+
+
+def test_polling_without_a_change_publishes_no_version_and_prints_nothing(
+    project: Project, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "empty.md", " ")
+    syncs = syncs_of(project, folder, removes=True)
+    syncs._batch(300.0)
+    capsys.readouterr()
+    for path in folder.iterdir():
+        os.utime(path, ns=(0, 0))  # seen as changed by polling
+    rounds = itertools.count()
+    real = syncs._batch
+
+    def batch(rescan: float) -> float:
+        if next(rounds) == 3:
+            syncs.stop.set()
+        real(rescan)
+        return 0.0
+
+    syncs._batch = batch  # type: ignore[method-assign]
+    syncs.watch(poll=True, rescan=300.0, ignored=str(project.directory.parent))
+    assert [version.name for version in project.versions()] == ["v000001"]
+    assert "Version" not in capsys.readouterr().out
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals")
 def test_at_a_terminal_watching_starts_at_once_and_a_typed_answer_removes(project: Project, folder: Path) -> None:
     typed, terminal = os.openpty()
@@ -466,7 +531,7 @@ def test_the_limit_of_costs_holds_for_all_batches_together(
 ) -> None:
     limits: list[float | None] = []
     spent = iter([1.0, 1.0, 2.5, 9.0])
-    monkeypatch.setattr(Project, "cost", lambda self: type("Cost", (), {"dollars": next(spent)}))
+    monkeypatch.setattr(Project, "cost", lambda self: type("Cost", (), {"dollars": next(spent) + 0.5, "answers": 0.5}))
     monkeypatch.setattr(Project, "sync", lambda self, folders, **options: limits.append(options["max_cost"]))
     syncs = _Sync(project, [str(folder)], {}, settle=0.0, max_cost=2.0, retry="", as_json=True)
     for _ in range(3):

@@ -229,8 +229,8 @@ class _Sync:
             **self.options,
         )
 
-    def show(self, report: IngestReport) -> None:
-        """Print a report."""
+    def show(self, report: IngestReport, *, is_new: bool = True) -> None:
+        """Print a report; see `show_report`."""
         if self.as_json:
             say_json(report.to_dict())
             return
@@ -240,7 +240,7 @@ class _Sync:
                 say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
             say("There is no version yet: the folders contain no document that can be read.")
         else:
-            show_report(replace(report, missing=()), retry=self.retry)
+            show_report(replace(report, missing=()), retry=self.retry, is_new=is_new)
 
     def watch(self, *, poll: bool, rescan: float, ignored: str) -> None:
         """Sync at once and after every change, until Ctrl-C.
@@ -297,18 +297,23 @@ class _Sync:
             self._say_once(f"{in_words(error)} The sync is repeated after the next change.")
             return rescan
         new = replace(report, skipped=self._unmentioned(report.skipped, FOR_LATER))
-        unlisted = not self._listed.issuperset(report.missing)
-        is_other = report.version != self._last or bool(new.skipped)
+        # An answer may be typed as soon as the documents are printed.
+        former, self._listed = self._listed, frozenset(report.missing)
+        unlisted = not self._listed <= former
+        is_new = report.version != self._last
+        is_other = is_new or bool(new.skipped)
         self._last = report.version
         if self.as_json and (is_other or unlisted):
             _say_line(new.to_dict())
         elif not self.as_json:
             if is_other:
                 _show_changes(replace(report, renamed={}), to=out)
-                self.show(replace(new, missing=()))
+                self.show(replace(new, missing=()), is_new=is_new)
             if unlisted and (self.asks or not self._waiting):
                 _show_missing(report)
-        self._ask(report.missing)
+        if unlisted and self.asks:
+            what = pluralize(len(report.missing), "document")
+            say(f"Remove {what} whose files are gone? Type y and Enter; otherwise they are kept.", to=err)
         if self.removes and report.missing and not self._waiting:
             return 0.1  # the files of a large removal are back, and other documents can be removed again
         return max(self.settle, 0.1) if any(file.reason in FOR_LATER for file in report.skipped) else rescan
@@ -339,13 +344,6 @@ class _Sync:
                 self._mentioned[file.path] = state
                 new.append(file)
         return tuple(new)
-
-    def _ask(self, missing: Sequence[str]) -> None:
-        """Ask whether the documents are removed whose files are gone, unless that was asked before."""
-        former, self._listed = self._listed, frozenset(missing)
-        if self.asks and not self._listed <= former:
-            what = pluralize(len(missing), "document")
-            say(f"Remove {what} whose files are gone? Type y and Enter; otherwise they are kept.", to=err)
 
     def _say_once(self, message: str) -> None:
         """Print an error, unless it is the last thing that was printed."""

@@ -241,13 +241,14 @@ def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str
     )
 
 
-def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> None:
+def show_report(report: IngestReport, *, retry: str, as_json: bool = False, is_new: bool = True) -> None:
     """Print the report of an ingestion, as JSON or as text; as text, problems go to standard error.
 
     Args:
         report: The report.
         retry: The command that requests failed contexts again.
         as_json: Whether to print JSON.
+        is_new: Whether its version was not printed before; otherwise only problems and costs are printed as text.
     """
     from llama_index_contextual.ingestion.report import skipped_lines
 
@@ -275,7 +276,8 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
         say(f"{safe(sentence)}:", to=err)
         say(safe(command), to=err, indent=2)
     requested = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
-    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
+    if is_new:
+        say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")
 

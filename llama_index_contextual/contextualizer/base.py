@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -91,8 +92,12 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
     chunks = sorted(nodes, key=_start)
     first = chunks[0]
     opening = _opening(first)
+    positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
     for group in _groups(chunks, segment_size):
-        text, starts = _segment_text(chunks, group)
+        start, end = _span(group)
+        # All others end before the segment, or start after it. A large document has thousands of segments.
+        near = chunks[bisect_right(positions, start - longest) : bisect_left(positions, end)]
+        text, starts = _segment_text(near, group, start, end)
         yield Segment(
             doc_id=doc_id,
             title=keys.label_of(first.metadata, keys.TITLE) or keys.label_of(first.metadata, keys.FILE_NAME) or None,
@@ -123,11 +128,18 @@ def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode
     return groups
 
 
-def _segment_text(chunks: Sequence[BaseNode], group: Sequence[BaseNode]) -> tuple[str, tuple[int, ...]]:
-    """Return the text of a segment and the offsets in it of the chunks of the group."""
+def _span(group: Sequence[BaseNode]) -> tuple[int, int]:
+    """Return the offsets at which the segment of a group of chunks starts and ends."""
     start, end = group[0].metadata.get(keys.SEGMENT_START), group[-1].metadata.get(keys.SEGMENT_END)
-    if not isinstance(start, int) or not isinstance(end, int):
-        start, end = _start(group[0]), max(_start(c) + len(c.get_content()) for c in group)
+    if isinstance(start, int) and isinstance(end, int):
+        return start, end
+    return _start(group[0]), max(_start(c) + len(c.get_content()) for c in group)
+
+
+def _segment_text(
+    chunks: Sequence[BaseNode], group: Sequence[BaseNode], start: int, end: int
+) -> tuple[str, tuple[int, ...]]:
+    """Return the text of a segment and the offsets in it of the chunks of the group."""
     if any(getattr(chunk, "start_char_idx", None) is None for chunk in group):
         texts = [chunk.get_content() for chunk in group]
         return _BETWEEN.join(texts), tuple(accumulate((len(t) + len(_BETWEEN) for t in texts[:-1]), initial=0))

@@ -10,11 +10,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -48,6 +49,7 @@ from llama_index_contextual.errors import ConfigurationError, ContextualError, R
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
+from llama_index_contextual.ingestion.sync import OtherFilesChanged
 from llama_index_contextual.models import embedding_identity, is_in_process, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.retirement import retirement_notice
@@ -58,6 +60,8 @@ from llama_index_contextual.storage.salvage import DamagedVersion
 from llama_index_contextual.storage.version import DocumentFrame, OpenVersion
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,7 @@ class Stages:
         spending: Account of the run, or None.
         splitter: Splits texts that are longer than the embedding model reads, or None.
         windowed: Ids of the chunks embedded in windows so far.
+        others_changed: Ends when the run is to be given up because other files have changed; or None.
     """
 
     parsers: Sequence[TransformComponent]
@@ -83,6 +88,7 @@ class Stages:
     spending: Spending | None = None
     splitter: WindowSplitter | None = None
     windowed: set[str] = field(default_factory=set)
+    others_changed: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Stages]:
@@ -92,6 +98,32 @@ class Stages:
             return
         async with self.contextualizer.session() as ready:
             yield replace(self, contextualizer=ready)
+
+    def require_unchanged(self) -> None:
+        """Require that no other files have changed for which the run is to be given up.
+
+        Raises:
+            OtherFilesChanged: Other files have changed.
+        """
+        if self.others_changed is not None and self.others_changed.done():
+            raise OtherFilesChanged
+
+    async def unless_others_change(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine, which is cancelled if other files change.
+
+        Raises:
+            OtherFilesChanged: Other files have changed.
+        """
+        if self.others_changed is None:
+            return await work
+        running = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([running, self.others_changed], return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise OtherFilesChanged
+            return running.result()
+        finally:
+            running.cancel()
 
     def stop(self, error: ContextualError) -> None:
         """Send no further calls; those in flight are completed, and then this error is raised."""
@@ -104,7 +136,7 @@ class Stages:
         """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
         if job.document is None:
             return list(job.nodes or [])
-        nodes = cut(job.document, self.parsers) if job.nodes is None else job.nodes
+        nodes = cut(job.document, self.parsers, check=self.require_unchanged) if job.nodes is None else job.nodes
         written = {node.node_id: job.contexts[span] for node in nodes if (span := span_of(node)) in job.contexts}
         for node in nodes:
             if node.node_id in written:
@@ -283,35 +315,48 @@ def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformCo
     )
 
 
-def cut(document: Document, parsers: Iterable[TransformComponent], *, seconds: float = math.inf) -> Sequence[BaseNode]:
+def cut(
+    document: Document,
+    parsers: Iterable[TransformComponent],
+    *,
+    seconds: float = math.inf,
+    check: Callable[[], None] | None = None,
+) -> Sequence[BaseNode]:
     """Return the chunks of a document.
 
     Args:
         document: The document.
         parsers: The segment parser and the chunk parser.
         seconds: Limit of the wall-clock time, which is checked before each segment is divided.
+        check: Called before each segment is divided; an exception that it raises ends the work.
 
     Raises:
         TimeoutError: The limit is exceeded.
     """
     deadline = time.monotonic() + seconds
+
+    def require_time() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        if check is not None:
+            check()
+
     nodes: Sequence[BaseNode] = [document]
     for parser in parsers:
-        nodes = parser(_Timed(nodes, deadline))
+        nodes = parser(_Checked(nodes, require_time))
     return nodes
 
 
-class _Timed(list[BaseNode]):
-    """Nodes that can only be iterated over until a moment of the monotonic clock."""
+class _Checked(list[BaseNode]):
+    """Nodes over which a loop calls a function before each one, which may raise an exception."""
 
-    def __init__(self, nodes: Iterable[BaseNode], deadline: float) -> None:
+    def __init__(self, nodes: Iterable[BaseNode], check: Callable[[], None]) -> None:
         super().__init__(nodes)
-        self._deadline = deadline
+        self._check = check
 
     def __iter__(self) -> Iterator[BaseNode]:
         for node in super().__iter__():
-            if time.monotonic() > self._deadline:
-                raise TimeoutError
+            self._check()
             yield node
 
 
@@ -539,7 +584,7 @@ async def abuild(
     async with stages.session() as session:
         running = _RunningBatches(session, counter, batches_ahead)
         try:
-            while batch := await asyncio.to_thread(next, batches, None):
+            while batch := await session.unless_others_change(asyncio.to_thread(next, batches, None)):
                 running.start(batch)
                 while running.is_full:
                     total = await _finish(running, builder, total)
@@ -628,7 +673,7 @@ class _RunningBatches:
     """
 
     def __init__(self, stages: Stages, counter: ProgressCounter, ahead: int) -> None:
-        self._stages, self.counter = stages, counter
+        self.stages, self.counter = stages, counter
         self._ahead = max(ahead, 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead)
         self.tasks: deque[tuple[Batch, _ByteCounter, asyncio.Task[BatchResult]]] = deque()
 
@@ -645,9 +690,9 @@ class _RunningBatches:
         self.tasks.append((batch, size, asyncio.create_task(self._process(nodes, size))))
 
     async def _process(self, nodes: list[BaseNode], size: _ByteCounter) -> BatchResult:
-        result = await self._stages.acontextualize(nodes, lambda done: self.counter.add(0, done, size.advance(done)))
-        await asyncio.to_thread(self._stages.add_held_back, result)
-        vectors = await self._stages.aembed(result.nodes)
+        result = await self.stages.acontextualize(nodes, lambda done: self.counter.add(0, done, size.advance(done)))
+        await asyncio.to_thread(self.stages.add_held_back, result)
+        vectors = await self.stages.aembed(result.nodes)
         self.counter.embedded(len(result.nodes))
         return result, vectors
 
@@ -657,14 +702,14 @@ class _RunningBatches:
         After a cancellation, they are awaited for at most `PATIENCE` seconds, or until the next cancellation.
         """
         tasks = [task for _, _, task in self.tasks]
-        spending = self._stages.spending
+        spending = self.stages.spending
         calls = 0 if spending is None else spending.calls_in_flight
         try:
-            if isinstance(error, ContextualError):
-                self._stages.stop(error)
+            if isinstance(error, ContextualError) and (calls or not isinstance(error, OtherFilesChanged)):
+                self.stages.stop(error)
                 await asyncio.gather(*tasks, return_exceptions=True)
             elif isinstance(error, asyncio.CancelledError) and calls:
-                self._stages.stop(ContextualError("The run was interrupted."))
+                self.stages.stop(ContextualError("The run was interrupted."))
                 logger.warning(
                     "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end the"
                     " run at once, interrupt it again (Ctrl-C).",
@@ -704,10 +749,14 @@ class _ByteCounter:
 async def _finish(running: _RunningBatches, builder: VersionBuilder, total: Contextualized) -> Contextualized:
     """Store the oldest batch, and return the results so far, without the nodes."""
     batch, size, task = running.tasks[0]
-    await asyncio.wait([task])  # if this run is cancelled, the calls of the task are completed first
+    others_changed = running.stages.others_changed
+    # If this run is cancelled, the calls of the task are completed first.
+    await asyncio.wait([task, *([others_changed] if others_changed else ())], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        raise OtherFilesChanged
     result, vectors = task.result()
     running.tasks.popleft()
-    await asyncio.to_thread(_append, builder, batch, result, vectors)
+    await asyncio.to_thread(_append, builder, batch, result, vectors, running.stages)
     running.counter.add(len(batch), 0, size.rest())
     return Contextualized(
         [], [*total.failures, *result.failures], total.paid + result.paid, (*total.thin, *result.thin)
@@ -719,6 +768,7 @@ def _append(
     batch: Batch,
     result: Contextualized,
     vectors: NDArray[np.float32] | None,
+    stages: Stages,
 ) -> None:
     failed = {failure.node_id for failure in result.failures}
     at = 0
@@ -728,7 +778,7 @@ def _append(
             node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
         record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
         rows = None if vectors is None else vectors[at : at + len(chunks)]
-        builder.append(record, done, rows, _frame(job, done))
+        builder.append(record, _Checked(done, stages.require_unchanged), rows, _frame(job, done))
         at += len(chunks)
 
 

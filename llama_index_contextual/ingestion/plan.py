@@ -11,12 +11,14 @@ origin.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import filecmp
 import hashlib
 import itertools
 import json
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,11 +38,14 @@ from llama_index_contextual.ingestion.sync import (
     CHANGED_MEANWHILE,
     POSTPONED,
     UNSETTLED,
+    Status,
     SyncedFolders,
     SyncOptions,
     is_gone,
     large_removal,
+    status_of,
     unsettled,
+    until_others_change,
 )
 from llama_index_contextual.readers import (
     DocumentReader,
@@ -422,6 +427,7 @@ class Intake:
         facts: User's metadata of earlier calls for a file, by its path, if this call has no `file_metadata`.
         skipped: Files that are not read, each with its reason; grows while files are read.
         copies: Skipped files with the content of a file to read, by its document id.
+        statuses: Status of each file of a watching sync before it was hashed; None if it was being written.
         warnings: Warnings about files; grows while files are read.
     """
 
@@ -436,6 +442,7 @@ class Intake:
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     skipped: list[SkippedFile] = field(default_factory=list)
     copies: Mapping[str, Sequence[SkippedFile]] = field(default_factory=dict)
+    statuses: dict[Path, Status | None] = field(default_factory=dict)
     warnings: list[FileWarning] = field(default_factory=list)
 
     @classmethod
@@ -530,6 +537,8 @@ class Intake:
         unready = unsettled(discovery.files, sync.settle)
         self.skipped += [SkippedFile(ref.shown, UNSETTLED) for ref in unready]
         refs = [ref for ref in discovery.files if ref not in unready]
+        if sync.watching:
+            self.statuses = {ref.path: None if ref in unready else status_of(ref.path) for ref in discovery.files}
         digests, copies = self._hash(refs, documents, file_metadata)
         former = FormerFiles(paths)
         present = {origin(ref.path) for ref in discovery.files}
@@ -724,18 +733,43 @@ class Intake:
         self.sync.digests.forget(ref.path)
         return True
 
-    def postponed(self, doc_ids: Iterable[str]) -> list[str]:
+    def postponed(self, plan: Plan) -> list[str]:
         """Return the ids of the documents whose files are left for the next call, and add these to `skipped`."""
         if self.sync is None:
             return []
-        later = self.sync.postponed({doc_id: self.size(doc_id) for doc_id in doc_ids})
+        sizes = {doc_id: self.size(doc_id) for doc_id in plan.to_read}
+        later = self.sync.postponed(sizes, has_others=bool(plan.rework or plan.drop or plan.moved))
         for doc_id in later:
-            self._skip(doc_id, ReadError(self.files[doc_id].shown, POSTPONED))
+            self.skip(doc_id, POSTPONED)
         return later
 
     def skip(self, doc_id: str, reason: str) -> None:
         """Skip a document that turns out to be unusable, and the copies of its file for the same reason."""
         self._skip(doc_id, ReadError(self.files[doc_id].shown if doc_id in self.files else doc_id, reason))
+
+    def others_changed(
+        self, doc_ids: Iterable[str], folders: Sequence[IngestInput], limits: ReadLimits
+    ) -> asyncio.Task[None] | None:
+        """Return a task that ends when other files have changed, if the reading of these documents is then given up."""
+        sizes = {doc_id: self.size(doc_id) for doc_id in doc_ids}
+        if self.sync is None or not self.sync.gives_way(sizes):
+            return None
+        paths = [path for path in folders if isinstance(path, (str, os.PathLike))]
+        reading = {self.files[doc_id].path for doc_id in sizes}
+        return asyncio.create_task(until_others_change(paths, self.statuses, reading=reading, limits=limits))
+
+    def give_way(self, doc_ids: Iterable[str]) -> None:
+        """Leave documents whose reading was given up for the next call."""
+        if self.sync is not None:
+            for doc_id in doc_ids:
+                self.sync.gave_way.setdefault(doc_id, time.monotonic())
+                self.skip(doc_id, POSTPONED)
+
+    def forget_interruptions(self, doc_ids: Iterable[str]) -> None:
+        """Forget that the reading of documents was given up, when they are published."""
+        if self.sync is not None:
+            for doc_id in doc_ids:
+                self.sync.gave_way.pop(doc_id, None)
 
     def _skip(self, doc_id: str, error: ReadError) -> None:
         """Add an unreadable file to `skipped`, and skip its copies for the same reason."""

@@ -40,6 +40,7 @@ from llama_index_contextual.ingestion.plan import (
     remedy_for,
 )
 from llama_index_contextual.ingestion.report import IngestReport, ProgressCounter, ReportProgress
+from llama_index_contextual.ingestion.sync import OtherFilesChanged
 from llama_index_contextual.storage.manifest import Manifest
 from llama_index_contextual.storage.salvage import DamagedVersion
 from llama_index_contextual.storage.sources import remember_sources
@@ -98,7 +99,7 @@ async def arun(
         return _report(plan, intake, named, live, chunks, started)
     stages = await asyncio.to_thread(make_stages)
     builder = VersionBuilder(project_dir, config, before, plan.not_kept)
-    failed = intake.postponed(plan.to_read)
+    failed = intake.postponed(plan)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
         counter = _counter(progress, plan, intake, writes_contexts=config.context == "llm")
@@ -141,9 +142,17 @@ async def arun(
         stages = executor.place(paid_stages(stages, spending, replies, retries_refused=options.requests_held_back))
         if damaged is not None:
             await arestore(plan.restore, damaged, stages, builder, counter=counter)
+        if (others_changed := intake.others_changed(unread, inputs, options.limits)) is not None:
+            stack.callback(others_changed.cancel)
+            stages = replace(stages, others_changed=others_changed)
         jobs = jobs_of(plan, intake, reader, before, unread, failed)
         jobs = _count_jobs(_cut_jobs(jobs, stages, intake, failed, options.limits.max_seconds), counter, failed)
-        outcome = await abuild(jobs, stages, builder, counter=counter, batches_ahead=executor.batches_ahead)
+        try:
+            outcome = await abuild(jobs, stages, builder, counter=counter, batches_ahead=executor.batches_ahead)
+        except OtherFilesChanged:
+            intake.give_way(unread)
+            report = _report(plan, intake, named, live, chunks, started, without=plan.to_read)
+            return report.with_receipt(spending, writes=config.context == "llm")
         if replies is not None:
             replies.close(spending)
         unrestored = _unrestored(plan, intake, failed)
@@ -169,6 +178,7 @@ async def arun(
             keeps=live if intake.removes_many else None,
         )
         manifest = await run_to_completion(publish)
+        intake.forget_interruptions(unread)
         await run_to_completion(partial(remember_sources, project_dir, paths))
         counter.enter("done")
     report = _report(plan, intake, named, manifest.version, manifest.chunks, started, without=failed)
@@ -234,7 +244,7 @@ def _cut_jobs(jobs: Iterator[Job], stages: Stages, intake: Intake, failed: list[
             continue
         limit = seconds * max(1.0, len(job.document.text) / _CHARACTERS_IN_TIME)
         try:
-            nodes = cut(job.document, stages.parsers, seconds=limit)
+            nodes = cut(job.document, stages.parsers, seconds=limit, check=stages.require_unchanged)
         except TimeoutError:
             reason = f"takes more than {limit:.0f} seconds to divide into chunks: split it into smaller files"
             intake.skip(job.doc_id, reason)

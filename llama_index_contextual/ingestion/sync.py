@@ -3,10 +3,14 @@
 A file that cannot be seen is not a file that was deleted. A document is therefore removed only if its folder can be
 listed and the operating system says that the file does not exist; a folder that is missing, or from which nothing can
 be read any more, is reported as an error, because it may be a drive that is not mounted.
+
+When folders are watched, small files do not wait for large ones. They are published first, and if files change while a
+large one is read, its reading is given up, and it is read again later; see `until_others_change`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import time
@@ -15,9 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, Remedy
-from llama_index_contextual.readers import FileRef, content_hash
-from llama_index_contextual.readers.discovery import printable
+from llama_index_contextual.errors import (
+    ContextualError,
+    InputError,
+    LargeRemovalError,
+    PathNotFoundError,
+    Remedy,
+)
+from llama_index_contextual.readers import FileRef, ReadLimits, content_hash
+from llama_index_contextual.readers.discovery import discover, printable
 
 UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
@@ -28,9 +38,22 @@ FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED)
 BATCH_BYTES = 20_000_000
 """Size of the files that a watching sync reads at once, the smallest first; a larger file is read alone."""
 
+GIVES_WAY = 600.0
+"""Seconds in which the reading of a large file is given up again and again because other files have changed."""
+
+LOOK = 1.0
+"""Seconds between two looks at the other files while a large file is read."""
+
+Status = tuple[int, ...]
+"""Size, times and identity of a file."""
+
 _BYTES_PER_SECOND = 10_000_000  # a file that was written this slowly, or faster, is probably still being written
 _MOST_NAMED = 3
 _RECENT = 2 * 10**9  # nanoseconds; some file systems count time in steps of two seconds
+
+
+class OtherFilesChanged(ContextualError):
+    """The reading of a large file is given up, because other files have changed; raised and caught within a run."""
 
 
 class FileDigests:
@@ -41,7 +64,7 @@ class FileDigests:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._known: dict[str, tuple[Status, str]] = {}
 
     def hash(self, path: Path) -> str:
         """Return the content hash of a file.
@@ -49,13 +72,13 @@ class FileDigests:
         Raises:
             ReadError: The file cannot be opened.
         """
-        name, status = os.path.abspath(path), _fingerprint(path)
+        name, status = os.path.abspath(path), status_of(path)
         known = self._known.get(name)
         if known is not None and known[0] == status:
             return known[1]
         started = time.time_ns()
         digest = content_hash(path)
-        if status is not None and status == _fingerprint(path) and max(status[1], status[2]) < started - _RECENT:
+        if status is not None and status == status_of(path) and max(status[1], status[2]) < started - _RECENT:
             self._known[name] = status, digest
         else:
             self._known.pop(name, None)
@@ -77,6 +100,7 @@ class SyncOptions:
         settle: Seconds in which a file must not change to be read.
         watching: Whether the caller watches the folders and calls again, so that files can be left for later.
         digests: Content hashes of earlier runs.
+        gave_way: When the reading of a large file was first given up for other files, by document id.
     """
 
     removable: Collection[str] | None = None
@@ -85,23 +109,37 @@ class SyncOptions:
     settle: float = 0.0
     watching: bool = False
     digests: FileDigests = field(default_factory=FileDigests)
+    gave_way: dict[str, float] = field(default_factory=dict)
 
     def may_remove(self, doc_id: str | None) -> bool:
         """Return whether a document may be removed."""
         return doc_id is not None and (self.removable is None or doc_id in self.removable)
 
-    def postponed(self, sizes: Mapping[str, int]) -> list[str]:
+    def postponed(self, sizes: Mapping[str, int], *, has_others: bool) -> list[str]:
         """Return the ids of the documents to leave for the next call, so that small files do not wait for large ones.
 
         Args:
             sizes: Sizes of the files that are to be read, by document id.
+            has_others: Whether the run also publishes changes for which no file is read.
         """
         total, later = 0, []
         for number, (doc_id, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
             total += size
-            if self.watching and number and total > BATCH_BYTES:
+            if self.watching and (number or has_others) and total > BATCH_BYTES:
                 later.append(doc_id)
         return later
+
+    def gives_way(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether the reading of these files is given up as soon as other files have changed.
+
+        It is if they are large, but only for ten minutes from the first time on, so that a large file is read even if
+        other files change all the time.
+
+        Args:
+            sizes: Sizes of the files that are read, by document id.
+        """
+        first = min((self.gave_way[doc_id] for doc_id in sizes if doc_id in self.gave_way), default=time.monotonic())
+        return self.watching and sum(sizes.values()) > BATCH_BYTES and time.monotonic() - first < GIVES_WAY
 
 
 class SyncedFolders:
@@ -210,13 +248,51 @@ def unsettled(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
     """
     if not seconds:
         return set()
-    before = [_fingerprint(ref.path) for ref in files]
+    before = [status_of(ref.path) for ref in files]
     time.sleep(seconds)
-    after = [_fingerprint(ref.path) for ref in files]
+    after = [status_of(ref.path) for ref in files]
     return {ref for ref, old, new in zip(files, before, after, strict=True) if old != new or _is_in_pause(new)}
 
 
-def _is_in_pause(status: tuple[int, ...] | None) -> bool:
+async def until_others_change(
+    paths: Sequence[str | os.PathLike[str]],
+    known: Mapping[Path, Status | None],
+    *,
+    reading: Collection[Path],
+    limits: ReadLimits,
+) -> None:
+    """Return as soon as files in the folders have changed that are small and no longer being written.
+
+    Args:
+        paths: The folders.
+        known: Status of each file when the run started; None if it was being written.
+        reading: Files that are being read, whose changes do not matter.
+        limits: Limits for reading a file.
+    """
+
+    def look() -> dict[Path, Status | None]:
+        return {ref.path: status_of(ref.path) for ref in discover(paths, limits=limits).files}
+
+    former: set[tuple[Path, Status | None]] = set()
+    seconds = 0.0
+    while True:
+        await asyncio.sleep(max(LOOK, 2 * seconds))
+        started = time.monotonic()
+        now = await asyncio.to_thread(look)
+        seconds = time.monotonic() - started
+        changed = {(path, now.get(path)) for path in {*known, *now}.difference(reading)}
+        changed = {(path, status) for path, status in changed if status != known.get(path)}
+        # What is equal at two looks is complete.
+        if any(status is None or _is_small(status) for _, status in changed & former):
+            return
+        former = changed
+
+
+def _is_small(status: Status) -> bool:
+    return status[0] <= BATCH_BYTES and not _is_in_pause(status)
+
+
+def _is_in_pause(status: Status | None) -> bool:
     """Return whether a file was changed more recently than a second for every 10 MB of it; not if clocks differ."""
     return status is not None and 0 <= time.time() - status[1] / 1e9 < status[0] / _BYTES_PER_SECOND - 1
 
@@ -231,7 +307,8 @@ def is_gone(path: str) -> bool:
         return False
 
 
-def _fingerprint(path: Path) -> tuple[int, ...] | None:
+def status_of(path: Path) -> Status | None:
+    """Return size, times and identity of a file, or None if it cannot be seen."""
     try:
         status = os.stat(path)
     except OSError:

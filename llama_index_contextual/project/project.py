@@ -160,7 +160,7 @@ class Project:
         self._model_id = model_id
         self._passed_embed_model = embed_model
         self._live = LiveIndexes(directory, self.name, self._embed_model_of, self._answering_llm)
-        self._digests = FileDigests()
+        self._digests, self._gave_way = FileDigests(), dict[str, float]()
 
     def __repr__(self) -> str:
         try:
@@ -435,8 +435,9 @@ class Project:
             settle: Number of seconds to watch the files first; one that changes in that time is probably still being
                 written, and is left for a later call. A large file must not have changed for a second for every 10 MB.
             watching: Whether the caller watches the folders and calls again after every change. Small files are then
-                read first, and larger ones left for the next call, and `keep_versions` counts the version separately,
-                so that it does not push the versions of other calls out of the history.
+                read first, and larger ones left for the next call; a file of more than 20 MB is also left for it if
+                other files change while it is read. `keep_versions` counts the version separately, so that it does not
+                push the versions of other calls out of the history.
             moved: The folders were moved: a path that ends with the id of a document is that document.
             file_metadata: As in `ingest`.
             limits: As in `ingest`.
@@ -477,6 +478,7 @@ class Project:
                 settle=settle,
                 watching=watching,
                 digests=self._digests,
+                gave_way=self._gave_way,
             ),
             purpose="sync",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -184,3 +185,23 @@ def test_one_document_can_have_nodes_with_and_without_offsets() -> None:
     assert sorted(re.findall(r"\w+ text", segments([*loose("Loose text."), placed], segment_size=3)[-1].text)) == [
         "Placed text"
     ]
+
+
+def test_the_work_grows_with_the_document_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    real = TextNode.get_content
+
+    def counted(self: TextNode, *arguments: Any, **options: Any) -> str:
+        nonlocal calls
+        calls += 1
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(TextNode, "get_content", counted)
+    numbers = []
+    for length in (500, 1_000):
+        text = "".join(f"Paragraph {number} says that the pump was checked.\n\n" for number in range(length))
+        _, nodes = parsed(text, segment_size=200, chunk_size=40)
+        calls = 0
+        assert len(segments(nodes, segment_size=200)) > length / 20
+        numbers.append(calls)
+    assert numbers[1] < 2.5 * numbers[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import os
 import shutil
 import stat
@@ -9,6 +12,7 @@ import subprocess
 import sys
 import threading
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, ProjectLockedError
 from llama_index_contextual.ingestion import sync as syncing
 from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, POSTPONED, UNSETTLED, FileDigests
@@ -28,6 +33,9 @@ from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.trees import write
 
 CONTEXT = "The annual report of the fund describes how its returns developed over the last twelve months."
+
+SECONDS = 60.0
+"""Longest time to wait for something that happens in another thread or task."""
 
 as_root = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="permissions do not stop this user, or this system"
@@ -527,6 +535,60 @@ def test_a_watching_sync_publishes_small_files_before_large_ones(
         assert len(ids(counted)) == 3 + len({name for names in published for name in names} - {"files/one.md"})
     assert published == [["files/small.md"], ["files/large-a.md"], ["files/large-b.md"], ["files/one.md"]]
     assert counted.sync([folder], watching=True).version == report.version
+
+
+@pytest.fixture
+def reading_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], Project]:
+    """Return a local project whose large files are read until other files change; `change` is called meanwhile."""
+    monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
+    monkeypatch.setattr(syncing, "LOOK", 0)
+    real = WordLlamaEmbedding._aget_text_embeddings
+
+    def project_that(change: Callable[[], object]) -> Project:
+        async def embed(self: WordLlamaEmbedding, texts: list[str]) -> list[list[float]]:
+            if any("large" in text for text in texts):
+                change()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.Event().wait(), SECONDS)
+            return await real(self, texts)
+
+        monkeypatch.setattr(WordLlamaEmbedding, "_aget_text_embeddings", embed)
+        return ProjectManager(tmp_path / "knowledge").create("local", ProjectConfig.local())
+
+    return project_that
+
+
+def test_small_files_that_change_while_a_large_one_is_read_are_published_before_it(
+    reading_large: Callable[[Callable[[], object]], Project], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (f"new-{number}.md" for number in itertools.count())
+    project = reading_large(lambda: write(folder / (name := next(names)), f"# New\n\nThis is {name}."))
+    project.sync([folder], watching=True)
+    write(folder / "large.md", "# Large\n\n" + "The text is large. " * 50)
+    for name in ("files/new-0.md", "files/new-1.md"):
+        before = ids(project)
+        report = project.sync([folder], watching=True)
+        assert [(file.path.rpartition("/")[2], file.reason) for file in report.skipped] == [("large.md", POSTPONED)]
+        assert (report.added, ids(project)) == ((), before)
+        assert synced(project, folder, watching=True) == {"added": [name]}
+    monkeypatch.setattr(syncing, "GIVES_WAY", 0)
+    monkeypatch.setattr(f"{__name__}.SECONDS", 0)
+    assert synced(project, folder, watching=True) == {"added": ["files/large.md"]}, "its time is over"
+
+
+@pytest.mark.parametrize("change", ["remove", "rename"])
+def test_a_file_that_is_removed_or_renamed_while_a_large_one_is_read_does_not_wait(
+    reading_large: Callable[[Callable[[], object]], Project], folder: Path, change: str
+) -> None:
+    one = folder / "one.md"
+    project = reading_large(one.unlink if change == "remove" else lambda: one.rename(folder / "uno.md"))
+    project.sync([folder], watching=True)
+    write(folder / "large.md", "# Large\n\n" + "The text is large. " * 50)
+    assert synced(project, folder, watching=True) == {}
+    changed = synced(project, folder, watching=True)
+    assert changed == (
+        {"removed": ["files/one.md"]} if change == "remove" else {"renamed": {"files/one.md": "files/uno.md"}}
+    )
 
 
 def test_digests_are_kept_only_for_files_that_did_not_change_recently(
