@@ -189,7 +189,15 @@ def test_the_options_of_each_command_are_documented() -> None:
     extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in results.items()}
     switches = [f"--{no}{name}" for name in ("guard", "intents", "judge") for no in ("", "no-")]
     answering = ["--file", "--filter", "--llm", "--min-confidence", "--mode", "--reference-date", "--style", *switches]
-    answering += ["--llm-intents", "--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
+    answering += [
+        "--cache",
+        "--no-cache",
+        "--system-prompt",
+        "--llm-intents",
+        "--between-tokens-timeout",
+        "--call-timeout",
+        "--first-token-timeout",
+    ]
     assert {name: options for name, options in extra.items() if options} == {
         "ask": sorted(answering),
         "chat": sorted([*answering, "--follow-ups", "--history"]),
@@ -208,7 +216,7 @@ def test_the_options_of_each_command_are_documented() -> None:
         "mcp": ["--allow-host", "--host", "--http", "--port", "--token"],
         "rebuild": ["--allow-loss", "--max-cost", "--quiet"],
         "remove": ["--forget", "--yes", "-y"],
-        "retry": ["--quiet"],
+        "retry": ["--max-cost", "--quiet"],
         "rollback": ["--to"],
         "search": ["--explain", "--file", "--filter", "--full", "--mode", "--top-k", "-k"],
         "sync": [

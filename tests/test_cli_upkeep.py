@@ -157,7 +157,7 @@ def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_i
         )
         retry = f"llama-index-contextual retry a --root '{root[1]}'"
         assert (second, third) == (
-            "These chunks have the structural context. To request it from the LLM again:",
+            "These chunks have the structural context. To request it again:",
             f"  {retry}",
         )
         assert (

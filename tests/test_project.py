@@ -414,7 +414,7 @@ def test_an_evaluation_has_the_defaults_of_the_function_behind_it(name: str) -> 
     behind = {"compare": compare_variants, "sweep": sweep_variants, "sweep_answers": sweep_answers}[name]
     expected = dict(inspect.signature(behind).parameters)
     own = inspect.signature(getattr(Project, name)).parameters
-    shared = expected.keys() - {"origin", "llm", "options"}
+    shared = expected.keys() - {"origin", "llm", "options", "account"}
     assert {key: own[key].default for key in shared} == {key: expected[key].default for key in shared}
 
 

@@ -15,10 +15,7 @@ from llama_index_contextual.metadata import OWN_KEYS, RESERVED_KEYS, TITLE, Docu
 SPLIT = "split it into smaller files"
 """Advice on files above a limit."""
 
-_REPEATED = (
-    "most of it is repeated, for example by merged cells, number formats or slides; remove the repetitions, or save "
-    "its text as .txt or .csv"
-)
+_REPEATED = "something in it is repeated; save its text as .txt or .csv"
 _MAX_INTEGER = 2**63
 
 

@@ -136,8 +136,9 @@ def judge(
 ) -> Judgement | None:
     """Return the probabilities for a ranking; None if other indexes than those of a project ranked.
 
-    A question without words of its own, or in another language than that of the index, shares few words with the
-    passages that answer it, so it is judged by the semantic ranking only.
+    A question in another language than that of the index shares few words with the passages that answer it, so it is
+    judged by the semantic ranking only. The embedding of a follow-up question without words of its own ("And why?") is
+    near to nothing, so it is judged by the words of the conversation only.
 
     Args:
         ranking: The ranking of a search.
@@ -152,8 +153,11 @@ def judge(
         return None
     if not evidence:
         return Judgement((), 0.0, "none")
-    if mode == "hybrid" and not _has_words(question, ranking.query_terms):
-        mode = "semantic"
+    if mode == "hybrid" and (terms := ranking.query_terms) is not None:
+        if not terms.counts or terms.analyzer.is_foreign(question):
+            mode = "semantic"
+        elif not terms.analyzer.query_terms(question):
+            mode = "lexical"
     models, of_query = MODELS[mode], query_features(ranking, hits, question, is_filtered=is_filtered)
     confidence = min(max(float(models.confidence(of_query)), _NEARLY), 1 - _NEARLY)
     relevances = np.minimum(models.relevance(hit_features(ranking, evidence, confidence)), confidence)
@@ -165,10 +169,6 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
     if limit is None:
         return None
     return "low" if confidence < limit else "high" if confidence >= (models.high or 1.0) else "medium"
-
-
-def _has_words(question: str, terms: QueryTerms | None) -> bool:
-    return terms is not None and bool(terms.counts) and not terms.analyzer.is_foreign(question)
 
 
 def _mode(ranking: Ranking) -> Mode | None:

@@ -260,7 +260,9 @@ def test_settings_of_the_project_apply_unless_an_option_is_given(tmp_path: Path)
 def test_the_temperature_of_the_answering_model_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     for settings, expected in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
-        project = ProjectManager(tmp_path).create(f"p{expected}", ProjectConfig(faiss=False, **settings))
+        project = ProjectManager(tmp_path).create(
+            f"p{expected}", ProjectConfig(faiss=False, answer_llm="openai:gpt-4.1", **settings)
+        )
         engine = project.as_query_engine()
         assert isinstance(engine, GroundedQueryEngine)
         assert engine.answer_stream._llm.sync().temperature == expected  # type: ignore[attr-defined]

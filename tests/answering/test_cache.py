@@ -202,6 +202,8 @@ def test_a_cached_answer_is_checked_like_the_first_one(reports: Project, cache: 
     first, second = (engine.query(QUESTION).to_dict() for _ in range(2))  # type: ignore[union-attr]
     assert second.pop("from_cache")
     assert not first.pop("from_cache")
+    assert first.pop("usage")["calls"] == 2
+    assert second.pop("usage") is None
     assert first == second
 
 

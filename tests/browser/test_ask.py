@@ -331,7 +331,7 @@ def test_a_verdict_is_shown_and_a_withheld_answer_is_not(
     )
     answer = ask(page, served, "judged")
     expect(answer).to_contain_text(FALLBACK)
-    expect(answer).to_contain_text("The judge withheld the answer: not every statement is supported")
+    expect(answer).to_contain_text("The judge withheld the answer: no cited passage supports “It flies.”")
     assert "a year" not in page.content()
     provider.enqueue(
         "It stands still for 10 minutes [Source 1].",

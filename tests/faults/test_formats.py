@@ -77,7 +77,7 @@ def test_a_project_of_an_earlier_format_can_be_updated(written: Path, tmp_path: 
     assert (report.unchanged, report.updated) == ((MARKDOWN_ID,), (TEXT_ID,))
     assert golden.retrieve("TS-300")[0].source.doc_id == TEXT_ID
     assert golden.rollback() == "v000002"
-    assert list(golden.verify().problems) == []
+    assert all(problem.harmless for problem in golden.verify().problems)  # paths of files were not recorded then
 
 
 # ---- versions of an earlier format next to one of the current format -------------------------------------------------

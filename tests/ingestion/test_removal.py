@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -88,6 +88,6 @@ def test_failed_contexts_are_not_retried_with_changed_settings(filled: Project, 
     with pytest.raises(ConfigurationError, match=r"have changed .*\(llm, chunk_overlap\): use `rebuild`"):
         filled.retry_failed()
     assert len(llm.history) == calls
-    filled.update_config(chunk_overlap=4, llm="openai:gpt-4.1")
+    filled.update_config(chunk_overlap=4, llm=DEFAULT_LLM)
     assert filled.retry_failed().rebuilt == ("lead",)
     assert len(llm.history) == calls + 1

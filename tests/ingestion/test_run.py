@@ -317,7 +317,7 @@ def test_an_unreadable_file_is_skipped_with_its_reason_and_the_rest_is_ingested(
     reasons = {Path(file.path).name: file.reason for file in report.skipped}
     assert sorted(reasons) == ["empty.txt", "letter.zip", "nowhere.txt", "quarter.md"]
     assert "empty" in reasons["empty.txt"]
-    assert "convert it to PDF, HTML or text" in reasons["letter.zip"]
+    assert "unpack it" in reasons["letter.zip"]
     assert reasons["nowhere.txt"] == "does not exist"
     assert "has the same content as" in reasons["quarter.md"]
     assert all(f"skipped {file.path}: {file.reason}" in str(report) for file in report.skipped)

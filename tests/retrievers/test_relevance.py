@@ -118,6 +118,16 @@ def test_hits_from_one_document_are_no_better_than_hits_from_several() -> None:
     assert judged[0] == judged[1]
 
 
+def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversation() -> None:
+    semantic, lexical = trace().leaves()
+    terms = LexicalIndex.build(["the pump", "motor"]).query((("And why?", 1.0), ("pump motor", 0.5)))
+    found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, replace(lexical, terms=terms)))
+    judgement = judge(found, found.evidence(20), [chunk("The pump and its motor.")], question="And why?")
+    assert judgement is not None
+    assert judgement.level is None
+    assert judgement.confidence == pytest.approx(float(MODELS["lexical"].confidence({"cover": 1.0})))
+
+
 def test_no_hit_is_more_relevant_than_the_documents_answer() -> None:
     found = trace("valve")
     judgement = judge(found, found.evidence(20), [chunk("sensor")], question="valve")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -217,7 +218,7 @@ def test_wrong_tokens_are_slowed_and_logged_once_a_minute_and_the_right_one_neve
         pauses.append(seconds)
 
     now = [0.0]
-    monkeypatch.setattr(security.asyncio, "sleep", pause)
+    monkeypatch.setattr(security, "asyncio", SimpleNamespace(sleep=pause))  # not for servers in other threads
     monkeypatch.setattr(security.WrongTokens.__init__, "__defaults__", (lambda: now[0],))
     browser = client(filled, token=TOKEN)
     logged = "llama_index_contextual.ui.security"

@@ -4,7 +4,7 @@
 const isTyping = (element) => element instanceof HTMLElement && element.matches("input, textarea, select, [contenteditable]");
 
 // The first "/" in a box that has the focus from the start means "go to the box", as everywhere else on the page.
-let slashGoesToBox = document.activeElement?.id === "q";
+let slashGoesToBox = document.getElementById("q")?.autofocus === true; // the browser may set the focus after this line
 
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
