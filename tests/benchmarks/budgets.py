@@ -239,6 +239,7 @@ def run_interrupted(folder: Path, stop: signal.Signals, *, calls: int, parts: in
 
 def main() -> None:
     """Print a row for each case, and whether all hold."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for programs in the background
     started = time.monotonic()
     print(f"{'case':<26}{'limit':>10}{'counted':>10}{'said':>10}{'in all':>10}{'booked':>10}  ends with")
     rows: list[Row] = []
