@@ -191,7 +191,7 @@ def _evaluate_answers(
 
 
 def _show_answers(predictions: Predictions, style: str) -> None:
-    """Print the first wrong answers beside the expected ones, and a hint if the answers are long."""
+    """Print the first wrong answers next to the expected ones, and a hint if the answers are long."""
     wrong = [row for row in predictions.rows if row.exact == 0 and row.error is None]
     for row in wrong[:_SHOWN_ANSWERS]:
         say(f"[bold]{snippet(row.qa.question, 100)}[/]")

@@ -4,7 +4,7 @@ Prints how many children answered as their parent does, how many hung (no answer
 otherwise; the exit status is 1 unless all answered. Of a child that hung, the stack is printed, and how long it used a
 processor and waited for one: a child that waits for a lock does neither. The indexes are exact and compact ones by
 turns, and the threads of the parent open the project anew again and again, so that a fork also meets them while they do
-so. `--load` lets busy processes run beside it.
+so. `--load` runs busy processes at the same time.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def main() -> int:
     parser.add_argument("--forks", type=int, default=200)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--load", type=int, default=0, help="busy processes beside it")
+    parser.add_argument("--load", type=int, default=0, help="busy processes that run at the same time")
     options = parser.parse_args()
     result: Counter[str] = Counter()
     kinds: tuple[FaissIndex, ...] = ("flat", "rabitq")
