@@ -8,8 +8,8 @@ asked over all files and within the file that answers:
 - `removed`: half of the documents, at odd places by name, are left out of the project; the questions about them,
   against those about the rest.
 
-Each set counts alike, and every figure of a set comes from a fit on the other sets. The AUROC of
-the greatest cosine similarity alone is in brackets. The levels are counted with limits that were chosen without the set, too.
+Each set counts alike, and every figure of a set comes from a fit on the other sets. The AUROC of the greatest cosine
+similarity alone is in brackets. The levels are counted with limits that were chosen without the set, too.
 Relevance: the first 20 hits of every question. A hit is relevant if it contains any of the evidence. The AUROC of the
 rank alone is shown for comparison. The last lines are the constants of `retrievers/confidence.py`, fitted on all sets.
 
