@@ -411,9 +411,9 @@ _GLOSSES: Mapping[str, str] = {
     "explanation": "why or how something is so",
     "aggregation": "a list, a summary or an overview",
     "procedural": "the steps to do something",
-    "clarification": "what was said or meant before in this conversation",
-    "chitchat": "nothing: a greeting, thanks, small talk",
-    "out_of_scope": "what a collection of documents would not tell: general knowledge, the weather, a joke",
+    "clarification": "an earlier message of this conversation",
+    "chitchat": "no question: a greeting, thanks, small talk",
+    "out_of_scope": "something that is not in documents of this kind: general knowledge, the weather, a joke",
     "opinion": "a judgement or a recommendation",
     "temporal": "a date, a period, an order of events",
 }

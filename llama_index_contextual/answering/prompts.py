@@ -253,9 +253,9 @@ def with_system(rules: str, messages: Sequence[ChatMessage]) -> list[ChatMessage
 
 
 CLARIFY = """\
-The last message asks about this conversation. Answer it from the conversation alone: repeat or explain in plain words \
-what was said, and add nothing to it. Answer in the language of the last message. If the conversation does not answer \
-it, write exactly: {not_found}"""
+The last message asks about this conversation. Answer it from the conversation alone: repeat or explain earlier \
+messages in plain words, and add nothing to them. Answer in the language of the last message. If the conversation does \
+not answer it, write exactly: {not_found}"""
 
 
 def clarification_messages(

@@ -136,7 +136,7 @@ class Stages:
         """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
         if job.document is None:
             return list(job.nodes or [])
-        nodes = cut(job.document, self.parsers, check=self.require_unchanged) if job.nodes is None else job.nodes
+        nodes = cut(job.document, self.parsers) if job.nodes is None else job.nodes
         written = {node.node_id: job.contexts[span] for node in nodes if (span := span_of(node)) in job.contexts}
         for node in nodes:
             if node.node_id in written:
