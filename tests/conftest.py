@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage import kvstore
 from tests.support.documents import pdf_bytes, write_texts
 
 # The suite tries the same examples everywhere; `HYPOTHESIS_PROFILE=random` other ones in each run, `long` many.
@@ -44,6 +45,8 @@ _ENVIRONMENT = re.compile(
     re.IGNORECASE,
 )
 _TERMINAL = ("COLUMNS", "LINES", "TERMINAL_WIDTH", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")
+
+SLOW = Path(__file__).parent / "slow"
 
 
 class NetworkError(RuntimeError):
@@ -130,6 +133,22 @@ def _clock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llama_index_contextual.retirement.today", lambda: date(2026, 6, 1))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is in `tests/slow`, which plain `pytest` leaves out."""
+    for item in items:
+        if SLOW in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def _fast_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing wait for the disk, except in tests of durability: those in `tests/slow` or marked `durable`."""
+    if request.node.get_closest_marker("slow") is None and request.node.get_closest_marker("durable") is None:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+        opened = tuple(line.replace("EXTRA", "OFF") for line in kvstore._PRAGMAS["durable"])
+        monkeypatch.setitem(kvstore._PRAGMAS, "durable", opened)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Break projects in every way that is known here, and print what did not hold: `python -m tests.benchmarks.faults`.
 
-All cases of tests/faults that the suite draws a sample of. `--minutes` sets how long readers and a writer work against
-each other (0 leaves it out), `--only` names single parts.
+All cases of tests/slow/faults that the suite draws a sample of. `--minutes` sets how long readers and a writer work
+against each other (0 leaves it out), `--only` names single parts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from unittest import mock
 
-from tests.faults import commits as ledger_commits
-from tests.faults import test_corruption as corruption
-from tests.faults import test_operations as operations
-from tests.faults.bad_inputs import CASES, message_of
-from tests.faults.cases import ALONE, SCENARIOS, Bench, Scenario, create, documents, ingest, load
-from tests.faults.load import BUSY, STOP, wait_for_readers
+from tests.slow.faults import commits as ledger_commits
+from tests.slow.faults import test_corruption as corruption
+from tests.slow.faults import test_operations as operations
+from tests.slow.faults.bad_inputs import CASES, message_of
+from tests.slow.faults.cases import ALONE, SCENARIOS, Bench, Scenario, create, documents, ingest, load
+from tests.slow.faults.load import BUSY, STOP, wait_for_readers
 
 SHOWN = 10
 Result = tuple[str, list[str]]
@@ -52,7 +52,7 @@ def syncs(folder: Path, options: argparse.Namespace) -> Result:
 
 def kills(folder: Path, options: argparse.Namespace) -> Result:
     """Kill a process that adds contexts."""
-    command = [sys.executable, "-m", "tests.faults.kills", str(folder / "ledger.sqlite"), str(options.kills), "7"]
+    command = [sys.executable, "-m", "tests.slow.faults.kills", str(folder / "ledger.sqlite"), str(options.kills), "7"]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     wrong = [f"{name}: {found[name]}" for name in ("lost", "damaged") if found[name]]
     return f"{found['kills']} kills, {found['acknowledged']} acknowledged contexts", wrong
@@ -60,7 +60,7 @@ def kills(folder: Path, options: argparse.Namespace) -> Result:
 
 def merges(folder: Path, options: argparse.Namespace) -> Result:
     """Kill a process that adds documents one by one, whose parts are merged."""
-    command = [sys.executable, "-m", "tests.faults.merges", str(folder), str(options.kills), "7"]
+    command = [sys.executable, "-m", "tests.slow.faults.merges", str(folder), str(options.kills), "7"]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     counts = ", ".join(f"{found[name]} {name}" for name in ("kills", "during merges", "acknowledged"))
     return f"{counts} documents", found["wrong"]
@@ -94,7 +94,7 @@ def ledger(folder: Path, options: argparse.Namespace) -> Result:
     running = {}
     for name, number in numbers.items():
         (folder / name).mkdir()
-        command = [sys.executable, "-m", "tests.faults.ledger_faults", str(folder / name), name, str(number), "7"]
+        command = [sys.executable, "-m", "tests.slow.faults.ledger_faults", str(folder / name), name, str(number), "7"]
         running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     lines, wrong = "", []
     for name, process in running.items():
@@ -123,7 +123,16 @@ def inputs(folder: Path, options: argparse.Namespace) -> Result:
 
 def fuzz(folder: Path, options: argparse.Namespace) -> Result:
     """Run the tests of files, settings and names with thousands of examples each."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "tests/faults/test_inputs.py", "-k", "not gets_a_sentence"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n0",
+        "tests/slow/faults/test_inputs.py",
+        "-k",
+        "not gets_a_sentence",
+    ]
     environment = {**os.environ, "HYPOTHESIS_PROFILE": "long"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return "2000 examples of each", [] if done.returncode == 0 else [done.stdout[-2000:]]
@@ -145,7 +154,7 @@ def flips(folder: Path, options: argparse.Namespace) -> Result:
 
 def machine(folder: Path, options: argparse.Namespace) -> Result:
     """Run random sequences against a dictionary."""
-    command = [sys.executable, "-m", "pytest", "-n0", "tests/faults/test_state_machine.py"]
+    command = [sys.executable, "-m", "pytest", "-n0", "tests/slow/faults/test_state_machine.py"]
     environment = {**os.environ, "CONTEXTUAL_SEQUENCES": str(options.sequences)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return f"{options.sequences} sequences", [] if done.returncode == 0 else [done.stdout[-2000:]]
@@ -154,7 +163,7 @@ def machine(folder: Path, options: argparse.Namespace) -> Result:
 def readers(folder: Path, options: argparse.Namespace) -> Result:
     """Let 8 threads in 2 processes read while a writer publishes every 2 seconds and sometimes rolls back."""
     disk = _project(folder)
-    command = [sys.executable, "-m", "tests.faults.load", str(disk), "4"]
+    command = [sys.executable, "-m", "tests.slow.faults.load", str(disk), "4"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     wait_for_readers(processes)
     time.sleep(min(20.0, options.minutes * 15))  # the quiet that the load is compared with

@@ -30,7 +30,7 @@ from playwright.async_api import Browser, Page, Request, async_playwright
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.browser.harness import SWITCHES, Served, chromium, serve
+from tests.slow.browser.harness import SWITCHES, Served, chromium, serve
 
 NAME = "benchmark"
 SETS = ("conversations/documents", "corpora/documents", "contracts/pdf")

@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
-from tests.retrievers.corpus import FixedRetriever, hits
+from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
 
 SOURCES = 3

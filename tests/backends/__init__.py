@@ -1,5 +1,0 @@
-"""Contract of the storage backends: whatever a project promises holds on each engine of `backends.py`."""
-
-import pytest
-
-pytest.register_assert_rewrite("tests.backends.site")

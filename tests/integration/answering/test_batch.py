@@ -1,0 +1,142 @@
+"""Answering many questions: predictions, SQuAD scores, and the files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual.answering.batch import QA, Predictions, answer_many, exact_match, f1_score, normalise_answer
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.project.project import Project
+from tests.integration.retrievers.corpus import FixedRetriever, hits
+from tests.support.models import ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "exact", "f1"),
+    [
+        ("The ACME corp.", "acme Corp", 1.0, 1.0),
+        ("three whole days [Source 1]", "three days", 0.0, 2 * 2 / (3 + 2)),
+        ("days days", "days", 0.0, 2 * 1 / (2 + 1)),
+        ("no", "yes", 0.0, 0.0),
+        ("", "yes", 0.0, 0.0),
+        ("the", "a", 1.0, 1.0),
+    ],
+)
+def test_scores(answer: str, truth: str, exact: float, f1: float) -> None:
+    assert (exact_match(answer, truth), f1_score(answer, truth)) == (exact, pytest.approx(f1))
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_scores_are_symmetric_between_zero_and_one_and_equal_answers_have_one(a: str, b: str) -> None:
+    assert f1_score(a, b) == f1_score(b, a)
+    assert 0.0 <= exact_match(a, b) <= f1_score(a, b) <= 1.0
+    assert f1_score(a, a) == exact_match(a, a) == 1.0
+    assert normalise_answer(normalise_answer(a)) == normalise_answer(a)
+
+
+def predictions() -> Predictions:
+    llm = ScriptedLLM(default="pump")
+    llm.enqueue("The pump [Source 1]", ValueError("down"), "a valve")
+    engine = GroundedQueryEngine(FixedRetriever(hits(pump=1.0, other=0.5)), llm)
+    items = [
+        QA(question="one?", answers=["pump", "x"]),
+        QA(question="=two?", answers=["y"]),
+        QA(question="three?", answers=["x valve"], evidence="nowhere"),
+        "four?",
+    ]
+    return answer_many(engine, items, concurrency=1)
+
+
+def test_predictions_are_scored_and_a_failure_does_not_stop_the_rest() -> None:
+    answers = predictions()
+    assert [row.answer for row in answers.rows] == ["The pump [Source 1]", "", "a valve", "pump"]
+    assert [row.exact for row in answers.rows] == [1.0, 0.0, 0.0, None]
+    assert "down" in str(answers.rows[1].error)
+    assert answers.exact == pytest.approx(1 / 3)
+    assert answers.f1 == pytest.approx((1 + 0 + 2 / 3) / 3)
+
+
+def test_failed_retrievals_and_hard_negatives_are_listed() -> None:
+    answers = predictions()
+    assert [row.retrieved for row in answers.rows] == [True, False, False, None]
+    assert [row.qa.question for row in answers.failed_retrievals] == ["=two?", "three?"]
+    assert [hit.node.node_id for hit in answers.rows[0].hard_negatives] == ["other"]
+    assert answers.rows[3].hard_negatives == []
+
+
+def test_no_cell_of_the_table_is_a_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(predictions().to_csv())))
+    assert [row["question"] for row in rows] == ["one?", "'=two?", "three?", "four?"]
+    assert list(rows[0].values())[:9] == [
+        *("one?", "The pump [Source 1]", "pump | x", "1.0", "1.0", "True", "", "", "other"),
+    ]
+
+
+def test_predictions_carry_model_style_and_settings(reports: Project, tmp_path: Path) -> None:
+    engine = reports.as_query_engine(llm=ScriptedLLM(default="Dry [Source 1]."), style="persona", mode="lexical")
+    assert isinstance(engine, GroundedQueryEngine)
+    answers = answer_many(engine, [QA(question="What does error TS-999 mean?", answers=["dry"])])
+    expected = {
+        "model": "ScriptedLLM:scripted",
+        "style": "persona",
+        "mode": "lexical",
+        "answer_tokens": 8000,
+        "top_k": 20,
+    }
+    assert {name: answers.settings[name] for name in expected} == expected
+    (row,) = csv.DictReader(io.StringIO(answers.to_csv()))
+    assert (row["model"], row["style"]) == ("ScriptedLLM:scripted", "persona")
+    assert json.loads(row["settings"]) == json.loads(json.dumps(answers.settings))
+    answers.write(tmp_path / "out.json")
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert written["settings"]["chunk_size"] == reports.config.chunk_size
+    assert (written["exact"], written["errors"], written["rows"][0]["answer"]) == (1.0, 0, "Dry [Source 1].")
+
+
+def test_ares_lines_have_three_fields() -> None:
+    lines = predictions().to_ares().splitlines()
+    assert lines[0] == "Query\tDocument\tAnswer"
+    assert lines[1] == "one?\tpump other\tThe pump [Source 1]"
+    assert all(line.count("\t") == 2 for line in lines)
+
+
+def test_the_extension_decides_the_format(tmp_path: Path) -> None:
+    answers = predictions()
+    answers.write(tmp_path / "out.csv")
+    answers.write(tmp_path / "out.tsv")
+    assert (tmp_path / "out.csv").read_text() == answers.to_csv()
+    assert (tmp_path / "out.tsv").read_text() == answers.to_ares()
+    with pytest.raises(InputError, match="neither"):
+        answers.write(tmp_path / "out.txt")
+
+
+def test_answers_keep_the_order_of_questions_and_the_concurrency_limit(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.reply = lambda request: f"About {request.text.rpartition('Question: ')[2]}"
+    engine = reports.as_query_engine(llm=openai, min_confidence=0.0)
+    assert isinstance(engine, GroundedQueryEngine)
+    questions = [f"pump number {number}" for number in range(40)]
+    with ThreadPoolExecutor(1) as thread:
+        with provider.hold():
+            running = thread.submit(answer_many, engine, questions, concurrency=4)
+            provider.wait_in_flight(4)
+        answers = running.result()
+    assert [row.answer for row in answers.rows] == [f"About {question}" for question in questions]
+    assert provider.in_flight_max == 4
+
+
+def test_concurrency_must_be_positive() -> None:
+    with pytest.raises(InputError, match="concurrency"):
+        answer_many(GroundedQueryEngine(FixedRetriever([]), ScriptedLLM()), ["a"], concurrency=0)

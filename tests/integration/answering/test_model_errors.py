@@ -1,0 +1,147 @@
+"""Errors of the model that answers: each is a sentence that says what to do, also on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_index_contextual.answering.streaming import answer_error
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.models import load_llm
+from llama_index_contextual.project.manager import ProjectManager
+from tests.integration.test_cli import Result, run
+from tests.support.documents import write_texts
+from tests.support.records import ApiError
+from tests.support.replies import Reply
+from tests.support.server import LoopbackProvider
+
+QUESTION = "What does error TS-999 mean?"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with the project "a"."""
+    ProjectManager(tmp_path / "knowledge").create("a", ProjectConfig.local()).ingest(
+        [write_texts(tmp_path / "reports")]
+    )
+    return tmp_path / "knowledge"
+
+
+@pytest.fixture(autouse=True)
+def address(monkeypatch: pytest.MonkeyPatch, provider: LoopbackProvider) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+
+
+def ask(root: Path, *options: str) -> Result:
+    return run("ask", "a", QUESTION, *options, "--root", root)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            ApiError(400, "This model's maximum context length is 8192 tokens.", code="context_length_exceeded"),
+            "Error: The prompt is longer than the context window of 'openai:gpt-4o-mini'. Let it read less, with"
+            " `llama-index-contextual configure a --root {root} answer_tokens=4000` or lower, or name a model with a"
+            " larger window with --llm.",
+        ),
+        (
+            ApiError(400, "The response was filtered due to the prompt.", code="content_filter"),
+            "Error: The content filter of the provider of 'openai:gpt-4o-mini' refused the question or the passages:"
+            " ask in other words, or restrict the search to other files.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_refused_prompt_is_reported_in_a_sentence_with_what_to_do(
+    root: Path, provider: LoopbackProvider, error: ApiError, sentence: str, options: list[str]
+) -> None:
+    provider.enqueue(error)
+    result = ask(root, "--llm", "openai:gpt-4o-mini", *options)
+    assert result.code == 1
+    assert result.err.strip() == sentence.format(root=root)
+
+
+def test_a_model_that_is_not_offered_is_reported_as_the_one_that_answers(root: Path) -> None:
+    result = ask(root, "--llm", "openai:no-such-model")
+    assert result.code == 1
+    assert result.err.strip() == (
+        "Error: The provider does not offer the model 'openai:no-such-model', which writes the answers. Name another"
+        f" one with --llm provider:name, or store it with `llama-index-contextual configure a --root {root}"
+        " answer_llm=provider:name`."
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_withheld_answer_is_an_error_with_the_reason(
+    root: Path, provider: LoopbackProvider, options: list[str]
+) -> None:
+    provider.enqueue(Reply("", finish_reason="content_filter"))
+    result = ask(root, "--llm", "openai:gpt-4o-mini", *options)
+    assert result.code == 1
+    sentence = "The content filter of the provider of 'openai:gpt-4o-mini' withheld the answer."
+    if options:
+        assert result.json["partial"] == sentence
+    else:
+        assert result.out == ""
+        assert f"Error: There is no answer. {sentence}\n" in result.err
+
+
+def test_an_empty_answer_is_an_error(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue(Reply(""))
+    result = ask(root, "--llm", "openai:gpt-4o-mini")
+    assert (result.code, result.out) == (1, "")
+    assert "Error: There is no answer. The model returned an empty answer.\n" in result.err
+
+
+def test_an_answer_that_the_content_filter_cuts_off_is_shown_as_partial(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue(Reply("The pump runs [Source 1].", finish_reason="content_filter"))
+    result = ask(root, "--llm", "openai:gpt-4o-mini")
+    assert result.code == 0
+    assert "The content filter of the provider of 'openai:gpt-4o-mini' cut the answer off." in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("gpt-4.1-mini", "did you mean 'openai:gpt-4.1-mini'?"),
+        ("claude-3-5-haiku-latest", "did you mean 'anthropic:claude-3-5-haiku-latest'?"),
+        ("openai", "did you mean 'openai:NAME', with the name of one of its models?"),
+        ("openia:gpt-4.1", "did you mean 'openai'?"),
+    ],
+)
+def test_a_wrong_model_name_is_blamed_on_the_option_with_the_likely_name(root: Path, name: str, question: str) -> None:
+    result = ask(root, "--llm", name)
+    assert result.code == 1
+    assert result.err.startswith(f"Error: --llm is '{name}', which is not the name of a model: use one of openai:…")
+    assert result.err.strip().endswith(f"; {question}")
+
+
+def test_a_server_that_cannot_be_reached_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llama_index.llms.ollama")
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
+    from llama_index_contextual.answering.streaming import AnswerStream
+
+    stream: Any = AnswerStream(load_llm("ollama:llama3.1"))
+    error = answer_error(ConnectionError("refused"), stream.name, stream._address)
+    assert str(error) == (
+        "The provider of 'ollama:llama3.1' cannot be reached at http://127.0.0.1:9: check that it is running, the"
+        " network, and the address in OLLAMA_HOST."
+    )
+
+
+def test_ask_names_the_address_of_a_server_that_cannot_be_reached(root: Path, provider: LoopbackProvider) -> None:
+    provider.fault("drop", times=9)
+    result = ask(root, "--llm", "openai:gpt-4o-mini")
+    assert result.code == 1
+    assert f"cannot be reached at {provider.api_base}: check that it is running" in result.err
+
+
+def test_in_python_the_advice_names_arguments_and_settings(provider: LoopbackProvider, root: Path) -> None:
+    project = ProjectManager(root).load("a")
+    with pytest.raises(ModelError, match="Set `answer_llm` to another one, such as 'provider:name', or pass llm="):
+        project.as_query_engine(llm=load_llm("openai:no-such-model")).query(QUESTION)

@@ -1,0 +1,158 @@
+"""Timeouts of synchronous models, which LlamaIndex runs in the event loop: a stalled model must not stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from llama_index.core.base.llms.types import CompletionResponse, CompletionResponseGen, LLMMetadata
+from llama_index.core.llms import CustomLLM
+from pydantic import PrivateAttr
+
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.errors import ModelError
+from tests.integration.retrievers.corpus import FixedRetriever, hits
+
+LATER = 120.0  # never reached: an event ends each wait before
+NO_BEGINNING = Timeouts(first_token=0.2, between_tokens=LATER, whole=LATER)
+NO_END = Timeouts(first_token=LATER, between_tokens=0.2, whole=LATER)
+PATIENT = Timeouts(first_token=LATER, between_tokens=LATER, whole=LATER)
+
+
+class StallingLLM(CustomLLM):
+    """A synchronous model that sends nothing, or only its first piece, until `go` is set."""
+
+    begins: bool = False
+
+    _go: threading.Event = PrivateAttr(default_factory=threading.Event)
+    _running: int = PrivateAttr(default=0)
+    _most_running: int = PrivateAttr(default=0)
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """What LlamaIndex asks a model about itself."""
+        return LLMMetadata(model_name="stalling")
+
+    @property
+    def go(self) -> threading.Event:
+        """Ends the stall."""
+        return self._go
+
+    @property
+    def most_running(self) -> int:
+        """The largest number of calls at the same time."""
+        return self._most_running
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Return the whole answer."""
+        return list(self.stream_complete(prompt))[-1]
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """Stream the answer."""
+
+        def pieces() -> Iterator[CompletionResponse]:
+            self._running += 1
+            self._most_running = max(self._most_running, self._running)
+            text = ""
+            for number, word in enumerate(("The pump runs ", "dry ", "[Source 1].")):
+                if number == self.begins:
+                    self._go.wait(LATER)
+                text += word
+                yield CompletionResponse(text=text, delta=word)
+            self._running -= 1
+
+        return pieces()
+
+
+@pytest.fixture
+def stalling() -> Iterator[StallingLLM]:
+    llm = StallingLLM()
+    yield llm
+    llm.go.set()
+
+
+def engine_of(llm: StallingLLM, timeouts: Timeouts = NO_BEGINNING, **options: Any) -> GroundedQueryEngine:
+    return GroundedQueryEngine(FixedRetriever(hits(a=1.0)), llm, timeouts=timeouts, **options)
+
+
+def test_a_synchronous_model_that_does_not_begin_is_given_up(stalling: StallingLLM) -> None:
+    with pytest.raises(ModelError, match=r"did not begin to answer within 0\.2 seconds"):
+        engine_of(stalling).query("Why?")
+    assert not stalling.go.is_set()
+
+
+async def test_a_stalled_synchronous_model_does_not_stop_the_event_loop(stalling: StallingLLM) -> None:
+    with pytest.raises(ModelError, match=r"did not begin to answer within 0\.2 seconds"):
+        await engine_of(stalling).aquery("Why?")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_a_synchronous_model_sent_before_it_stalled_is_a_partial_answer(
+    stalling: StallingLLM, streaming: bool
+) -> None:
+    stalling.begins = True
+    response: Any = engine_of(stalling, NO_END, streaming=streaming).query("Why?")
+    answer = response.get_response() if streaming else response
+    assert answer.response == "The pump runs"
+    assert answer.partial == "The model sent nothing for 0.2 seconds."
+
+
+async def test_what_a_synchronous_model_sent_is_partial_in_an_asynchronous_stream(stalling: StallingLLM) -> None:
+    stalling.begins = True
+    stream: Any = await engine_of(stalling, NO_END, streaming=True).aquery("Why?")
+    pieces = [piece async for piece in stream.async_response_gen()]
+    assert "".join(pieces) == "The pump runs"
+    assert (await stream.aget_response()).partial == "The model sent nothing for 0.2 seconds."
+
+
+def test_a_model_that_was_given_up_is_busy_until_its_call_ends(stalling: StallingLLM) -> None:
+    engine = engine_of(stalling)
+    with pytest.raises(ModelError, match="did not begin"):
+        engine.query("Why?")
+    with pytest.raises(ModelError, match="still busy with an earlier question that was given up"):
+        engine.query("Why?")
+    stalling.go.set()
+    assert str(engine_of(stalling, PATIENT).query("Why?")) == "The pump runs dry [Source 1]."
+
+
+def test_a_synchronous_model_answers_one_question_at_a_time_and_waiting_does_not_count(
+    stalling: StallingLLM,
+) -> None:
+    engine = engine_of(stalling, PATIENT)
+
+    async def ask() -> list[str]:
+        asked = [asyncio.ensure_future(engine.aquery(f"Why {number}?")) for number in range(5)]
+        stalling.go.set()
+        return [str(answer) for answer in await asyncio.gather(*asked)]
+
+    assert set(asyncio.run(ask())) == {"The pump runs dry [Source 1]."}
+    assert stalling.most_running == 1
+
+
+def test_an_error_of_a_synchronous_model_is_reported(stalling: StallingLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise MemoryError("no room for the model")
+
+    monkeypatch.setattr(StallingLLM, "stream_complete", broken)
+    with pytest.raises(ModelError, match="no room for the model"):
+        engine_of(stalling, PATIENT).query("Why?")
+    monkeypatch.undo()
+    stalling.go.set()
+    assert cast(GroundedResponse, engine_of(stalling, PATIENT).query("Why?")).partial is None
+
+
+def test_the_thread_of_a_stalled_model_does_not_keep_the_process_alive() -> None:
+    code = (
+        "from tests.integration.answering.test_synchronous_models import ModelError, StallingLLM, engine_of\n"
+        "try:\n    engine_of(StallingLLM()).query('Why?')\n"
+        "except ModelError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LATER, check=True)
+    assert "did not begin to answer within 0.2 seconds" in done.stdout

@@ -1,0 +1,134 @@
+"""The context of an LLM below the structural line: where both go, which gives way, and what stays the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import MetadataMode
+
+from llama_index_contextual import (
+    LLMContextualizer,
+    Project,
+    ProjectConfig,
+    ProjectManager,
+    StructuralContextualizer,
+)
+from llama_index_contextual.answering.prompts import passages_prompt
+from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, segments, with_context
+from llama_index_contextual.metadata import context_parts
+from llama_index_contextual.node_parser.tokens import count_tokens
+from llama_index_contextual.storage.manifest import checksum
+from llama_index_contextual.tools import passages
+from tests.integration.contextualizer.samples import chunks
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.nodes import written
+
+ANSWER = "The quarterly report of the valve works; this part compares the orders with those of the year before."
+
+
+def contextualizer(**options: object) -> LLMContextualizer:
+    return LLMContextualizer(llm=ScriptedLLM(default=ANSWER), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def project(tmp_path: Path, text_folder: Path) -> Project:
+    config = ProjectConfig.local(context="llm")
+    manager = ProjectManager(tmp_path / "knowledge")
+    made = manager.create("p", config, llm=ScriptedLLM(default=ANSWER), embed_model=CountingEmbedding())
+    made.ingest([text_folder])
+    return made
+
+
+def test_the_context_is_the_structural_line_and_the_sentences_of_the_llm() -> None:
+    structural = StructuralContextualizer()(chunks())
+    both = contextualizer()(chunks())
+    for line, node in zip(structural, both, strict=True):
+        assert context_parts(node.metadata) == (line.metadata["context"], ANSWER)
+        embedded = node.get_content(metadata_mode=MetadataMode.EMBED)
+        assert embedded == f"{line.metadata['context']}\n{ANSWER}\n\n{node.get_content()}"
+        assert node.metadata["context_source"] == "llm"
+
+
+def test_without_the_structural_line_the_context_is_the_answer() -> None:
+    for node in contextualizer(on_structure=False)(chunks()):
+        assert node.metadata["context"] == ANSWER
+        assert "context_written_at" not in node.metadata
+
+
+def test_the_prompts_do_not_depend_on_the_structural_line() -> None:
+    asked = []
+    for on_structure in (True, False):
+        llm = ScriptedLLM(default=ANSWER)
+        LLMContextualizer(llm=llm, on_structure=on_structure)(chunks())
+        asked.append(sorted(llm.history))
+    assert asked[0] == asked[1] != []
+
+
+@given(st.integers(0, 260))
+def test_both_parts_together_have_at_most_200_tokens_and_the_structural_line_gives_way(words: int) -> None:
+    nodes = chunks()
+    (segment, *_) = segments(nodes, segment_size=8000)
+    text = " ".join(["valve"] * min(words, 190)) or "A."
+    structural = StructuralContextualizer()
+    (context,) = structural.below(segment, segment.chunks[:1], [ChunkContext(text, "llm")])
+    assert context.text == text
+    assert count_tokens(context.structure) + count_tokens(text) <= MAX_CONTEXT_TOKENS
+    (whole,) = structural.contexts(segment, segment.chunks[:1])
+    assert whole.text.startswith(context.structure)
+
+
+def test_a_context_of_another_source_gets_no_structural_line() -> None:
+    (segment, *_) = segments(chunks(), segment_size=8000)
+    given_context = ChunkContext("Structure.", "structural", "failed")
+    assert StructuralContextualizer().below(segment, segment.chunks[:1], [given_context]) == [given_context]
+
+
+def test_a_new_context_replaces_both_parts() -> None:
+    node = with_context(chunks()[0], ChunkContext("Second.", "llm", structure="First."))
+    assert context_parts(node.metadata) == ("First.", "Second.")
+    again = with_context(node, ChunkContext("Only this.", "llm"))
+    assert context_parts(again.metadata) == ("", "Only this.")
+
+
+def test_the_answering_prompt_and_the_tools_show_the_sentences_of_the_llm_only(project: Project) -> None:
+    response = project.retrieve("valve")
+    for text in (passages_prompt(response.to_nodes()), passages(response)):
+        assert f"Background: {ANSWER}" in text
+        assert "Terms:" not in text
+
+
+def test_an_explanation_names_terms_that_only_the_structural_line_has(project: Project) -> None:
+    (first, *_) = project.retrieve("manual.txt", mode="lexical", explain=True).explanations
+    assert first.in_structure == ("manual.txt", "txt")
+    assert not {"manual.txt", "txt"} & {*first.in_text, *first.in_context, *first.missing}
+    assert "only in its structural part: " in str(first)
+
+
+def test_a_project_recorded_without_the_setting_keeps_the_llms_context_alone(project: Project) -> None:
+    path = project.directory / "project.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["config"]["context_on_structure"], record["xxh3"]
+    record["xxh3"] = checksum(record)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    llm = ScriptedLLM(default=ANSWER)
+    manager = ProjectManager(project.directory.parent)
+    loaded = manager.load("p", llm=llm, embed_model=CountingEmbedding())
+    assert loaded.config.context_on_structure is False
+    loaded.rebuild()
+    assert {node.metadata["context"] for node in loaded.storage_context.docstore.docs.values()} == {ANSWER}
+    assert llm.history == []
+
+
+def test_turning_it_on_costs_no_call(project: Project) -> None:
+    project.update_config(context_on_structure=False)
+    project.rebuild()
+    assert project.estimate([]).dollars in (0.0, None)
+    project.update_config(context_on_structure=True)
+    report = project.rebuild()
+    assert report.contexts_paid == 0
+    nodes = project.storage_context.docstore.docs.values()
+    assert all(context_parts(node.metadata)[0] and written(node) == ANSWER for node in nodes)

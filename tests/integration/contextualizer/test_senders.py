@@ -1,0 +1,286 @@
+"""Requests to each provider, and the fields of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+from llama_index.core.base.llms.types import CachePoint, ChatMessage, ChatResponse, TextBlock
+from llama_index.core.llms import LLM
+from llama_index.llms.openai import OpenAI
+from openai.types.shared.reasoning_effort import ReasoningEffort
+from pydantic import PrivateAttr
+
+from llama_index_contextual.contextualizer import LLMContextualizer
+from llama_index_contextual.contextualizer.cost import CacheRules, CallForm
+from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, Usage
+from llama_index_contextual.contextualizer.scheduler import FLEX_TIMEOUT, LiveSender, Reply, reply_of, usage_of
+from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.models import PROVIDERS
+from tests.integration.contextualizer.segments_of import corpus
+from tests.support.models import ScriptedLLM
+from tests.support.records import ApiError, Request
+from tests.support.replies import Reply as Said
+from tests.support.server import LoopbackProvider
+
+
+class Recording(ScriptedLLM):
+    """Remembers messages and options as they came."""
+
+    _sent: list[tuple[list[ChatMessage], dict[str, Any]]] = PrivateAttr(default_factory=list)
+
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Note the call, and answer."""
+        self._sent.append((list(messages), kwargs))
+        return await super().achat(messages)
+
+
+class Anthropic(Recording):
+    """A model that says it is of Anthropic's class."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of Anthropic's class."""
+        return "Anthropic_LLM"
+
+
+class Ollama(Recording):
+    """A model that says it is of Ollama's class."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of Ollama's class."""
+        return "Ollama_llm"
+
+
+class Like(Recording):
+    """A model that says it is of the class for compatible servers."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of the class for compatible servers."""
+        return "OpenAILike"
+
+
+def test_openai_requests_have_one_text_and_a_cache_key_per_segment() -> None:
+    with LoopbackProvider() as provider:
+        llm = OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
+        LLMContextualizer(llm=llm)(corpus(2, 2, words=9))
+        LLMContextualizer(llm=llm, chunks_per_call="all", service_tier="flex")(corpus(1, 2, words=9))
+    *single, grouped = [call.body for call in provider.chat_calls]
+    names = {"messages", "model", "stream", "temperature", "prompt_cache_key", "max_tokens"}
+    assert all(set(body) == names for body in single)
+    assert {body["max_tokens"] for body in single} == {400}, "twice the longest context"
+    assert len({body["prompt_cache_key"] for body in single}) == 2
+    assert all(len(body["prompt_cache_key"]) <= 64 for body in single)
+    assert grouped["response_format"] == RESPONSE_FORMAT
+    assert grouped["service_tier"] == "flex"
+
+
+def options_of(llm: LLM) -> dict[str, Any]:
+    request = SimpleNamespace(cache_key="k", response_format=None, keys=["a"], ids=())
+    return LiveSender(llm)._options(request)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["gpt-4.1", "gpt-4o-mini", "gpt-3.5-turbo"])
+def test_an_answer_cannot_be_longer_than_its_reserve(model: str) -> None:
+    assert options_of(OpenAI(model=model, api_key="k"))["max_tokens"] == 400
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "hidden"),
+    [
+        ("gpt-6-luna", "none", 0),
+        ("gpt-5.1", "none", 0),
+        ("gpt-5.4-2026-03-05", "none", 0),
+        ("gpt-5-mini", "minimal", 1_000),
+        ("gpt-5-2025-08-07", "minimal", 1_000),
+        ("o3-mini", "low", 4_000),
+        ("o1", "low", 4_000),
+        ("gpt-5.2-chat-latest", None, 16_000),
+        ("gpt-5-pro", None, 16_000),
+    ],
+)
+def test_a_reasoning_model_gets_the_lowest_effort_and_room_for_reasoning(
+    model: str, effort: str | None, hidden: int
+) -> None:
+    options = options_of(OpenAI(model=model, api_key="k"))
+    assert options.get("reasoning_effort") == effort
+    assert options["max_tokens"] == 400 + hidden
+
+
+def test_every_effort_that_is_sent_is_one_that_the_client_knows() -> None:
+    known = {value for part in get_args(ReasoningEffort) for value in get_args(part)}
+    assert {effort for _, effort in PROVIDERS["openai"].efforts} - {None} <= known
+
+
+def test_values_set_by_the_user_on_a_model_are_kept() -> None:
+    chosen = options_of(OpenAI(model="gpt-6-luna", api_key="k", reasoning_effort="high"))
+    assert "reasoning_effort" not in chosen
+    assert chosen["max_tokens"] == 400 + 32_000
+    more = options_of(OpenAI(model="o3", api_key="k", additional_kwargs={"reasoning_effort": "medium"}))
+    assert "reasoning_effort" not in more
+    for own in ({"max_tokens": 150}, {"additional_kwargs": {"max_completion_tokens": 150}}):
+        assert "max_tokens" not in options_of(OpenAI(model="gpt-4.1", api_key="k", **own))
+
+
+def test_models_of_other_providers_get_neither_a_limit_nor_an_effort() -> None:
+    for llm in (Like(), Ollama(), Recording()):
+        assert options_of(llm).keys() <= {"prompt_cache_key"}
+
+
+def test_the_lowest_effort_and_the_limit_use_the_providers_parameter_names() -> None:
+    with LoopbackProvider() as provider:
+        llm = OpenAI(model="gpt-5-mini", api_base=provider.api_base, api_key="k", max_retries=0)
+        LLMContextualizer(llm=llm)(corpus(1, 1, words=9))
+    (call,) = provider.chat_calls
+    assert (call.body["reasoning_effort"], call.body["max_completion_tokens"]) == ("minimal", 1_400)
+    assert "max_tokens" not in call.body
+
+
+def test_a_call_with_a_long_answer_does_not_exceed_max_cost() -> None:
+    with LoopbackProvider(reply=lambda request: Said("Long and longer. " * 5_000)) as provider:
+        llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="k", max_retries=0)
+        nodes = LLMContextualizer(llm=llm)(corpus(1, 3, words=9))
+    assert provider.totals()["completion_tokens"] <= 3 * 400
+    assert all(node.metadata["context_source"] == "llm" for node in nodes)
+
+
+def test_flex_calls_have_a_longer_timeout() -> None:
+    sender = LiveSender(OpenAI(model="gpt-4o-mini", api_key="k"), service_tier="flex")
+    assert FLEX_TIMEOUT >= 600
+    request = SimpleNamespace(cache_key="k", response_format=None, keys=["a"], ids=())
+    assert "timeout" in sender._options(request)  # type: ignore[arg-type]
+
+
+def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
+    llm = Anthropic(model_name="claude-sonnet-4-5")
+    LLMContextualizer(llm=llm, chunks_per_call=2)(corpus(1, 4, words=400))
+    for (message,), options in llm._sent[:2]:
+        prefix, point, suffix = message.blocks
+        assert isinstance(prefix, TextBlock)
+        assert isinstance(point, CachePoint)
+        assert isinstance(suffix, TextBlock)
+        assert prefix.text.endswith("<chunks>\n")
+        assert suffix.text.startswith("[#")
+        assert point.cache_control.type == "ephemeral"
+        # The class would cut an answer for many chunks off at 512 tokens.
+        assert options == {"max_tokens": 827}
+
+
+def test_a_model_that_refuses_the_lowest_effort_is_called_without_one() -> None:
+    def answer(request: Request) -> Said:
+        if "reasoning_effort" in request.fields:
+            message = "Unsupported value: 'none' is not supported with the 'gpt-5.4' model."
+            raise ApiError(400, message, param="reasoning_effort", code="unsupported_value")
+        return Said("A context about pumps, as long as it has to be to situate a passage in its report.")
+
+    with LoopbackProvider(reply=answer) as provider:
+        llm = OpenAI(model="gpt-5.4", api_base=provider.api_base, api_key="k", max_retries=0)
+        nodes = LLMContextualizer(llm=llm, num_workers=1)(corpus(1, 3, words=9))
+    assert [call.status for call in provider.chat_calls] == [400, 200, 200, 200]
+    assert all(node.metadata["context_source"] == "llm" for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [("claude-sonnet-4-5", 1024), ("claude-opus-4-7", 2048), ("claude-haiku-4-5", 4096), ("claude-opus-4-6", 4096)],
+)
+def test_a_prefix_too_short_for_the_model_is_not_marked_for_caching(model: str, least: int) -> None:
+    sender = LiveSender(Anthropic(model_name=model))
+    blocks = {}
+    for tokens in (least - 1, least):
+        request = SimpleNamespace(prefix="Shared.", suffix="Own.", prompt="Shared.Own.", prefix_tokens=tokens)
+        blocks[tokens] = len(sender._message(request).blocks)  # type: ignore[arg-type]
+    assert blocks == {least - 1: 1, least: 3}
+    assert CallForm.of(f"anthropic:{model}").cache == CacheRules(least, 1)
+
+
+@pytest.mark.parametrize("kind", [Like, Ollama, Recording])
+def test_other_providers_get_one_text_without_options(kind: type[Recording]) -> None:
+    llm = kind()
+    LLMContextualizer(llm=llm, chunks_per_call="all")(corpus(1, 2, words=9))
+    ((message,), options) = llm._sent[0]
+    assert isinstance(message.content, str)
+    assert "<chunks>" in message.content
+    assert options == {}
+
+
+def test_ollama_processes_one_segment_at_a_time() -> None:
+    llm = Ollama()
+    LLMContextualizer(llm=llm, num_workers=8)(corpus(3, 3, words=9))
+    assert llm.most_running == 1
+    documents = [prompt.partition("of document ")[2][0] for prompt in llm.history]
+    assert documents == ["0"] * 3 + ["1"] * 3 + ["2"] * 3
+
+
+@pytest.mark.parametrize("kind", [Like, Anthropic, Recording])
+def test_an_unsupported_service_tier_is_refused(kind: type[Recording]) -> None:
+    with pytest.raises(ConfigurationError, match="has no service tier 'flex': set service_tier to None"):
+        LLMContextualizer(llm=kind(), service_tier="flex")(corpus(1, 1, words=9))
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        (None, Usage()),
+        ({}, Usage()),
+        ({"prompt_tokens": 9, "completion_tokens": 2}, Usage(9, None, 2)),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+            Usage(9, 4, 2),
+        ),
+        (
+            SimpleNamespace(
+                prompt_tokens=9, completion_tokens=2, prompt_tokens_details=SimpleNamespace(cached_tokens=4)
+            ),
+            Usage(9, 4, 2),
+        ),
+        ({"input_tokens": 5, "output_tokens": 2}, Usage(5, None, 2)),
+        (
+            {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 2},
+            Usage(98, 90, 2, 3),
+        ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cache_write_tokens": 8}},
+            Usage(9, None, 2, 8),
+        ),
+        ({"prompt_tokens": "many", "completion_tokens": -1}, Usage()),
+    ],
+)
+def test_token_counts_of_all_providers_have_one_form(usage: object, counts: Usage) -> None:
+    assert usage_of(usage) == counts
+
+
+@pytest.mark.parametrize(
+    ("raw", "reply"),
+    [
+        (
+            {"choices": [{"message": {"content": "Yes."}, "finish_reason": "length"}]},
+            Reply("Yes.", finish_reason="length"),
+        ),
+        (
+            {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]},
+            Reply("", finish_reason="refusal"),
+        ),
+        ({"stop_reason": "max_tokens", "content": []}, Reply("", finish_reason="length")),
+        ({"stop_reason": "end_turn"}, Reply("", finish_reason="stop")),
+        ({"message": {"content": "Yes."}, "done_reason": "length"}, Reply("Yes.", finish_reason="length")),
+        ({"choices": []}, Reply("")),
+        (None, Reply("")),
+    ],
+)
+def test_finish_reasons_of_all_providers_have_one_form(raw: object, reply: Reply) -> None:
+    assert reply_of(raw) == reply
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, [7]), (3, [3, 2, 2]), (7, [1] * 7), (9, [1] * 7 + [0] * 2)])
+def test_shares_add_up_to_the_whole(count: int, parts: list[int]) -> None:
+    shares = [Usage(7, None, 7).share(count, place) for place in range(count)]
+    assert [share.input_tokens for share in shares] == parts
+    assert {share.cached_tokens for share in shares} == {None}

@@ -1,0 +1,173 @@
+"""Comparisons of retrievers: differences, cost per point and the recommendation."""
+
+from __future__ import annotations
+
+import pytest
+
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.compare import Comparison, compare
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from tests.integration.evaluation.support import FixedRetriever, by_id
+
+ASKED = [by_id(f"q{n}", f"a{n}") for n in range(20)]
+
+
+def retriever(count: int) -> FixedRetriever:
+    """Return a retriever that finds the evidence of the first `count` questions."""
+    return FixedRetriever({f"q{n}": [f"a{n}" if n < count else "x"] for n in range(20)})
+
+
+def compare_counts(**counts: int) -> Comparison:
+    return compare({name: retriever(number) for name, number in counts.items()}, ASKED, ks=[5])
+
+
+def test_a_difference_has_mean_interval_and_p_value() -> None:
+    difference = compare_counts(none=8, structural=16).difference("none", "structural")
+    expected = [0] * 8 + [1] * 8 + [0] * 4
+    assert (difference.metric, difference.mean) == ("nDCG@5", pytest.approx(8 / 20))
+    interval = bootstrap_interval(expected)
+    assert (difference.low, difference.high) == (interval.low, interval.high)
+    assert difference.p_value == permutation_p_value(expected) == 2 / 2**8
+    assert difference.significant
+    assert (
+        str(difference)
+        == f"+40.0 points, 95 % interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, p = 0.0078"
+    )
+
+
+def test_swapping_the_retrievers_changes_the_sign() -> None:
+    comparison = compare_counts(none=8, structural=16)
+    one, other = comparison.difference("none", "structural"), comparison.difference("structural", "none")
+    assert other.mean == -one.mean
+    assert other.p_value == one.p_value
+    assert (other.low, other.high) == pytest.approx((-one.high, -one.low))
+
+
+def test_every_pair_is_compared() -> None:
+    pairs = [(d.baseline, d.variant) for d in compare_counts(none=8, structural=9, llm=10).differences()]
+    assert pairs == [("none", "structural"), ("none", "llm"), ("structural", "llm")]
+
+
+def test_a_significantly_better_retriever_is_recommended_with_its_gain() -> None:
+    comparison = compare_counts(none=8, structural=16)
+    assert comparison.recommended == "structural"
+    assert comparison.recommendation.startswith(
+        "Use 'structural': it is better than 'none' in nDCG@5 on 20 questions (+40.0 points"
+    )
+    assert comparison.recommendation.endswith("p = 0.0078).")
+
+
+def test_an_insignificant_gain_is_not_recommended() -> None:
+    comparison = compare_counts(none=8, structural=10)
+    assert comparison.recommended == "none"
+    assert "'structural' (+10.0 points" in comparison.recommendation
+    assert "is not significantly better in nDCG@5 on 20 questions." in comparison.recommendation
+
+
+def test_without_a_gain_that_is_significant_the_recommendation_says_what_the_questions_can_show() -> None:
+    # 2 of 20 differences are 1, the others 0: s² = (2 - 20 * 0.1²) / 19 = 0.0947, s = 0.3078.
+    # (1.9600 + 0.8416) * 0.3078 / √20 = 0.1928; for 0.05, (2.8016 * 0.3078 / 0.05)² = 297.4 questions.
+    comparison = compare_counts(none=8, structural=10)
+    assert comparison.difference("none", "structural").detectable == pytest.approx(0.1928, abs=5e-5)
+    assert comparison.recommendation.endswith(
+        "The questions are too few to tell 'none' from 'structural' if they differ by less than 19.3 points (5 % level,"
+        " 80 % power); about 298 questions would show 5 points."
+    )
+
+
+def test_a_set_that_could_show_five_points_is_not_called_too_small() -> None:
+    asked = [by_id(f"q{n}", f"a{n}") for n in range(400)]
+    found = {f"q{n}": [f"a{n}"] for n in range(400)}
+    other = {**found, "q0": ["x"], "q1": ["x"], "q2": ["x"]}
+    comparison = compare({"none": FixedRetriever(other), "structural": FixedRetriever(found)}, asked, ks=[5])
+    assert comparison.difference("none", "structural").p_value == 2 / 2**3
+    assert comparison.recommendation.endswith("is not significantly better in nDCG@5 on 400 questions.")
+
+
+def test_equal_results_are_not_a_question_of_number() -> None:
+    comparison = compare_counts(none=8, structural=8)
+    assert comparison.difference("none", "structural").detectable is None
+    assert comparison.recommendation.endswith("is not significantly better in nDCG@5 on 20 questions.")
+
+
+def test_fewer_than_six_questions_show_nothing() -> None:
+    comparison = compare({"none": retriever(0), "structural": retriever(5)}, ASKED[:5], ks=[5])
+    assert comparison.difference("none", "structural").p_value == 2 / 2**5
+    assert comparison.recommendation.endswith("With fewer than 6 questions no difference can be significant: use more.")
+
+
+def free(**counts: int) -> Comparison:
+    """Compare retrievers of which only those called "llm" and "both" cost something."""
+    costs = {name: {"llm": 8.0, "both": 9.0}.get(name, 0.0) for name in counts}
+    return compare({name: retriever(number) for name, number in counts.items()}, ASKED, ks=[5], costs=costs)
+
+
+def test_of_those_that_cost_nothing_the_best_is_recommended() -> None:
+    comparison = free(none=8, structural=10)
+    assert comparison.recommended == "structural"
+    assert comparison.recommendation.startswith("Use 'structural': it is better than 'none' in nDCG@5 on 20 questions")
+    assert (
+        "p = 0.5), though not significantly, at no extra cost. The questions are too few" in comparison.recommendation
+    )
+    assert free(none=10, structural=8).recommended == "none"
+    assert free(none=9, structural=9).recommended == "none"
+
+
+def test_what_costs_money_must_be_significantly_better_than_what_is_free() -> None:
+    assert free(none=8, structural=10, llm=14).recommended == "structural"
+    assert free(none=2, structural=10, llm=20).recommended == "llm"
+    assert free(none=2, structural=10, llm=17, both=20).recommended == "llm"
+    assert free(none=2, structural=10, llm=12, both=20).recommended == "both"
+
+
+def test_the_order_of_the_retrievers_does_not_make_what_costs_money_the_default() -> None:
+    comparison = free(llm=10, none=8)
+    assert comparison.recommended == "none"
+    assert comparison.recommendation.startswith("Use 'none': it costs less, and 'llm' (+10.0 points")
+    assert free(llm=20, none=8).recommended == "llm"
+
+
+def test_without_known_costs_the_order_is_that_of_cost() -> None:
+    two = {"none": retriever(8), "llm": retriever(10)}
+    for costs in ({}, {"none": None, "llm": None}, {"llm": 0.0}, {"none": 0.0, "llm": None}):
+        assert compare(two, ASKED, ks=[5], costs=costs).recommended == "none"
+
+
+def test_a_more_expensive_retriever_must_beat_the_cheaper_one_not_only_the_baseline() -> None:
+    assert compare_counts(none=2, structural=14, llm=15).recommended == "structural"
+    assert compare_counts(none=2, structural=10, llm=20).recommended == "llm"
+    assert compare_counts(none=14, structural=2, llm=14).recommended == "none"
+
+
+def test_cost_per_point_counts_the_cost_above_the_baseline() -> None:
+    costs = {"none": 0.0, "llm": 8.0}
+    comparison = compare({"none": retriever(8), "llm": retriever(16)}, ASKED, ks=[5], costs=costs)
+    assert comparison.cost_per_point("llm") == pytest.approx(8.0 / 40)
+    assert "at $0.20 per point" in comparison.recommendation
+
+
+def test_cost_per_point_is_none_without_a_gain_or_a_known_cost() -> None:
+    two = {"none": retriever(8), "llm": retriever(8)}
+    assert compare(two, ASKED, ks=[5], costs={"none": 0.0, "llm": 8.0}).cost_per_point("llm") is None
+    assert compare({**two, "llm": retriever(16)}, ASKED, ks=[5], costs={"llm": None}).cost_per_point("llm") is None
+
+
+def test_ndcg_at_10_is_the_default_metric() -> None:
+    two = {"a": retriever(1), "b": retriever(2)}
+    assert compare(two, ASKED).metric == "nDCG@10"
+    assert compare(two, ASKED, ks=[3, 7]).metric == "nDCG@7"
+    assert compare(two, ASKED, ks=[5, 20]).metric == "nDCG@10"
+    assert compare(two, ASKED, metric="MRR").metric == "MRR"
+
+
+def test_progress_counts_over_all_retrievers() -> None:
+    calls: list[tuple[int, int]] = []
+    compare({"a": retriever(1), "b": retriever(2)}, ASKED, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(n, 40) for n in range(1, 41)]
+
+
+def test_one_retriever_or_an_unknown_metric_is_an_error() -> None:
+    with pytest.raises(InputError, match="at least two retrievers"):
+        compare({"a": retriever(1)}, ASKED)
+    with pytest.raises(InputError, match="no metric 'recall@50'"):
+        compare({"a": retriever(1), "b": retriever(2)}, ASKED, metric="recall@50")

@@ -1,0 +1,170 @@
+"""Evaluations: every figure from the arithmetic, and failures with their hard negatives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.compare import compare
+from llama_index_contextual.evaluation.questions import Evidence, Question, write_questions
+from llama_index_contextual.evaluation.run import assert_recall, evaluate
+from llama_index_contextual.project.project import Project
+from tests.integration.evaluation.support import QUESTIONS, FixedRetriever, by_id
+from tests.support.models import CountingEmbedding
+
+ASKED = [by_id("one", "a"), by_id("two", "b", "c"), by_id("three", "d")]
+ANSWERS = {"one": ["a", "x"], "two": ["x", "c", "y"], "three": []}
+
+
+def test_every_figure_follows_from_the_ranks() -> None:
+    evaluation = evaluate(FixedRetriever(ANSWERS), ASKED, ks=[1, 5])
+    assert [list(result.ranks) for result in evaluation.results] == [[1], [None, 2], [None]]
+    assert evaluation.mean("recall@1") == pytest.approx((1 + 0 + 0) / 3)
+    assert evaluation.mean("recall@5") == pytest.approx((1 + 1 / 2 + 0) / 3)
+    assert evaluation.mean("precision@5") == pytest.approx((1 / 5 + 1 / 5 + 0) / 3)
+    assert evaluation.mean("hit@5") == pytest.approx(2 / 3)
+    assert evaluation.mean("MRR") == pytest.approx((1 + 1 / 2 + 0) / 3)
+    assert evaluation.mean("MAP") == pytest.approx((1 + (1 / 2) / 2 + 0) / 3)
+    assert list(evaluation.values("recall@5")) == [1, 0.5, 0]
+
+
+def test_an_empty_retrieval_counts_as_zero_in_every_metric() -> None:
+    evaluation = evaluate(FixedRetriever({}), ASKED)
+    assert {evaluation.mean(metric) for metric in evaluation.metrics} == {0.0}
+
+
+def test_failures_are_sorted_worst_first_and_list_hard_negatives() -> None:
+    failed = evaluate(FixedRetriever(ANSWERS), ASKED, ks=[5]).failures()
+    assert [result.question.text for result in failed] == ["three", "two"]
+    assert [chunk.node_id for chunk in failed[1].hard_negatives(5)] == ["x", "y"]
+    assert [chunk.node_id for chunk in failed[1].hard_negatives(1)] == ["x"]
+    assert failed[0].hard_negatives(5) == []
+
+
+def test_repr_is_one_line_with_the_figures() -> None:
+    evaluation = evaluate(FixedRetriever(ANSWERS), ASKED, name="mine", ks=[1, 5])
+    shown = repr(evaluation)
+    assert shown.startswith("mine, 3 questions, in per cent: recall@1 33.3, recall@5 50.0, MRR 50.0, nDCG@5 ")
+    assert "p50 " in shown
+    assert "\n" not in shown
+    assert repr(evaluation.results[1]) == "QuestionResult('two': not found, rank 2 in 3 results)"
+    both = repr(compare({"mine": FixedRetriever(ANSWERS), "other": FixedRetriever({})}, ASKED, ks=[5])).splitlines()
+    assert [line.partition(",")[0] for line in both[:2]] == ["mine", "other"]
+    assert both[2].startswith("Use 'mine'")
+
+
+def test_results_beyond_the_largest_k_are_ignored() -> None:
+    evaluation = evaluate(FixedRetriever({"one": ["x", "y", "a"]}), ASKED[:1], ks=[2])
+    assert len(evaluation.results[0].results) == 2
+    assert evaluation.mean("recall@2") == 0
+
+
+def test_response_times_are_percentiles_of_the_questions() -> None:
+    evaluation = evaluate(FixedRetriever(ANSWERS), ASKED)
+    slowest = max(result.seconds for result in evaluation.results)
+    assert 0 < evaluation.response_time(50) <= evaluation.response_time(95) <= slowest == evaluation.response_time(100)
+
+
+def test_context_relevance_is_the_mean_similarity_with_the_first_passages() -> None:
+    model = CountingEmbedding()
+    questions = [by_id("text of a", "a"), by_id("nothing alike", "b"), by_id("none", "c")]
+    evaluation = evaluate(FixedRetriever({"text of a": ["a"], "nothing alike": ["b"]}), questions, embed_model=model)
+    values = [result.context_relevance for result in evaluation.results]
+    assert values[0] == pytest.approx(1.0)
+    assert values[1] < 0.5
+    assert values[2] == 0
+    assert evaluation.context_relevance == pytest.approx(sum(values) / 3)
+
+
+def test_a_passage_that_answers_several_questions_is_embedded_once() -> None:
+    model = CountingEmbedding()
+    evaluate(FixedRetriever({"one": ["a", "x"], "two": ["x", "a"]}), ASKED, embed_model=model)
+    assert sorted(model.texts) == ["Text of a.", "Text of x."]
+
+
+def test_without_an_embedding_there_is_no_context_relevance() -> None:
+    evaluation = evaluate(FixedRetriever(ANSWERS), ASKED)
+    assert evaluation.context_relevance is None
+    assert evaluation.summary()["context_relevance"] is None
+
+
+def test_progress_is_reported_after_each_question() -> None:
+    calls: list[tuple[int, int]] = []
+    evaluate(FixedRetriever(ANSWERS), ASKED, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_project_is_asked_for_the_largest_k(project: Project, text_folder: Path) -> None:
+    project.ingest([text_folder])
+    evaluation = evaluate(project, QUESTIONS, ks=[1, 3])
+    assert evaluation.mean("recall@3") == 1
+    assert all(0 < len(result.results) <= 3 for result in evaluation.results)
+
+
+def test_a_page_of_a_pdf_is_evidence(project: Project, tiny_folder: Path) -> None:
+    project.ingest([tiny_folder])
+    calls = [
+        Question(
+            text="Are exports of bronze fittings free of duty?", evidence=[Evidence(file="tariff.pdf", pages=(n, n))]
+        )
+        for n in (2, 3)
+    ]
+    assert list(evaluate(project, calls, ks=[1]).values("recall@1")) == [1, 0]
+
+
+def test_a_retriever_with_a_smaller_top_k_than_evaluated_is_an_error() -> None:
+    with pytest.raises(
+        InputError, match="returns 5 results, but the evaluation needs 20: create it with similarity_top_k=20"
+    ):
+        evaluate(FixedRetriever(ANSWERS, similarity_top_k=5), ASKED)
+    evaluate(FixedRetriever(ANSWERS, similarity_top_k=5), ASKED, ks=[5])
+
+
+@pytest.mark.parametrize("metric", ["recall@5", "precision@5", "hit@1", "nDCG@10", "MRR", "MAP"])
+def test_the_letter_case_of_a_metric_does_not_matter(metric: str) -> None:
+    evaluation = evaluate(FixedRetriever(ANSWERS), ASKED)
+    expected = evaluation.mean(metric)
+    assert evaluation.mean(metric.lower()) == evaluation.mean(metric.upper()) == expected
+
+
+@pytest.mark.parametrize("metric", ["recall", "recall@0", "recall@21", "recall@x", "MRR@5", "f1@5", "", "recall@²"])
+def test_an_unknown_metric_is_an_error_that_names_the_known(metric: str) -> None:
+    with pytest.raises(InputError, match="use recall@k, precision@k"):
+        evaluate(FixedRetriever(ANSWERS), ASKED).values(metric)
+
+
+def test_an_empty_question_set_or_invalid_ks_are_errors() -> None:
+    with pytest.raises(InputError, match="There are no questions"):
+        evaluate(FixedRetriever(ANSWERS), [])
+    with pytest.raises(InputError, match="give at least one, each at least 1"):
+        evaluate(FixedRetriever(ANSWERS), ASKED, ks=[0, 5])
+    with pytest.raises(InputError, match="give at least one, each at least 1"):
+        evaluate(FixedRetriever(ANSWERS), ASKED, ks=[])
+
+
+# ---- assert_recall -------------------------------------------------------------------------------------------------
+
+
+def test_recall_that_is_high_enough_passes_and_is_returned() -> None:
+    assert assert_recall(FixedRetriever(ANSWERS), ASKED, k=5, at_least=0.5).mean("recall@5") == pytest.approx(0.5)
+
+
+def test_recall_that_is_too_low_fails_with_the_worst_questions() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_recall(FixedRetriever(ANSWERS), ASKED, k=5, at_least=0.51)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "recall@5 is 0.5000, below 0.51; without all evidence: 2 of 3 questions, the worst first:"
+    assert lines[1] == "  three 'three': 0.00 of its evidence found; no results"
+    assert lines[2] == "  two 'two': 0.50 of its evidence found; best result without evidence: unknown source"
+
+
+def test_questions_may_be_given_as_a_path(tmp_path: Path) -> None:
+    write_questions(ASKED, tmp_path / "q.jsonl")
+    assert_recall(FixedRetriever(ANSWERS), tmp_path / "q.jsonl", k=5, at_least=0.5)
+
+
+def test_a_minimum_recall_above_one_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="recall is between 0 and 1"):
+        assert_recall(FixedRetriever(ANSWERS), ASKED, k=5, at_least=90)

@@ -1,0 +1,123 @@
+"""A project of an earlier release is built again: unchanged texts cost nothing, and others are priced before.
+
+`tests/data/first-release` is a project written by release 0.1.0's first format, of `handbook.md` and `lease.pdf` in
+`tests/data`; a `LoopbackProvider` wrote its contexts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from llama_index_contextual.cli.app import app
+from llama_index_contextual.errors import BudgetExceededError
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers import documents
+from llama_index_contextual.readers.base import ParsedFile
+from llama_index_contextual.readers.markdown import read_markdown
+from tests.support.server import LoopbackProvider
+from tests.support.source import ROOT
+
+DATA = ROOT / "tests" / "data"
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    with LoopbackProvider() as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        monkeypatch.setenv("OPENAI_API_BASE", provider.api_base)
+        yield provider
+
+
+@pytest.fixture
+def former(tmp_path: Path, provider: LoopbackProvider) -> Project:
+    """A copy of the project, next to a copy of its documents."""
+    shutil.copytree(DATA / "first-release", tmp_path / "projects")
+    (tmp_path / "documents").mkdir()
+    for name in ("handbook.md", "lease.pdf"):
+        shutil.copy(DATA / name, tmp_path / "documents")
+    project = ProjectManager(tmp_path / "projects").load("first")
+    project.update_config(ocr=None)
+    return project
+
+
+def better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a later release read Markdown better: with one more sentence."""
+
+    def read(path: Path, **options: object) -> ParsedFile:
+        parsed = read_markdown(path, **options)  # type: ignore[arg-type]
+        return ParsedFile(
+            f"{parsed.text.rstrip()} It was not read before.\n", parsed.map, parsed.title, digest=parsed.digest
+        )
+
+    monkeypatch.setattr(documents, "read_markdown", read)
+
+
+def test_a_rebuild_with_unchanged_text_and_prompt_sends_nothing(former: Project, provider: LoopbackProvider) -> None:
+    former.update_config(language="none")
+    expected = former.estimate()
+    assert (expected.documents, expected.known_contexts, expected.dollars) == (2, expected.chunks, 0.0)
+    assert expected.in_short() == "2 documents, 9 chunks: 0 calls for contexts, $0.00"
+    report = former.rebuild(max_cost=0.0)
+    assert sorted(report.rebuilt) == ["documents/handbook.md", "documents/lease.pdf"]
+    assert (report.contexts_paid, len(provider.history)) == (0, 0)
+
+
+def test_a_rebuild_with_other_chunks_costs_what_the_estimate_says(former: Project, provider: LoopbackProvider) -> None:
+    former.update_config(chunk_size=60)
+    expected = former.estimate()
+    assert expected.chosen is not None
+    assert expected.chosen.calls > 0
+    with pytest.raises(BudgetExceededError):
+        former.rebuild(max_cost=0.000001)
+    report = former.rebuild(max_cost=expected.max_cost)
+    assert len(provider.history) == report.contexts_paid == expected.chosen.calls
+
+
+def test_files_that_are_read_again_cost_nothing_where_their_text_stays(
+    former: Project, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    folder = tmp_path / "documents"
+    assert former.estimate([folder], moved=True).documents == 0
+    expected = former.estimate([folder], moved=True, reread=True)
+    report = former.ingest([folder], moved=True, reread=True)
+    assert sorted(report.updated) == ["documents/handbook.md", "documents/lease.pdf"]
+    calls = 0 if expected.chosen is None else expected.chosen.calls
+    assert len(provider.history) == report.contexts_paid == calls
+    asked = "".join(str(request.body) for request in provider.history)
+    assert "handbook" not in asked.lower()  # the reader of Markdown gives the same text as ever
+
+
+def test_contexts_of_text_that_is_read_better_are_requested_again_at_the_estimated_price(
+    former: Project, provider: LoopbackProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "documents"
+    former.ingest([folder], moved=True, reread=True)
+    sent = len(provider.history)
+    better(monkeypatch)
+    assert list(former.ingest([folder]).updated) == []  # an upgrade alone changes nothing
+    expected = former.estimate([folder], reread=True)
+    assert expected.chosen is not None
+    report = former.ingest([folder], reread=True)
+    assert len(provider.history) - sent == report.contexts_paid == expected.chosen.calls > 0
+    assert "It was not read before." in former.read("documents/handbook.md")
+    assert former.ingest([folder], reread=True).contexts_paid == 0
+    assert len(provider.history) - sent == len(former.chunks("documents/handbook.md"))
+
+
+def test_the_command_says_the_price_of_a_rebuild_before(former: Project, provider: LoopbackProvider) -> None:
+    former.update_config(chunk_size=60)
+    expected = former.estimate()
+    root = ["--root", str(former.directory.parent)]
+    shown = CliRunner().invoke(app, ["estimate", "first", *root])
+    assert shown.exit_code == 0
+    assert str(expected).splitlines()[0] in shown.output
+    done = CliRunner().invoke(app, ["rebuild", "first", *root])
+    assert done.exit_code == 0
+    assert expected.in_short() in " ".join(done.output.split())

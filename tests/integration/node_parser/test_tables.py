@@ -1,0 +1,181 @@
+"""A chunk that begins inside a table carries its column head; rows are not divided, nor a first row from its head."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import tiktoken
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.schema import Document, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
+
+from llama_index_contextual.contextualizer import StructuralContextualizer
+from llama_index_contextual.metadata import RESERVED_KEYS, TABLE_HEAD, TABLES, DocumentMap, Table
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
+from llama_index_contextual.node_parser.chunk import MAX_HEAD_TOKENS
+from tests.integration.node_parser.texts import prose
+
+HEAD = "Fees by service and year, in thousands:\nService 2023 2022"
+SIZE = 200
+
+
+def table_of(rows: int, *, seed: int = 7) -> str:
+    """Return the rows of a table as lines."""
+    numbers = random.Random(seed)
+    return "\n".join(f"Service {n} {numbers.randint(1, 9_999)} {numbers.randint(1, 9_999)}" for n in range(rows))
+
+
+def document(rows: int = 80, head: str = HEAD) -> Document:
+    """Return prose, a table whose position a reader has recorded, and prose."""
+    before, body = prose(150, seed=1), table_of(rows)
+    text = f"{before}\n{HEAD}\n{body}\n{prose(150, seed=2)}"
+    start = text.index("Service 2023 2022")
+    table = Table(start, text.index("Service 0 "), text.index(body) + len(body), head)
+    return Document(id_="d", text=text, metadata={"fund": "Alpha", **DocumentMap(tables=[table]).to_metadata()})
+
+
+def chunks_of(given: Document, *, segment_size: int = 8_000, size: int = SIZE) -> list[TextNode]:
+    """Return the chunks of a document by way of segments."""
+    segments = SegmentNodeParser(segment_size=segment_size, segment_overlap=segment_size // 10)([given])
+    return ChunkNodeParser(chunk_size=size, chunk_overlap=size // 10)(segments)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("segment_size", [8_000, 500])
+def test_only_a_chunk_that_begins_inside_a_table_carries_its_head(segment_size: int) -> None:
+    given = document()
+    (table,) = DocumentMap.from_metadata(given.metadata).tables
+    chunks = chunks_of(given, segment_size=segment_size)
+    inside = [chunk for chunk in chunks if table.start < chunk.start_char_idx < table.end]  # type: ignore[operator]
+    assert len(inside) > 3
+    for chunk in chunks:
+        assert chunk.metadata.get(TABLE_HEAD) == (HEAD if chunk in inside else None)
+        assert chunk.text == given.text[chunk.start_char_idx : chunk.end_char_idx], "text and offsets stay exact"
+        assert not set(RESERVED_KEYS) & set(chunk.metadata)
+
+
+def test_the_head_is_embedded_and_read_between_context_and_text() -> None:
+    for chunk in StructuralContextualizer()(chunks_of(document())):
+        head, text = chunk.metadata.get(TABLE_HEAD), chunk.get_content()
+        above = ["Alpha"] if head is None else ["Alpha", head]
+        context = chunk.metadata["context"]
+        assert chunk.get_content(MetadataMode.EMBED) == "\n".join([context, *above]) + f"\n\n{text}"
+        assert chunk.get_content(MetadataMode.LLM) == "\n".join([context, *above]) + f"\n\n{text}"
+
+
+def test_without_a_continued_table_the_embedded_text_is_the_same() -> None:
+    given = document()
+    plain = Document(id_="d", text=given.text, metadata={"fund": "Alpha"})
+    recorded, unrecorded = chunks_of(given), chunks_of(plain)
+    assert [c.text for c in recorded] == [c.text for c in unrecorded]
+    assert {c.node_id for c in recorded} == {c.node_id for c in unrecorded}
+    for one, other in zip(recorded, unrecorded, strict=True):
+        if TABLE_HEAD not in one.metadata:
+            assert one.get_content(MetadataMode.EMBED) == other.get_content(MetadataMode.EMBED)
+
+
+def test_a_long_head_keeps_its_lower_lines_or_its_first_words() -> None:
+    column = "Service 2023 2022"
+    tall = "\n".join([*(f"Line {n} of a head with several words" for n in range(20)), column])
+    wide = " ".join(f"Column{n}" for n in range(200))
+    for head, part in ((tall, column), (wide, "Column0 Column1")):
+        carried = [c.metadata[TABLE_HEAD] for c in chunks_of(document(head=head)) if TABLE_HEAD in c.metadata]
+        assert carried
+        for one in carried:
+            assert part in one
+            assert one in head
+            assert MAX_HEAD_TOKENS // 2 < count_tokens(one) <= MAX_HEAD_TOKENS
+
+
+@pytest.mark.parametrize("before", range(0, 200, 10))
+@pytest.mark.parametrize("segment_size", [8_000, 400])
+def test_the_first_row_is_not_divided_from_the_head(before: int, segment_size: int) -> None:
+    head, body = "Year ended June 30,\nService 2023 2022", table_of(40)
+    text = f"{prose(60 + before, seed=before)}\n{head}\n{body}\n"
+    start = text.index(head)
+    table = Table(start, text.index("Service 0 "), len(text) - 1, head)
+    given = Document(id_="d", text=text, metadata=DocumentMap(tables=[table]).to_metadata())
+    first_row_end = text.index("\nService 1 ")
+    for chunk in chunks_of(given, segment_size=segment_size):
+        assert not start < chunk.end_char_idx < first_row_end  # type: ignore[operator]
+
+
+def test_no_row_of_a_recorded_table_is_divided() -> None:
+    rows = [f"Note {n}. Leases of offices. See also the notes on page {n}. {n * 17} {n * 13}" for n in range(120)]
+    text = "Item 2023 2022\n" + "\n".join(rows)
+    table = Table(0, text.index("Note 0"), len(text), "Item 2023 2022")
+    given = Document(id_="d", text=text, metadata=DocumentMap(tables=[table]).to_metadata())
+    for segment_size in (8_000, 500):
+        for chunk in chunks_of(given, segment_size=segment_size):
+            lines = set(chunk.text.splitlines())
+            assert lines <= {*rows, "Item 2023 2022"}
+
+
+# ---- tables that no reader has recorded ------------------------------------------------------------------------------
+
+
+def markdown(rows: int) -> str:
+    """Return Markdown with a table that does not fit into a chunk."""
+    body = "\n".join(f"| Service {n} | {n * 17} | {n * 13} |" for n in range(rows))
+    return f"{prose(100, seed=3)}\n\n| Service | 2023 | 2022 |\n|---|--:|--:|\n{body}\n\n{prose(100, seed=4)}"
+
+
+@pytest.mark.parametrize("segment_size", [8_000, 400])
+def test_a_markdown_table_of_any_document_is_known_in_all_of_its_segments(segment_size: int) -> None:
+    text = markdown(90)
+    start, end = text.index("| Service |"), text.index("| Service 89 ")
+    for chunk in chunks_of(Document(id_="d", text=text), segment_size=segment_size):
+        is_inside = start < chunk.start_char_idx < end  # type: ignore[operator]
+        assert chunk.metadata.get(TABLE_HEAD) == ("Service | 2023 | 2022" if is_inside else None)
+        assert not start < chunk.end_char_idx < text.index("| Service 1 ")  # type: ignore[operator]
+
+
+def test_a_row_of_several_lines_is_whole() -> None:
+    rows = [f"| Service {n} | delivered on\n| | working days | {n} |" for n in range(60)]
+    text = "| Name | Terms | Fee |\n|---|---|---|\n" + "\n".join(rows)
+    chunks = chunks_of(Document(id_="d", text=text))
+    assert len(chunks) > 3
+    for chunk in chunks:
+        assert chunk.text.endswith("|")
+        assert chunk.text.startswith(("| Name", "| Service"))
+        assert not chunk.text.rpartition("\n")[2].startswith("| Service")
+
+
+def test_chunks_without_segments_and_of_unknown_position_carry_heads_too() -> None:
+    text = markdown(60)
+    nameless = TextNode(text=text, relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="d")})
+    for given in (Document(text=text), nameless):
+        chunks = ChunkNodeParser(chunk_size=SIZE, chunk_overlap=20)([given])
+        continued = [c for c in chunks if c.get_content().startswith("| Service ") and "2023" not in c.get_content()]
+        assert continued
+        assert {c.metadata.get(TABLE_HEAD) for c in continued} == {"Service | 2023 | 2022"}
+
+
+def test_nodes_of_another_parser_take_the_recorded_tables_by_their_offsets() -> None:
+    given = document()
+    (table,) = DocumentMap.from_metadata(given.metadata).tables
+    nodes = SentenceSplitter(chunk_size=400, chunk_overlap=0, include_metadata=True)([given])
+    assert all(TABLES in node.metadata for node in nodes)
+    for chunk in ChunkNodeParser(chunk_size=SIZE, chunk_overlap=0)(nodes):
+        start = chunk.start_char_idx  # type: ignore[attr-defined]
+        assert (TABLE_HEAD in chunk.metadata) == (table.start < start < table.end)
+
+
+def test_the_head_of_a_table_is_not_tokenised_for_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = "  ".join(f"column {n}" for n in range(4_000))
+    rows = "\n".join("  ".join(str(n % 10) for n in range(4_000)) for _ in range(20))
+    text = f"{head}\n{rows}"
+    table = Table(0, len(head) + 1, len(text), head)
+    given = Document(id_="d", text=text, metadata=DocumentMap(tables=[table]).to_metadata())
+    tokenised = 0
+    encode = tiktoken.Encoding.encode_ordinary
+
+    def counted(encoding: tiktoken.Encoding, text: str) -> list[int]:
+        nonlocal tokenised
+        tokenised += len(text)
+        return encode(encoding, text)
+
+    monkeypatch.setattr(tiktoken.Encoding, "encode_ordinary", counted)
+    chunks = chunks_of(given)
+    assert len({chunk.metadata[TABLE_HEAD] for chunk in chunks[1:]}) == 1
+    assert len(chunks) > 400
+    assert tokenised < 5 * len(text)

@@ -1,0 +1,297 @@
+"""Merging of adjacent hits: no repeated characters, exact offsets, evidence of the best hit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
+from llama_index_contextual.postprocessor.adjacent import joint_section
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
+from tests.support.models import CountingEmbedding
+
+TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."
+#       0         12           25            39
+SPANS = [(0, 17), (12, 30), (25, 49)]  # overlapping
+TOUCHING = [(0, 12), (12, 25), (25, 39), (39, 49)]
+
+
+def ids(passage: NodeWithScore) -> list[str]:
+    """Return the ids of the chunks of a passage, in the order of the text."""
+    return [node.node_id for node in (passage.chunks if isinstance(passage, MergedChunk) else [passage.node])]
+
+
+def stored(nodes: list[TextNode]) -> SQLiteDocumentStore:
+    store = SQLiteDocumentStore()
+    store.add_documents(nodes)
+    return store
+
+
+# ---- merging -------------------------------------------------------------------------------------------------------
+
+
+def test_the_overlap_of_two_hits_is_not_repeated() -> None:
+    first, second, _ = chunks_of(TEXT, SPANS)
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(second), hit(first, 0.5)])
+    assert passage.node.text == TEXT[0:30]
+    assert (passage.node.start_char_idx, passage.node.end_char_idx) == (0, 30)
+
+
+def test_hits_with_a_chunk_between_them_stay_apart() -> None:
+    nodes = chunks_of(TEXT, TOUCHING)
+    passages = AdjacentChunkMerger().postprocess_nodes([hit(nodes[0]), hit(nodes[2], 0.5)])
+    assert [result.node.node_id for result in passages] == ["doc-0", "doc-2"]
+
+
+def test_score_evidence_context_and_position_are_those_of_the_best_hit() -> None:
+    nodes = chunks_of(TEXT, SPANS)
+    nodes[1].metadata["context"] = "About gamma."
+    other = chunks_of("Something else.", [(0, 15)], doc_id="other")[0]
+    leg = LegScore(score=7.5, rank=2, matched_terms=("gamma",))
+    given_hits = [hit(other, 0.9), hit(nodes[1], 0.8, lexical=leg), hit(nodes[0], 0.1)]
+    passages = AdjacentChunkMerger().postprocess_nodes(given_hits)
+    assert passages[0] is given_hits[0]
+    merged = passages[1]
+    assert isinstance(merged, MergedChunk)
+    assert (merged.node.node_id, merged.score, merged.lexical) == ("doc-1", 0.8, leg)
+    assert ids(merged) == ["doc-0", "doc-1"]
+    assert RetrievedChunk.of(2, merged).context == "About gamma."
+
+
+def test_pages_section_and_source_are_those_of_the_whole_passage() -> None:
+    nodes = chunks_of(TEXT, SPANS, section="One", token_count=4, source="Source: doc.md, pages 1–2")
+    nodes[2].metadata["section"] = "Two"
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(nodes[2]), hit(nodes[1]), hit(nodes[0])])
+    facts = passage.node.metadata
+    assert (facts["page_start"], facts["page_end"], facts["chunk_index"], facts["section"]) == (1, 4, 0, "One; Two")
+    assert facts["source"] == "Source: doc.md, pages 1–4, section One; Two"
+    assert facts["token_count"] == 14
+    assert passage.node.prev_node is None
+    assert passage.node.next_node is None
+
+
+def test_a_passage_without_sections_has_none_and_that_of_one_section_is_named_once() -> None:
+    for section in (None, "One"):
+        facts = {} if section is None else {"section": section}
+        (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(node) for node in chunks_of(TEXT, SPANS, **facts)])
+        assert passage.node.metadata.get("section") == section
+
+
+@pytest.mark.parametrize(
+    ("paths", "named"),
+    [
+        ([None, None], None),
+        ([None, "A > B", "A > B"], "A > B"),
+        (["A > B", None, "A > C"], "A > B; C"),
+        (["A", "A > B"], "A; A > B"),
+        (["A > B", "C > B"], "A > B; C > B"),
+        (["A > 1", "A > 2", "A > 3", "A > 4"], "A > 1 … 4"),
+    ],
+)
+def test_the_common_part_of_sections_is_named_once(paths: list[str | None], named: str | None) -> None:
+    assert joint_section(paths) == named
+
+
+def test_a_single_hit_and_a_node_without_offsets_are_not_changed() -> None:
+    alone = hit(chunks_of(TEXT, SPANS)[0])
+    foreign = NodeWithScore(node=TextNode(text="No offsets."), score=None)
+    assert AdjacentChunkMerger().postprocess_nodes([alone, foreign]) == [alone, foreign]
+
+
+def test_the_same_chunk_twice_is_one_result() -> None:
+    node = chunks_of(TEXT, SPANS)[0]
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(node, 0.2), hit(node, 0.7)])
+    assert passage.score == 0.7
+
+
+def test_a_chunk_inside_another_adds_nothing() -> None:
+    outer, inner = chunks_of(TEXT, [(0, 30), (12, 25)])
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(inner), hit(outer)])
+    assert (passage.node.text, ids(passage)) == (TEXT[:30], ["doc-0", "doc-1"])
+
+
+def test_equal_spans_of_two_documents_stay_apart() -> None:
+    one, other = (chunks_of(TEXT, SPANS, doc_id=name)[0] for name in ("one", "other"))
+    assert len(AdjacentChunkMerger().postprocess_nodes([hit(one), hit(other)])) == 2
+
+
+def test_offsets_that_contradict_the_text_merge_nothing() -> None:
+    first, second, _ = chunks_of(TEXT, SPANS)
+    lying = second.model_copy(update={"start_char_idx": 14, "end_char_idx": 32})
+    short = second.model_copy(update={"end_char_idx": 31})
+    for wrong in (lying, short):
+        passages = AdjacentChunkMerger().postprocess_nodes([hit(first), hit(wrong)])
+        assert [result.node.text for result in passages] == [first.text, wrong.text]
+
+
+def test_the_given_nodes_are_not_changed() -> None:
+    nodes = chunks_of(TEXT, SPANS)
+    before = [node.model_dump() for node in nodes]
+    AdjacentChunkMerger().postprocess_nodes([hit(node) for node in nodes])
+    assert [node.model_dump() for node in nodes] == before
+
+
+# ---- white space between chunks ------------------------------------------------------------------------------------
+
+
+def test_a_paragraph_break_between_linked_chunks_is_restored() -> None:
+    first, second = chunks_of("One.\n\nTwo.", [(0, 4), (6, 10)])
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(first), hit(second)])
+    assert passage.node.text == "One.\n\nTwo."
+
+
+def test_a_wider_gap_is_not_guessed() -> None:
+    first, second = chunks_of("One. \n\n Two.", [(0, 4), (8, 12)])
+    assert len(AdjacentChunkMerger().postprocess_nodes([hit(first), hit(second)])) == 2
+
+
+def test_the_white_space_comes_from_the_docstore_of_a_project(manager: ProjectManager, tmp_path: Path) -> None:
+    text = "".join(f"Paragraph {n} speaks of valve {n}.\n \t\n\n" for n in range(40))
+    (tmp_path / "valves.txt").write_text(text, encoding="utf-8")
+    project = manager.create("a", ProjectConfig.local(chunk_size=30, chunk_overlap=0))
+    project.ingest([tmp_path / "valves.txt"])
+    read = project.read("valves.txt")
+    nodes = list(project.storage_context.docstore.docs.values())
+    merger = AdjacentChunkMerger(docstore=project.storage_context.docstore)
+    (passage,) = merger.postprocess_nodes([hit(node) for node in nodes])
+    assert len(nodes) > 5
+    assert passage.node.text == read[passage.node.start_char_idx : passage.node.end_char_idx] == read.strip()
+
+
+# ---- bridging and growing ------------------------------------------------------------------------------------------
+
+
+def test_the_chunk_between_two_hits_is_included_on_request() -> None:
+    nodes = chunks_of(TEXT, TOUCHING)
+    merger = AdjacentChunkMerger(bridge=True, docstore=stored(nodes))
+    (passage,) = merger.postprocess_nodes([hit(nodes[2]), hit(nodes[0], 0.5)])
+    assert (passage.node.text, passage.node.node_id) == (TEXT[0:39], "doc-2")
+    assert ids(passage) == ["doc-0", "doc-1", "doc-2"]
+
+
+def test_two_missing_chunks_are_not_bridged() -> None:
+    nodes = chunks_of(TEXT, TOUCHING)
+    merger = AdjacentChunkMerger(bridge=True, docstore=stored(nodes))
+    assert len(merger.postprocess_nodes([hit(nodes[0]), hit(nodes[3])])) == 2
+
+
+def test_bridging_works_with_the_stock_docstore() -> None:
+    nodes = chunks_of(TEXT, TOUCHING)
+    store = SimpleDocumentStore()
+    store.add_documents(nodes)
+    (passage,) = AdjacentChunkMerger(bridge=True, docstore=store).postprocess_nodes([hit(nodes[0]), hit(nodes[2])])
+    assert passage.node.text == TEXT[0:39]
+
+
+def test_a_passage_grows_as_long_as_it_keeps_its_similarity() -> None:
+    text = "pump pump. pump valve pump. tax tax tax tax."
+    nodes = chunks_of(text, [(0, 11), (11, 28), (28, 44)])
+    model = CountingEmbedding()
+    merger = AdjacentChunkMerger(expand=True, keep=0.9, docstore=stored(nodes), embed_model=model)
+    (passage,) = merger.postprocess_nodes([hit(nodes[0])], query_str="pump")
+    assert passage.node.text == text[0:28]
+    strict = AdjacentChunkMerger(expand=True, keep=1.0, docstore=stored(nodes), embed_model=model)
+    (alone,) = strict.postprocess_nodes([hit(nodes[0])], query_str="pump")
+    assert alone.node.text == text[0:11]
+
+
+def test_passages_that_grow_into_each_other_become_one() -> None:
+    text = "pump a. pump b. pump c. "
+    nodes = chunks_of(text, [(0, 8), (8, 16), (16, 23)])
+    merger = AdjacentChunkMerger(expand=True, keep=0.5, docstore=stored(nodes), embed_model=CountingEmbedding())
+    (passage,) = merger.postprocess_nodes([hit(nodes[0], 0.4), hit(nodes[2], 0.6)], query_str="pump")
+    assert (passage.node.text, passage.score) == (text[:23], 0.6)
+
+
+def test_a_passage_does_not_grow_beyond_its_tokens() -> None:
+    nodes = chunks_of(TEXT, TOUCHING)
+    merger = AdjacentChunkMerger(
+        expand=True, keep=0.01, max_tokens=6, docstore=stored(nodes), embed_model=CountingEmbedding()
+    )
+    (passage,) = merger.postprocess_nodes([hit(nodes[1])], query_str="gamma")
+    assert len(ids(passage)) < 4
+
+
+@pytest.mark.parametrize(("field", "missing"), [("bridge", "docstore"), ("expand", "embed_model")])
+def test_missing_arguments_are_named(field: str, missing: str) -> None:
+    nodes = chunks_of(TEXT, TOUCHING)
+    merger = AdjacentChunkMerger(**{field: True})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=f"needs `{missing}`"):
+        merger.postprocess_nodes([hit(nodes[0]), hit(nodes[2])], query_str="gamma")
+
+
+# ---- as a LlamaIndex component -------------------------------------------------------------------------------------
+
+
+def test_it_survives_serialisation_except_for_store_and_model() -> None:
+    merger = AdjacentChunkMerger(bridge=True, keep=0.8, docstore=stored([]), embed_model=CountingEmbedding())
+    again = AdjacentChunkMerger.from_dict(merger.to_dict())
+    assert (again.bridge, again.keep, again.docstore, again.embed_model) == (True, 0.8, None, None)
+    assert again.to_dict() == merger.to_dict()
+
+
+def test_async_gives_what_sync_gives() -> None:
+    nodes = [hit(node) for node in chunks_of(TEXT, SPANS)]
+    merger = AdjacentChunkMerger()
+    assert asyncio.run(merger.apostprocess_nodes(nodes)) == merger.postprocess_nodes(nodes)
+
+
+async def test_a_query_engine_reads_passages_instead_of_chunks(manager: ProjectManager, tmp_path: Path) -> None:
+    text = "\n\n".join(f"Valve {n} of the pump station opens at {n} bar." for n in range(12))
+    (tmp_path / "valves.txt").write_text(text, encoding="utf-8")
+    project = manager.create("a", ProjectConfig.local(chunk_size=40, chunk_overlap=10))
+    project.ingest([tmp_path / "valves.txt"])
+    merger = AdjacentChunkMerger(docstore=project.storage_context.docstore)
+    engine = RetrieverQueryEngine.from_args(project.as_retriever(), llm=MockLLM(), node_postprocessors=[merger])
+    for response in (engine.query("Which valve?"), await engine.aquery("Which valve?")):
+        (source,) = response.source_nodes
+        assert isinstance(source, MergedChunk)
+        assert source.node.text == text
+        assert str(response).count("Valve 3 of") == 1
+
+
+# ---- for every document --------------------------------------------------------------------------------------------
+
+
+@given(cut_documents(), cut_documents("other"), st.data())
+def test_no_character_comes_twice_and_every_passage_is_the_documents_text(
+    one: tuple[str, list[TextNode]], other: tuple[str, list[TextNode]], data: st.DataObject
+) -> None:
+    texts = {"doc": one[0], "other": other[0]}
+    nodes = [*one[1], *other[1]]
+    chosen = data.draw(st.lists(st.sampled_from(nodes), max_size=8)) if nodes else []
+    scores = data.draw(st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=8, max_size=8))
+    hits = [hit(node, score) for node, score in zip(chosen, scores, strict=False)]
+    merger = AdjacentChunkMerger(bridge=data.draw(st.booleans()), docstore=stored(nodes))
+    passages = merger.postprocess_nodes(hits)
+    covered: dict[str, set[int]] = {"doc": set(), "other": set()}
+    for result in passages:
+        node = result.node
+        assert isinstance(node, TextNode)
+        start, end = node.start_char_idx or 0, node.end_char_idx or 0
+        original = texts[node.ref_doc_id or ""][start:end]
+        # Without the frame of a document, only the length of white space is known.
+        assert node.text.split() == original.split()
+        assert len(node.text) == len(original)
+        places = {at for at in range(start, end) if not original[at - start].isspace()}
+        assert not places & covered[node.ref_doc_id or ""]
+        covered[node.ref_doc_id or ""] |= places
+    for node in chosen:
+        span = range(node.start_char_idx or 0, node.end_char_idx or 0)
+        text = texts[node.ref_doc_id or ""]
+        assert all(at in covered[node.ref_doc_id or ""] for at in span if not text[at].isspace())
+    # Merging the results again changes nothing.
+    assert merger.postprocess_nodes(passages) == passages or merger.bridge

@@ -1,0 +1,318 @@
+"""The index of documents: entries, scores, ranks, and their effect on hybrid search."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
+from llama_index_contextual.retrievers.documents import (
+    DocumentIndex,
+    DocumentIndexBuilder,
+    DocumentLeg,
+    document_entry,
+)
+from llama_index_contextual.retrievers.fusion import Hits, add_support, best_of_group, reciprocal_shares, scaled_shares
+from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from tests.integration.retrievers.corpus import FixedRetriever, hits
+
+QUERY = "When does the licence of Borealis end?"
+
+
+def chunks_of(doc: str, *texts: str, **metadata: str) -> list[TextNode]:
+    nodes, at = [], 0
+    for number, text in enumerate(texts):
+        nodes.append(
+            TextNode(
+                id_=f"{doc}{number}",
+                text=text,
+                start_char_idx=at,
+                metadata=metadata,
+                relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)},
+            )
+        )
+        at += len(text) + 1
+    return nodes
+
+
+A = chunks_of("a", "Agreement with Aurora Oy.", "The licence ends in May.")
+B = chunks_of("b", "Agreement with Borealis AG.", "The licence ends in June.")
+C = chunks_of("c", "Cafeteria menu.")
+
+
+def index() -> DocumentIndex:
+    builder = DocumentIndexBuilder()
+    for nodes in (A, B, C):
+        builder.add(nodes)
+    return builder.build()
+
+
+def hybrid(**options: object) -> HybridRetriever:
+    store = SQLiteDocumentStore()
+    store.add_documents([*A, *B, *C])
+    lexical = LexicalRetriever.from_defaults(docstore=store)
+    return HybridRetriever([lexical], documents=DocumentLeg(index(), store), **options)  # type: ignore[arg-type]
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_the_words_of_the_file_name_the_title_and_the_opening() -> None:
+    nodes = chunks_of("d", "It begins.", "It ends.", file_name="Acme_Corp-2019(EX-10).pdf", title="Supply Agreement")
+    assert document_entry(nodes[::-1]) == "Acme Corp 2019 EX 10 pdf Supply Agreement It begins."
+
+
+def test_a_date_in_a_file_name_stays_whole() -> None:
+    nodes = chunks_of("d", "It begins.", file_name="ACME_2022_8K_dated-2022-07-01.pdf")
+    assert document_entry(nodes) == "ACME 2022 8K dated 2022-07-01 pdf  It begins."
+
+
+def test_an_entry_has_400_characters_of_the_opening() -> None:
+    assert document_entry(chunks_of("d", "x" * 1000)) == "x" * 400
+
+
+# ---- scores and ranks ------------------------------------------------------------------------------------------------
+
+
+def test_chunks_have_score_and_rank_of_their_document() -> None:
+    found = index().support("agreement Borealis", np.array([1, 2, 3, 4]))
+    assert found.ranks.tolist() == [2, 1, 1, 0]
+    a, b0, b1, c = found.scores
+    assert b0 == b1 > a > c == 0
+
+
+def test_equal_documents_share_the_best_rank() -> None:
+    assert index().support("agreement", np.array([0, 2])).ranks.tolist() == [1, 1]
+
+
+def test_an_index_without_any_term_supports_nothing() -> None:
+    builder = DocumentIndexBuilder()
+    builder.add(chunks_of("d", "…"))
+    found = builder.build().support(QUERY, np.array([0]))
+    assert (found.scores.tolist(), found.ranks.tolist()) == ([0.0], [0])
+
+
+def test_an_index_of_another_store_is_refused() -> None:
+    store = SQLiteDocumentStore()
+    store.add_documents(A)
+    with pytest.raises(InputError, match="covers 5 chunks, the document store 2"):
+        DocumentLeg(index(), store)
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_scores_are_squares_of_their_ratio_to_the_largest() -> None:
+    assert scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist() == [0.1 * (4 / 4) ** 2, 0.0, 0.1 * (1 / 4) ** 2]
+    assert scaled_shares(np.zeros(0), 0.1).tolist() == []
+    assert scaled_shares(np.zeros(2), 0.1).tolist() == [0.0, 0.0]
+
+
+def test_shares_of_ranks_are_reciprocal() -> None:
+    assert reciprocal_shares(np.array([1, 0, 2]), 0.1, k=10).tolist() == [0.1 / 11, 0.0, 0.1 / 12]
+
+
+def test_support_adds_to_scores_and_adds_no_hits() -> None:
+    hits, before = add_support(Hits(np.array([7, 8, 9]), np.array([0.5, 0.5, 0.25])), np.array([0, 0.25, 0.25]))
+    assert hits.rows.tolist() == [8, 7, 9]
+    assert hits.scores.tolist() == [0.75, 0.5, 0.5]
+    assert before.tolist() == [1, 0, 2]
+
+
+# ---- in hybrid search ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fusion", ["score", "rrf"])
+def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion: str) -> None:
+    query = "licence ends Borealis"
+    best = hybrid(fusion=fusion, document_weight=1.0).retrieve(query)[0]
+    assert best.node.node_id == "b1"
+    assert [node_id for node_id, _ in hybrid(fusion=fusion, document_weight=1.0).rank(query, 1).first(1)] == ["b1"]
+
+
+def test_a_misspelt_name_finds_its_document() -> None:
+    found = {hit.node_id: hit.document for hit in hybrid().retrieve("licence of Borealiz")}
+    assert found["b1"] is not None
+    assert found["a1"] is None
+
+
+def test_a_word_of_the_chunks_is_not_corrected_to_a_word_of_a_name() -> None:
+    nodes = chunks_of("j", "Agreement with Marlin.", "Signed at Marvin.")
+    store, builder = SQLiteDocumentStore(), DocumentIndexBuilder()
+    store.add_documents(nodes)
+    builder.add(nodes)
+    legs = [LexicalRetriever.from_defaults(docstore=store)]
+    retriever = HybridRetriever(legs, documents=DocumentLeg(builder.build(), store))
+    assert builder.build().lexical_index.query("Marvin").known == ("marlin",)
+    assert [(hit.node_id, hit.document) for hit in retriever.retrieve("Marvin")] == [("j1", None)]
+
+
+def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
+    query = "licence Borealis"
+    plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5).first(5))
+    supported = dict(hybrid(fusion="score", document_weight=0.1, sibling_weight=0.0).rank(query, 5).first(5))
+    # Only the entry of b has a term of the query: its share is the whole weight, relative to the best score before. The
+    # three documents have five chunks.
+    share = 0.1 * math.log(1 + 5 / 3) / math.log(1 + 10) * max(plain.values())
+    wanted = {"a1": 0.0, "b0": share, "b1": share}
+    assert {key: supported[key] - plain[key] for key in plain} == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("chunks", "factor"), [(1, 0.289), (10, 1.0), (120, 2.0)])
+def test_the_weight_of_documents_grows_with_the_logarithm_of_their_length(chunks: int, factor: float) -> None:
+    store, builder = SQLiteDocumentStore(), DocumentIndexBuilder()
+    for name in ("a", "b"):
+        nodes = chunks_of(name, *["Some text."] * chunks)
+        store.add_documents(nodes)
+        builder.add(nodes)
+    assert DocumentLeg(builder.build(), store).emphasis == pytest.approx(factor, abs=0.001)
+
+
+@pytest.mark.parametrize("fusion", ["score", "rrf"])
+def test_a_chunk_gains_half_of_its_documents_best_score(fusion: str) -> None:
+    query = "licence Aurora"
+    plain = dict(hybrid(fusion=fusion, sibling_weight=0.0).rank(query, 5).first(5))
+    best = {"a": max(plain["a0"], plain["a1"]), "b": plain["b1"]}
+    wanted = {key: score + 0.5 * best[key[0]] for key, score in plain.items()}
+    supported = hybrid(fusion=fusion, sibling_weight=0.5, document_idf=False).rank(query, 5)
+    assert dict(supported.first(5)) == pytest.approx(wanted)
+
+
+# ---- terms within a document -----------------------------------------------------------------------------------------
+
+
+def shared_terms(texts_of: dict[str, list[str]], query: str) -> dict[str, float]:
+    """Return by chunk how much of its score comes from terms that its document has elsewhere as well."""
+    builder, nodes = DocumentIndexBuilder(), []
+    for name, texts in texts_of.items():
+        builder.add(chunks := chunks_of(name, *texts))
+        nodes += chunks
+    terms = LexicalIndex.build(node.text for node in nodes).query(query)
+    shared = builder.build().shared_terms(terms, np.arange(len(nodes))[::-1])
+    return dict(zip([node.id_ for node in nodes], shared[::-1].tolist(), strict=True))
+
+
+def test_a_term_counts_by_its_rarity_among_the_other_chunks_of_the_document() -> None:
+    texts = {
+        "a": ["Aurora pump", "Aurora fee"],
+        "b": ["cafeteria menu", "fee", "menu"],
+        "c": ["dinner", "lunch", "tea"],
+    }
+    index = LexicalIndex.build(text for document in texts.values() for text in document)
+    shared = shared_terms(texts, "Aurora")
+    # Two of eight chunks have the term, which gives p = 2.5 / 9; the one other chunk of the document has it as well.
+    p = (2 + 0.5) / (8 + 1)
+    ratio = math.log((1 + 100 * p) / (1 + 100)) / math.log(p)
+    assert shared["a0"] == pytest.approx(float(index.scores("Aurora")[0]) * (1 - ratio), rel=1e-6)
+    assert shared["a0"] == shared["a1"] > 0
+    assert all(shared[name] == 0 for name in shared if name[0] != "a")
+
+
+def test_a_term_that_the_rest_of_the_document_lacks_counts_more() -> None:
+    texts = {"a": ["fee", *["pump"] * 9], "b": ["fee"] * 10}
+    shared = shared_terms(texts, "fee")
+    assert shared["a0"] < 0 < shared["b0"]
+
+
+@given(st.lists(st.sampled_from(["aurora", "fee aurora", "pump fee", "pump pump", "menu"]), min_size=1, max_size=8))
+def test_nothing_is_taken_off_the_only_chunk_of_a_document(texts: list[str]) -> None:
+    shared = shared_terms({chr(97 + at): [text] for at, text in enumerate(texts)}, "fee of the Aurora pump")
+    assert set(shared.values()) == {0.0}
+
+
+def test_among_the_chunks_of_a_document_its_name_counts_little() -> None:
+    lease = ["Borealis signs.", *[f"Borealis and Aurora agree on {point}." for point in range(98)], "Fee: 7."]
+    store, builder = SQLiteDocumentStore(), DocumentIndexBuilder()
+    for nodes in (chunks_of("l", *lease), chunks_of("o", *["Another fee."] * 110, *["Some text."] * 300)):
+        store.add_documents(nodes)
+        builder.add(nodes)
+    legs = [LexicalRetriever.from_defaults(docstore=store)]
+
+    def ranked(**options: object) -> list[str]:
+        leg = DocumentLeg(builder.build(), store)
+        retriever = HybridRetriever(legs, documents=leg, fusion="score", sibling_weight=1.0, **options)  # type: ignore[arg-type]
+        return [node_id for node_id, _ in retriever.rank("Borealis fee", 20).first(20)]
+
+    assert ranked(document_idf=False)[0] == "l0"
+    assert ranked(document_idf=True)[0] == "l99"
+
+
+@pytest.mark.parametrize("options", [{"fusion": "rrf"}, {"sibling_weight": 0.0, "fusion": "score"}], ids=str)
+def test_reciprocal_ranks_and_documents_without_siblings_keep_the_idf_of_all_chunks(options: dict[str, object]) -> None:
+    rankings = [hybrid(document_idf=idf, **options).rank("licence Aurora", 5).first(5) for idf in (True, False)]
+    assert rankings[0] == rankings[1]
+
+
+def test_periods_count_in_full_for_documents() -> None:
+    builder = DocumentIndexBuilder()
+    for name in ("ACME_2018Q1.pdf", "ACME_2018Q2.pdf"):
+        builder.add(chunks_of(name, "Sales.", file_name=name))
+    index = builder.build()
+    scores = index.support("Sales of ACME in the first quarter of 2018", np.arange(2)).scores
+    terms = index.lexical_index.query("Sales of ACME in the first quarter of 2018")
+    idf = terms.weights["2018q1"] / terms.counts["2018q1"]
+    assert scores[0] - scores[1] == pytest.approx(idf / (1 + 1.5), rel=1e-5)
+    counts = index.support(terms.counts, np.arange(2)).scores
+    assert counts.tolist() == scores.tolist()
+
+
+def test_of_two_equal_passages_the_one_with_a_better_sibling_comes_first() -> None:
+    alone, together = (
+        dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=weight).rank("licence Aurora", 5).first(5))
+        for weight in (0.0, 0.5)
+    )
+    assert alone["a1"] == alone["b1"] < alone["a0"]
+    assert list(together) == ["a0", "a1", "b1"]
+
+
+def test_the_best_of_a_group_is_its_largest_score() -> None:
+    best = best_of_group(np.array([-1.0, -3.0, 2.0, 0.0]), np.array([4, 4, 1, 4], dtype=np.int32))
+    assert best.tolist() == [0.0, 0.0, 2.0, 0.0]
+    assert best_of_group(np.zeros(0), np.zeros(0, dtype=np.int32)).tolist() == []
+
+
+@given(
+    st.lists(st.floats(0, 1, width=16), min_size=1, max_size=8, unique=True),
+    st.sampled_from(["one document", "one chunk each"]),
+)
+def test_the_best_chunk_does_not_change_the_order_in_one_document_or_among_single_chunks(
+    scores: list[float], of: str
+) -> None:
+    groups = np.zeros(len(scores)) if of == "one document" else np.arange(len(scores))
+    own = np.array(scores)
+    supported = own + 0.5 * best_of_group(own, groups.astype(np.int32))
+    assert np.argsort(supported).tolist() == np.argsort(own).tolist()
+
+
+def test_a_hit_carries_score_and_rank_of_its_document() -> None:
+    retriever = hybrid(fusion="score")
+    found = {hit.node.node_id: hit for hit in retriever.retrieve("licence Borealis")}
+    assert found["b1"].document.rank == 1  # type: ignore[attr-defined]
+    assert found["a1"].document is None  # type: ignore[attr-defined]
+    chunk = RetrievedChunk.of(1, found["b1"])
+    response = RetrievalResponse(query="", mode_requested="hybrid", mode_used="hybrid", results=(chunk,))
+    (result,) = response.to_dict()["results"]
+    assert result["document"] == {"score": chunk.document.score, "rank": 1}  # type: ignore[union-attr]
+    assert response.to_nodes()[0].document == chunk.document  # type: ignore[attr-defined]
+
+
+def test_documents_need_legs_that_rank_ids() -> None:
+    store = SQLiteDocumentStore()
+    store.add_documents([*A, *B, *C])
+    with pytest.raises(ConfigurationError, match="leave documents out"):
+        HybridRetriever([FixedRetriever(hits(a=1.0))], documents=DocumentLeg(index(), store))
+
+
+@pytest.mark.parametrize("name", ["document_weight", "sibling_weight"])
+@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
+def test_the_weights_of_the_documents_are_checked(name: str, weight: float) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        hybrid(**{name: weight})

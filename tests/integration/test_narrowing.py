@@ -1,0 +1,121 @@
+"""`--filter`, `--file` and `--facts` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from tests.integration.test_cli import run
+
+TEXTS = {
+    "a/report.txt": "The pump of the plant runs dry.",
+    "b/report.txt": "The pump of the other plant is new.",
+    "notes.md": "# Notes\n\nThe pump was named in the notes.",
+    "old.md": "# Old\n\nThe pump was in an old text.",
+}
+FACTS = {
+    "*.txt": {"kind": "report", "year": 2024, "open": True},
+    "b/report.txt": {"year": 2025},
+    "notes.md": {"kind": "note", "label": "2024", "owner": "Ann Müller"},
+    "none.md": {"kind": "lost"},
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with project "p" of four files, with facts about three of them; no test changes it."""
+    folder = tmp_path_factory.mktemp("narrow")
+    for name, text in TEXTS.items():
+        (folder / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "texts" / name).write_text(text, encoding="utf-8")
+    (folder / "facts.json").write_text(json.dumps(FACTS), encoding="utf-8")
+    ProjectManager(folder / "knowledge").create("p", ProjectConfig.local(faiss=False))
+    result = run(
+        "ingest", "p", folder / "texts", "--facts", folder / "facts.json", "--quiet", "--root", folder / "knowledge"
+    )
+    assert result.code == 0
+    assert "note The facts about none.md were not used: no file has that name.\n" in result.err
+    assert result.err.count("not used") == 1
+    return folder / "knowledge"
+
+
+def found(root: Path, *options: str) -> set[str]:
+    result = run("search", "p", "pump", "--json", "--root", root, *options)
+    assert result.code == 0, result.err
+    return {"/".join(hit["source"]["doc_id"].split("/")[1:]) for hit in result.json["results"]}
+
+
+REPORTS = {"a/report.txt", "b/report.txt"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], set(TEXTS)),
+        (["--filter", "kind=report"], REPORTS),
+        (["--filter", "kind=report", "--filter", "kind=note"], REPORTS | {"notes.md"}),
+        (["--filter", "kind!=report"], {"notes.md", "old.md"}),
+        (["--filter", "year=2024"], {"a/report.txt"}),
+        (["--filter", "year==2024"], {"a/report.txt"}),
+        (["--filter", "year>=2024"], REPORTS),
+        (["--filter", "year > 2024"], {"b/report.txt"}),
+        (["--filter", "year<2025"], {"a/report.txt"}),
+        (["--filter", "year<=2025", "--filter", "kind=note"], set()),
+        (["--filter", "label=2024"], {"notes.md"}),
+        (["--filter", "open=true"], REPORTS),
+        (["--filter", "owner~MÜLLER"], {"notes.md"}),
+        (["--file", "notes.md"], {"notes.md"}),
+        (["--file", "a/report.txt"], {"a/report.txt"}),
+        (["--file", "report.txt"], REPORTS),
+        (["--file", "*.md", "--file", "b/*"], {"notes.md", "old.md", "b/report.txt"}),
+        (["--file", "*.txt", "--filter", "year=2025"], {"b/report.txt"}),
+    ],
+)
+def test_a_search_is_narrowed(root: Path, options: list[str], expected: set[str]) -> None:
+    assert found(root, *options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--filter", "report"], "--filter 'report' is not FIELD=VALUE, such as kind=report."),
+        (["--filter", "knd=report"], "No document has the field 'knd' (did you mean 'kind'?)."),
+        (["--file", "note.md"], "No document is named 'note.md' (did you mean 'notes.md'?); `documents` lists all"),
+    ],
+)
+def test_a_slip_is_named_with_what_exists(root: Path, options: list[str], message: str) -> None:
+    for command in ("search", "ask"):
+        result = run(command, "p", "pump", "--root", root, *options)
+        assert result.code == 1
+        assert result.err.startswith(f"Error: {message}"), result.err
+
+
+def test_ask_without_an_llm_shows_passages_that_pass_the_filter(root: Path) -> None:
+    result = run("ask", "p", "pump", "--filter", "kind=note", "--root", root)
+    assert (result.code, result.out.count(" 1. "), result.out.count(" 2. ")) == (0, 1, 0)
+    assert "notes.md" in result.out
+    chat = run("chat", "p", "--file", "old.md", "--json", "--root", root, answer="pump\n")
+    assert len(chat.json[0]["retrieval"]["results"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("{", "is not valid JSON"),
+        ("[1]", "is not an object of facts by file: write {"),
+        ('{"a.txt": "report"}', "is not an object of facts by file"),
+        ('{"*": {"kind": ["x"]}}', "The value of the metadata 'kind'"),
+    ],
+)
+def test_facts_that_cannot_be_used_are_refused(tmp_path: Path, root: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "facts.json").write_text(content)
+    for command in ("estimate", "ingest"):
+        result = run(command, "p", root.parent / "texts", "--facts", tmp_path / "facts.json", "--root", root)
+        assert result.code == 1
+        assert message in result.err

@@ -1,0 +1,408 @@
+"""The view that asks an LLM: streams, checks, errors, and the way to the passages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from llama_index_contextual.answering.judge import FALLBACK
+from tests.slow.browser.conftest import GatedLLM, run_axe
+from tests.slow.browser.harness import Pages, Served, Watch, follow, overflow
+from tests.support.server import LoopbackProvider
+
+pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+from playwright.sync_api import Locator, Page, expect
+
+QUESTION = "How long must the pressure booster stand still after an emergency stop?"
+ANSWER = (
+    "The unit “has to stand still for 10 minutes” [Source 1], and **not** 77. It “costs a lot of money” [Source 1]."
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(provider: LoopbackProvider, gated: GatedLLM) -> Iterator[None]:
+    provider.reset()
+    gated.reset()
+    yield
+    provider.reset()
+
+
+def ask(page: Page, served: Served, project: str = "examples", question: str = QUESTION) -> Locator:
+    """Ask a question, and return the place of the finished answer."""
+    page.goto(f"{served.url}/p/{project}/ask")
+    page.get_by_role("textbox", name="Question").fill(question)
+    page.get_by_role("button", name="Ask", exact=True).click()
+    return page.get_by_role("article")
+
+
+def is_over(page: Page) -> None:
+    """Wait until the view waits for the next question."""
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.get_by_role("button", name="Ask", exact=True)).to_be_visible()
+
+
+# ---- a finished answer -----------------------------------------------------------------------------------------------
+
+
+def test_quotations_and_figures_show_their_check_as_text(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue(ANSWER)
+    answer = ask(page, served)
+    expect(answer.locator(".check-label")).to_have_text(["verified", "unsupported", "not found"])
+    expect(answer.locator("mark")).to_have_text(["“has to stand still for 10 minutes”", "77", "“costs a lot of money”"])
+    expect(answer.locator("strong", has_text=re.compile("^not$"))).to_be_visible()
+    expect(answer.locator(".finding")).to_have_text(
+        [
+            "Problem: No passage contains this quotation. costs a lot of money",
+            "Problem: No cited passage contains this figure. 77",
+            "Passed: 1 quotation verified word by word.",
+        ]
+    )
+    colours = answer.locator(".check-label").evaluate_all("labels => labels.map((one) => getComputedStyle(one).color)")
+    assert len(set(colours)) == 2, colours
+    expect(answer).to_contain_text(re.compile(r"gpt-4o-mini: [\d,]+ tokens in, \d+ out, \$0\.\d+, at list prices"))
+    expect(page.get_by_role("status")).to_have_text("The answer is complete.")
+    is_over(page)
+
+
+def test_a_citation_opens_its_passage_and_going_back_costs_nothing(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue(ANSWER)
+    answer = ask(page, served)
+    expect(answer).to_be_visible()
+    is_over(page)
+    follow(answer.get_by_role("link", name="[Source 1]").first)
+    expect(page).to_have_url(re.compile("/p/examples/passage/"))
+    expect(page.get_by_role("main")).to_contain_text("stand still for 10 minutes")
+    page.go_back()
+    expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
+    page.reload()
+    expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
+    expect(page.get_by_role("textbox", name="Question")).to_have_value(QUESTION)
+    assert len(provider.chat_calls) == 1
+
+
+def test_a_verified_quotation_leads_to_the_chunk_that_contains_it(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("“After two emergency stops within 24 hours the unit remains out of service” [Source 1].")
+    answer = ask(page, served)
+    expect(answer).to_be_visible()
+    is_over(page)
+    follow(answer.get_by_role("link", name="verified"))
+    expect(page).to_have_url(re.compile("/p/examples/passage/"))
+    expect(page.get_by_role("main")).to_contain_text("After two emergency stops within 24 hours")
+
+
+def test_the_second_answer_does_not_lose_the_first(page: Page, served: Served, provider: LoopbackProvider) -> None:
+    provider.enqueue("First answer [Source 1].", "Second answer [Source 1].")
+    expect(ask(page, served)).to_contain_text("First answer")
+    is_over(page)  # until then, no other question can be sent
+    page.get_by_role("textbox", name="Question").fill("And what else?")
+    page.get_by_role("textbox", name="Question").press("Enter")
+    expect(page.get_by_role("article")).to_contain_text("Second answer")
+    page.go_back()
+    expect(page.get_by_role("article")).to_contain_text("First answer")
+    expect(page.get_by_role("textbox", name="Question")).to_have_value(QUESTION)
+    assert len(provider.chat_calls) == 2
+
+
+def test_no_address_asks_by_itself(page: Page, served: Served, provider: LoopbackProvider) -> None:
+    page.goto(f"{served.url}/p/examples/ask?q=How+long%3F&mode=lexical&style=persona")
+    expect(page.get_by_role("textbox", name="Question")).to_have_value("How long?")
+    expect(page.get_by_role("article")).to_have_count(0)
+    assert provider.calls() == []
+
+
+def test_an_answer_that_is_gone_is_reported(page: Page, served: Served, watch: Watch) -> None:
+    watch.expect("404")
+    page.goto(f"{served.url}/p/examples/ask?answer=unknown")
+    expect(page.get_by_role("alert")).to_contain_text("no longer in memory")
+
+
+def test_an_answer_is_not_shown_in_another_project(
+    page: Page, served: Served, provider: LoopbackProvider, watch: Watch
+) -> None:
+    watch.expect("404")
+    provider.enqueue("A secret [Source 1].")
+    expect(ask(page, served)).to_contain_text("A secret")
+    expect(page).to_have_url(re.compile(r"\?answer="))
+    page.goto(page.url.replace("/p/examples/", "/p/manual/"))
+    expect(page.get_by_role("alert")).to_contain_text("no longer in memory")
+
+
+def test_options_reach_the_search_and_the_prompt(page: Page, served: Served, provider: LoopbackProvider) -> None:
+    provider.enqueue("Ten minutes [Source 1].")
+    page.goto(f"{served.url}/p/examples/ask")
+    page.get_by_role("textbox", name="Question").fill(QUESTION)
+    page.get_by_text("Options and filters").click()
+    page.get_by_label("In few words").check()
+    page.get_by_label("words (lexical)").check()
+    page.get_by_label("Station equipment").check()
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.get_by_role("article")).to_contain_text("Ten minutes")
+    prompt = "\n".join(message["content"] for message in provider.chat_calls[0].body["messages"])
+    assert "quarterly-reports" not in prompt
+    page.reload()
+    expect(page.get_by_label("In few words")).to_be_checked()
+    expect(page.get_by_label("words (lexical)")).to_be_checked()
+    expect(page.get_by_label("Station equipment")).to_be_checked()
+
+
+def test_without_javascript_the_form_shows_the_finished_answer(
+    pages: Pages, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue(ANSWER)
+    page = pages.open(java_script_enabled=False)
+    answer = ask(page, served)
+    expect(answer.locator(".check-label")).to_have_text(["verified", "unsupported", "not found"])
+    follow(answer.get_by_role("link", name="[Source 1]").first)
+    expect(page.get_by_role("main")).to_contain_text("stand still for 10 minutes")
+    page.go_back()
+    expect(page.get_by_role("article")).to_contain_text("stand still for 10 minutes")
+    assert len(provider.chat_calls) == 1
+
+
+def test_without_javascript_errors_are_shown_too(
+    pages: Pages, served: Served, provider: LoopbackProvider, watch: Watch
+) -> None:
+    watch.expect("503")
+    provider.fault("invalid_key")
+    page = pages.open(java_script_enabled=False)
+    ask(page, served)
+    expect(page.get_by_role("alert")).to_contain_text("A model is not available")
+    expect(page.get_by_role("textbox", name="Question")).to_have_value(QUESTION)
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_grows_while_it_is_written(page: Page, served: Served, gated: GatedLLM) -> None:
+    answer = ask(page, served, "slow")
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"Reading \d+ passage"))
+    live = page.get_by_role("region", name="Answer being written")
+    expect(live.get_by_role("link").first).to_be_visible()
+    gated.release("The unit stands still ", "for **10 min")
+    expect(live).to_contain_text("The unit stands still for **10 min")
+    expect(page.get_by_role("status")).to_have_text("Writing …")
+    expect(answer).to_have_count(0)
+    gated.release("utes** [Source 1].", end=True)
+    expect(answer).to_contain_text("for 10 minutes [Source 1].")
+    expect(live).to_be_hidden()
+    expect(answer.locator("strong", has_text="10 minutes")).to_be_visible()
+
+
+@pytest.mark.parametrize("text", ["", "Half of "])
+def test_stop_ends_the_call_of_the_model(page: Page, served: Served, gated: GatedLLM, text: str) -> None:
+    ask(page, served, "slow")
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"Reading \d+ passage"))
+    if text:
+        gated.release(text)
+        expect(page.locator("#live-text")).to_have_text(text.strip())
+    assert gated.wait_until_read()  # the passages are shown before the model is called
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status")).to_have_text("Stopped. What is shown was not checked.")
+    assert gated.wait_until_closed()
+    is_over(page)
+    assert "answer=" not in page.url
+
+
+def test_leaving_the_page_ends_the_call_of_the_model(page: Page, served: Served, gated: GatedLLM) -> None:
+    ask(page, served, "slow")
+    gated.release("Half of ")
+    expect(page.locator("#live-text")).to_have_text("Half of")
+    page.goto("about:blank")
+    assert gated.wait_until_closed()
+
+
+def test_leaving_the_page_without_javascript_ends_the_call_too(
+    pages: Pages, served: Served, gated: GatedLLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = pages.open(java_script_enabled=False)
+    page.goto(f"{served.url}/p/slow/ask")
+    page.get_by_role("textbox", name="Question").fill(QUESTION)
+    page.get_by_role("button", name="Ask", exact=True).click(no_wait_after=True)
+    gated.release("Half of ")
+    assert gated.wait_until_read()
+    page.goto("about:blank")
+    assert gated.wait_until_closed()
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.message for record in errors if record.name != "asyncio"] == []  # it is shared with other tests
+
+
+def test_a_second_question_cannot_be_sent_while_the_first_is_answered(
+    page: Page, served: Served, gated: GatedLLM
+) -> None:
+    ask(page, served, "slow")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.get_by_role("textbox", name="Question").press("Enter")
+    gated.release("Only once.", end=True)
+    expect(page.get_by_role("article")).to_contain_text("Only once.")
+    is_over(page)
+
+
+# ---- problems --------------------------------------------------------------------------------------------------------
+
+
+def test_without_an_llm_the_view_says_what_to_do(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/p/manual/?q=pumps")
+    follow(page.get_by_role("link", name="Ask (no LLM)"))
+    page.goto(f"{served.url}/p/manual/ask?q=pumps")
+    expect(page.get_by_role("alert")).to_contain_text("needs OPENAI_API_KEY, which is not set. Supply it")
+    expect(page.get_by_role("alert")).to_contain_text("llama-index-contextual configure manual answer_llm=")
+    expect(page.get_by_role("textbox")).to_have_count(0)
+    follow(page.get_by_role("main").get_by_role("link", name="search"))
+    expect(page.get_by_role("searchbox")).to_have_value("pumps")
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("invalid_key", "key"),
+        ("insufficient_quota", "quota"),
+        ("model_not_found", "model"),
+        ("content_filter_error", "content"),
+    ],
+)
+def test_an_error_of_the_provider_is_shown_in_words(
+    page: Page, served: Served, provider: LoopbackProvider, fault: str, text: str
+) -> None:
+    provider.fault(fault, times=None)  # type: ignore[arg-type]
+    ask(page, served)
+    expect(page.get_by_role("alert")).to_contain_text("A model is not available")
+    expect(page.get_by_role("alert")).to_contain_text(re.compile(text, re.IGNORECASE))
+    is_over(page)
+    provider.clear_faults()
+    provider.enqueue("It works again [Source 1].")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.get_by_role("article")).to_contain_text("It works again")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_model_that_does_not_begin_in_time_is_reported(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.fault("hang", times=None)
+    ask(page, served, "hasty")
+    expect(page.get_by_role("alert")).to_contain_text("did not begin to answer within 0.5 seconds")
+
+
+def test_an_answer_that_breaks_off_is_kept_and_called_incomplete(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("The unit has to stand still for 10 minutes before it may be started again [Source 1]. " * 6)
+    provider.fault("drop_in_body")
+    answer = ask(page, served)
+    expect(answer).to_contain_text("The answer is incomplete: The answer broke off.")
+    expect(answer).to_contain_text("has to stand still")
+
+
+def test_an_answer_at_the_limit_of_tokens_is_called_incomplete(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("The unit has to stand still for 10 minutes [Source 1].")
+    provider.fault("length")
+    expect(ask(page, served)).to_contain_text("The answer reached the model's token limit.")
+
+
+def test_a_question_that_the_documents_do_not_answer(page: Page, served: Served, provider: LoopbackProvider) -> None:
+    provider.enqueue("I could not find this in the documents.")
+    answer = ask(page, served, question="Who won the world chess championship in 1972?")
+    expect(answer).to_contain_text("could not find")
+    expect(answer).to_contain_text("The answer cites no source.")
+
+
+def test_a_low_confidence_is_a_doubt(page: Page, served: Served, provider: LoopbackProvider) -> None:
+    provider.enqueue("Bobby Fischer [Source 1].")
+    answer = ask(page, served, question="Who won the world chess championship in 1972?")
+    expect(answer).to_contain_text("Low confidence: even the best passage")
+
+
+def test_a_verdict_is_shown_and_a_withheld_answer_is_not(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue(
+        "It stands still for a year [Source 1].",
+        '{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}',
+    )
+    answer = ask(page, served, "judged")
+    expect(answer).to_contain_text(FALLBACK)
+    expect(answer).to_contain_text("The judge withheld the answer: no cited passage supports “It flies.”")
+    assert "a year" not in page.content()
+    provider.enqueue(
+        "It stands still for 10 minutes [Source 1].",
+        '{"unsupported": [], "relevant": true, "confidence": 0.9}',
+    )
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(answer).to_contain_text("The judge found the answer supported by the passages (confidence 0.90 of 1).")
+
+
+def test_a_server_that_has_gone_is_reported(page: Page, served: Served, watch: Watch) -> None:
+    watch.expect("Failed to load resource")
+    page.goto(f"{served.url}/p/examples/ask")
+    page.route("**/ask", lambda route: route.abort())
+    page.get_by_role("textbox", name="Question").fill(QUESTION)
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
+    is_over(page)
+
+
+# ---- display ---------------------------------------------------------------------------------------------------------
+
+
+LONG = f"""{ANSWER}
+
+> Nobody works alone on an open panel. [Source 1]
+
+| Reading | Value | Note |
+|---|---|---|
+| Outlet pressure | 4.5 to 6.0 bar | {"averylongwordwithoutanyspaces" * 4} |
+
+| {" | ".join(f"Column {number}" for number in range(9))} |
+|{"---|" * 9}
+| {" | ".join(f"{number} bar" for number in range(9))} |
+
+1. Select local [Source 1].
+2. Press the red button, then `{"code_without_spaces_" * 6}`.
+
+“This is no quotation of anything” [Source 2].
+"""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("light", 390), ("dark", 390)])
+def test_the_view_fits_and_is_accessible(
+    pages: Pages, served: Served, provider: LoopbackProvider, scheme: str, width: int
+) -> None:
+    provider.enqueue(LONG)
+    page = pages.open(color_scheme=scheme, viewport={"width": width, "height": 844})
+    page.goto(f"{served.url}/p/examples/ask")
+    assert overflow(page) == []
+    assert run_axe(page) == []
+    expect(ask(page, served)).to_contain_text("Nobody works alone")
+    is_over(page)
+    page.get_by_text("Options and filters").click()
+    assert overflow(page) == []
+    assert run_axe(page) == []
+
+
+def test_everything_works_by_keyboard(page: Page, served: Served, provider: LoopbackProvider) -> None:
+    provider.enqueue(ANSWER)
+    page.goto(f"{served.url}/p/examples/ask")
+    expect(page.get_by_role("textbox", name="Question")).to_be_focused()
+    page.keyboard.type("How long")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("must it stand still?")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("article")).to_be_visible()
+    is_over(page)
+    assert "How long must it stand still?" in " ".join(provider.chat_calls[0].body["messages"][-1]["content"].split())
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('citation')"):
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/p/examples/passage/"))

@@ -1,0 +1,140 @@
+"""Invalid inputs of users, each with the expected message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from llama_index.core.schema import Document, TextNode
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.evaluation.questions import parse_questions
+from llama_index_contextual.storage.current import CURRENT
+from llama_index_contextual.storage.manifest import MANIFEST
+from llama_index_contextual.storage.project_file import PROJECT_FILE
+from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load, manager
+
+Case = Callable[[Path], object]
+
+NAMES = (
+    *("..", "", "../x", "/etc", "a/b", "a\\b", "C:", "a\0b", "a\nb", "con", "NUL.txt", "a.", " a", ".hidden", "-rf"),
+    *("a" * 300, "ａ", "a\u200bb", "\u202ea", "\ud800", "a:b", "a*", "a..b", "%2e%2e"),
+)
+SETTINGS: tuple[dict[str, object], ...] = (
+    *({"chunk_size": 0}, {"chunk_size": "big"}, {"chunk_size": 9000}, {"chunk_overlap": 800}, {"top_k": -1}),
+    *({"mode": "magic"}, {"language": "klingon"}, {"semantic_weight": float("nan")}, {"rrf_k": 0}, {"nonsense": 1}),
+    *({"faiss": False, "bm25": False}, {"semantic_weight": 0, "lexical_weight": 0}, {"keep_versions": 1}),
+)
+INPUTS: dict[str, object] = {
+    "a number": 42,
+    "None": None,
+    "bytes": b"x",
+    "a list": [],
+    "a Document with a tuple for a key in its metadata": Document(text="x", metadata={"v": {("a", "b"): 1}}),
+    "a TextNode with a tuple for a key in its metadata": TextNode(text="x", metadata={"v": [{(): 1}]}),
+    "a Document without an id": Document(id_="", text="x"),
+    "a Document with a lone surrogate": Document(text="\ud800"),
+    "a Document with an object in its metadata": Document(text="x", metadata={"v": object()}),
+    "a Document with infinity in its metadata": Document(text="x", metadata={"v": 1e999}),
+}
+FILES: tuple[bytes, ...] = (b"", b"{}", b"[]", b"null", b"{" * 100_000, b"\xff\xfe", b'{"format_version": 99}')
+LINES: tuple[bytes, ...] = (
+    *(b"{}", b"[]", b"x", b'{"key": ""}', b'{"key": 1, "context": "c", "model": "m"}', b"\xff"),
+    *(b'{"key": "k", "context": "c", "model": "m", "input_tokens": -1}', b'{"key": "k", "extra": 1}'),
+)
+QUESTIONS: tuple[bytes, ...] = (
+    *(b"{}", b"[]", b"x", b'{"question": ""}', b'{"question": "Who?"}', b'{"question": "Who?", "relevant": 1}'),
+    *(b'{"question": "Who?", "relevant": [{"file": "a", "start": 5, "end": 2}]}', b"[" * 100_000),
+)
+
+
+def _project(disk: Path) -> Path:
+    create(disk)
+    ingest(1)(disk)
+    return disk / ROOT / NAME
+
+
+def _filter(key: str, value: object, operator: FilterOperator) -> MetadataFilters:
+    return MetadataFilters(filters=[MetadataFilter.model_construct(key=key, value=value, operator=operator)])
+
+
+def _overwritten(name: str, content: bytes) -> Case:
+    def run(disk: Path) -> None:
+        (_project(disk) / name).write_bytes(content)
+        load(disk).retrieve("alpha")
+
+    return run
+
+
+def _ledger_line(content: bytes) -> Case:
+    def run(disk: Path) -> None:
+        _project(disk)
+        (disk / "lines.jsonl").write_bytes(content)
+        load(disk).import_contexts(disk / "lines.jsonl")
+
+    return run
+
+
+def _on(run: Case) -> Case:
+    def on_project(disk: Path) -> object:
+        _project(disk)
+        return run(disk)
+
+    return on_project
+
+
+def _written(disk: Path) -> None:
+    (disk / "there").mkdir()
+    (disk / "there" / "file").write_text("x", encoding="utf-8")
+    load(disk).export(disk / "there")
+
+
+CASES: dict[str, Case] = {
+    **{f"create {name[:30]!r}": (lambda disk, name=name: manager(disk).create(name)) for name in NAMES},  # type: ignore[misc]
+    **{f"settings {given}": (lambda disk, given=given: ProjectConfig(**given)) for given in SETTINGS},  # type: ignore[misc]
+    **{
+        f"ingest {what}": _on(lambda disk, given=given: load(disk).ingest([given]))  # type: ignore[misc]
+        for what, given in INPUTS.items()
+    },
+    **{f"project.json {content[:24]!r}": _overwritten(PROJECT_FILE, content) for content in FILES},
+    **{f"CURRENT {content[:24]!r}": _overwritten(CURRENT, content) for content in (*FILES, b"v000009", b"v1\n../x")},
+    **{f"manifest.json {content[:24]!r}": _overwritten(f"versions/v000001/{MANIFEST}", content) for content in FILES},
+    **{f"ledger import {line!r:.70}": _ledger_line(line) for line in LINES},
+    **{f"questions {line[:70]!r}": (lambda disk, line=line: parse_questions(line)) for line in QUESTIONS},  # type: ignore[misc]
+    "load what does not exist": lambda disk: manager(disk).load("nothing"),
+    "delete what does not exist": lambda disk: manager(disk).delete("nothing"),
+    "create what is there": _on(lambda disk: manager(disk).create(NAME)),
+    "a root that is a file": lambda disk: [(disk / ROOT).write_text("x"), manager(disk).create(NAME)],
+    "ask before the first ingest": lambda disk: [create(disk), load(disk).retrieve("alpha")],
+    "ingest what does not exist": lambda disk: [create(disk), load(disk).ingest(["nowhere.txt"])],
+    "forget before the first ingest": lambda disk: [create(disk), load(disk).forget()],
+    "an empty query": _on(lambda disk: load(disk).retrieve(" ")),
+    "top_k 0": _on(lambda disk: load(disk).retrieve("alpha", top_k=0)),
+    "a mode that is none": _on(lambda disk: load(disk).retrieve("alpha", mode="magic")),  # type: ignore[arg-type]
+    "a filter IN without a list": _on(
+        lambda disk: load(disk).retrieve("alpha", filters=_filter("mark", 1, FilterOperator.IN))
+    ),
+    "remove what does not exist": _on(lambda disk: load(disk).remove(["nothing"])),
+    "read what does not exist": _on(lambda disk: load(disk).read("nothing")),
+    "roll back before the first": _on(lambda disk: load(disk).rollback()),
+    "roll back to '../x'": _on(lambda disk: load(disk).rollback("../x")),
+    "an unknown setting": _on(lambda disk: load(disk).update_config(nonsense=1)),
+    "export into what is there": _on(_written),
+    "ledger import of nothing": _on(lambda disk: load(disk).import_contexts(disk / "nothing.jsonl")),
+    "two documents of one id": _on(lambda disk: load(disk).ingest([*documents(2, 1), *documents(3, 1)])),
+}
+
+
+def message_of(what: str, disk: Path) -> str:
+    """Return the message that a bad input gets; whatever is not an error of this package goes on its way.
+
+    Raises:
+        AssertionError: It was taken.
+    """
+    try:
+        CASES[what](disk)
+    except ContextualError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError(f"{what} was taken")

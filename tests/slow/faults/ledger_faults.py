@@ -1,0 +1,568 @@
+"""Ledgers of whole projects under faults: `python -m tests.slow.faults.ledger_faults FOLDER PART NUMBER SEED`.
+
+`kills` ends processes inside transactions of the ledger, `flips` changes single bits of it, `held` checks and repairs
+it where it cannot be had. Each prints JSON: what was tried, and what did not hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.errors import ContextualError, CorruptVersionError, FormatError
+from llama_index_contextual.storage import ledger_file
+from llama_index_contextual.storage.batches import BatchReply
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
+from llama_index_contextual.storage.ledger_file import TABLES
+from llama_index_contextual.storage.verify import LEFTOVER, damaged_ledgers, repair_project, verify_project
+from tests.slow.faults.cases import NAME, ROOT, create, documents, load, manager
+from tests.slow.faults.sqlite_files import Event, SQLiteFiles, library, recording
+from tests.support.models import CountingEmbedding, ScriptedLLM
+
+JOURNAL = f"{LEDGER_FILE}-journal"
+NOTHING = ""
+
+_ON_A_PAGE = 30
+_TREE = (0x02, 0x05, 0x0A, 0x0D)
+
+Rows = dict[str, dict[Any, tuple[Any, ...]]]
+
+
+@dataclass
+class Result:
+    """What was tried, and what did not hold."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def count(self, name: str) -> None:
+        """Add one to a figure."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+def rows_of(path: Path) -> Rows:
+    """Return all rows of a ledger by table and key, without the time of their writing and the checksums."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        return {
+            table: {row[0]: row for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}")}
+            for table, columns in TABLES.items()
+        }
+
+
+# ---- kills ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Deadly(SQLiteFiles):
+    """Ends the process before one operation; counts them otherwise."""
+
+    count: int = 0
+    journal: Path | None = None
+
+    def _failed(self, event: Event) -> int:
+        if self.count == self.fail_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.count += 1
+        return 0
+
+
+def _import(disk: Path) -> None:
+    load(disk).import_contexts(disk / "contexts.jsonl")
+
+
+def _ingest(disk: Path) -> None:
+    load(disk).ingest(documents(2, 8))
+
+
+def _rebuild(disk: Path) -> None:
+    project = load(disk)
+    project.update_config(chunk_size=30)
+    project.rebuild()
+
+
+def _retry(disk: Path) -> None:
+    load(disk).retry_failed()
+
+
+def _forget(disk: Path) -> None:
+    load(disk).forget()
+
+
+COMMANDS: Mapping[str, Callable[[Path], None]] = {
+    "import": _import,
+    "ingest": _ingest,
+    "rebuild": _rebuild,
+    "retry": _retry,
+    "forget": _forget,
+}
+
+
+def _prepare(disk: Path, command: str, rows: int) -> None:
+    """Make the project that a command works on: it has paid contexts, and some that failed."""
+    disk.mkdir(parents=True)
+    create(disk)
+    load(disk).ingest(documents(1, 3))
+    silent = manager(disk).load(NAME, llm=ScriptedLLM(default=NOTHING), embed_model=CountingEmbedding())
+    silent.ingest(documents(7, 6)[3:])
+    with (disk / "contexts.jsonl").open("w", encoding="utf-8") as lines:
+        for number in range(rows):
+            line = {"key": content_key(str(number)), "context": f"Context {number}. " * 12, "model": "m"}
+            lines.write(json.dumps(line) + "\n")
+    if command == "forget":  # something to forget, in several pages
+        _import(disk)
+
+
+def _warm_up(disk: Path) -> None:
+    """Import here what every child would import again."""
+    disk.mkdir(parents=True)
+    create(disk)
+    _ingest(disk)
+    _rebuild(disk)
+    verify_project(disk / ROOT / NAME)
+
+
+def _in_a_child(run: Callable[[], object]) -> int:
+    """Return how a child process ends that runs this."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            run()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+def _acknowledging(file: Path) -> contextlib.AbstractContextManager[object]:
+    """Write down the keys of contexts when their commit was acknowledged."""
+    real = Ledger.add_contexts
+
+    def add(self: Ledger, entries: Any) -> None:
+        rows = list(entries)
+        real(self, rows)
+        with file.open("a") as noted:
+            noted.write("".join(f"{row.key}\n" for row in rows))
+
+    return mock.patch.object(Ledger, "add_contexts", add)
+
+
+def kills(folder: Path, number: int, seed: int, *, rows: int = 20_000, commands: tuple[str, ...] = ()) -> Result:
+    """Kill a process before an operation of SQLite, then verify, repair, count, and run the command again.
+
+    Args:
+        folder: Where everything happens.
+        number: How many kills in all.
+        seed: Where.
+        rows: Contexts that are imported.
+        commands: Which; all without any.
+    """
+    chance, result = random.Random(seed), Result()
+    names = commands or tuple(COMMANDS)
+    _warm_up(folder / "warm")
+    operations: dict[str, int] = {}
+    expected: dict[str, tuple[Rows, Rows]] = {}
+    for name in names:
+        template = folder / f"template-{name}"
+        _in_a_child(lambda name=name, template=template: _prepare(template, name, rows))  # type: ignore[misc]
+        probe = folder / "probe"
+        shutil.copytree(template, probe)
+        counted = folder / "operations"
+
+        def count(name: str = name, probe: Path = probe, counted: Path = counted) -> None:
+            with recording(_Deadly()) as system:
+                COMMANDS[name](probe)
+            counted.write_text(str(system.count))
+
+        if _in_a_child(count):
+            result.wrong.append(f"{name} fails without a kill")
+            continue
+        operations[name] = int(counted.read_text())
+        ends = rows_of(template / ROOT / NAME / LEDGER_FILE), rows_of(probe / ROOT / NAME / LEDGER_FILE)
+        expected[name] = ends
+        shutil.rmtree(probe)
+    for case in range(number):
+        name = names[case % len(names)]
+        if name in expected:
+            _one_kill(folder, name, chance.randrange(operations[name]), *expected[name], result)
+    return result
+
+
+def _one_kill(folder: Path, name: str, at: int, before: Rows, whole: Rows, result: Result) -> None:
+    disk, noted = folder / "case", folder / "acknowledged"
+    shutil.copytree(folder / f"template-{name}", disk)
+    noted.unlink(missing_ok=True)
+    project_dir = disk / ROOT / NAME
+    path = project_dir / LEDGER_FILE
+
+    def live() -> None:
+        with recording(_Deadly(fail_at=at)), _acknowledging(noted):
+            COMMANDS[name](disk)
+
+    if _in_a_child(live) != signal.SIGKILL:
+        result.count("ended before")
+    result.count(f"{name} killed")
+    if (project_dir / JOURNAL).exists():
+        result.count("with a journal")
+
+    def wrong(what: str) -> None:
+        result.wrong.append(f"{name}, killed before operation {at}: {what}")
+
+    for check in (verify_project, repair_project):
+        problems = [p.message for p in check(project_dir).problems if p.message != LEFTOVER]
+        if problems:
+            wrong(f"{check.__name__} says {problems}")
+    if damaged_ledgers(project_dir):
+        wrong("a ledger is set aside")
+    after = rows_of(path)
+    acknowledged = set(noted.read_text().split()) if noted.exists() else set()
+    if missing := acknowledged - after["contexts"].keys():
+        wrong(f"{len(missing)} acknowledged contexts are lost")
+    for table in ("contexts", "embeddings"):
+        kept = before[table].keys() & whole[table].keys() if name == "forget" else before[table].keys()
+        if missing_rows := [key for key in kept if after[table].get(key) != before[table][key]]:
+            wrong(f"{len(missing_rows)} rows of {table} are lost")
+        if strange := after[table].keys() - before[table].keys() - whole[table].keys():
+            wrong(f"{len(strange)} rows of {table} came from nowhere")
+    if name == "import" and len(after["contexts"]) not in (len(before["contexts"]), len(whole["contexts"])):
+        wrong("half an import is there")
+    if _in_a_child(lambda: COMMANDS[name](disk)):
+        wrong("it cannot be run again")
+    if rows_of(path)["contexts"].keys() != whole["contexts"].keys():
+        wrong("run again, it does not lead to the same contexts")
+    shutil.rmtree(disk)
+
+
+# ---- flips ----------------------------------------------------------------------------------------------------------
+
+
+def fill(path: Path, rows: int = 60) -> None:
+    """Write a ledger with rows of every kind, on several pages."""
+    with contextlib.closing(Ledger(path)) as ledger:
+        keys = [content_key(str(number)) for number in range(rows)]
+        ledger.add_contexts(
+            LedgerEntry(key=key, context=f"Zölle {key[-8:]}. " * 9, model="m", input_tokens=3, output_tokens=at)
+            for at, key in enumerate(keys)
+        )
+        vectors = unit_vectors(np.random.default_rng(1).normal(size=(rows, 64)).astype(np.float32))
+        ledger.add_vectors("m", keys, vectors)
+        long = unit_vectors(np.random.default_rng(2).normal(size=(4, 1_536)).astype(np.float32))
+        ledger.add_vectors("long", [f"long {key}" for key in keys[:4]], long)
+        for name in ("answered", "under way"):
+            ledger.batches.uploaded(name, model="m", custom_ids=[content_key(name, key) for key in keys[:20]])
+        ledger.batches.started("under way", "batch-2")
+        ledger.batches.closed("answered", [BatchReply(custom_id=key, text=f"Reply {key}. " * 9) for key in keys[:20]])
+
+
+def flips(folder: Path, number: int, seed: int) -> Result:
+    """Change one bit of a ledger, anywhere in the file, verify it, and ask for every answer.
+
+    Args:
+        folder: Where everything happens.
+        number: How many bits, one after the other.
+        seed: Which.
+    """
+    chance, result = random.Random(seed), Result()
+    folder.mkdir(exist_ok=True)
+    disk = folder / "disk"
+    disk.mkdir()
+    create(disk)
+    project_dir = disk / ROOT / NAME
+    path = project_dir / LEDGER_FILE
+    fill(path)
+    with contextlib.closing(Ledger(path)) as ledger:
+        identity = ledger.identity
+        answers = _answers(ledger, rows_of(path))
+    ledger_file.logger.disabled = True
+    from llama_index_contextual.storage.project_file import record_ledger
+
+    record_ledger(project_dir, identity)
+    content, whole = path.read_bytes(), rows_of(path)
+    places = list(_row_bytes(content))
+    for _ in range(number):
+        at, bit = chance.choice(places), chance.randrange(8)
+        changed = bytearray(content)
+        changed[at] ^= 1 << bit
+        path.write_bytes(changed)
+        what = f"bit {bit} of byte {at}"
+        named = [p.message for p in verify_project(project_dir).problems if p.file == LEDGER_FILE]
+        result.count("flips")
+        if named:
+            result.count("named")
+        elif rows_of(path) != whole:
+            result.wrong.append(f"{what} is not named")
+        else:
+            result.count("harmless")
+        try:
+            with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+                _compare(answers, _answers(ledger, whole), what, result)
+        except (CorruptVersionError, FormatError):
+            result.count("refused")
+        if result.counts["flips"] % 20 == 0 and named:
+            _check_repair(project_dir, path, whole, what, result)
+            for damaged in damaged_ledgers(project_dir):
+                damaged.unlink()
+    path.write_bytes(content)
+    return result
+
+
+def _row_bytes(content: bytes) -> Iterator[int]:
+    """Yield where the rows of a ledger stand in its file: everything but its first page, headers and free space."""
+    size = int.from_bytes(content[16:18], "big")
+    for page in range(size, len(content), size):
+        if content[page] in _TREE:  # cells stand behind the space that is free
+            yield from range(page + int.from_bytes(content[page + 5 : page + 7], "big"), page + size)
+        elif content[page] == 0:  # the rest of a long row, behind the number of the next page
+            yield from range(page + 4, page + size)
+
+
+def _answers(ledger: Ledger, whole: Rows) -> dict[str, Any]:
+    answers: dict[str, Any] = {f"c{key}": text for key, text in ledger.contexts(list(whole["contexts"])).items()}
+    for is_long in (True, False):
+        keys = [key for key in whole["embeddings"] if key.startswith("long") == is_long]
+        answers |= {f"v{key}": row.tobytes() for key, row in ledger.vectors(keys).items()}
+    answers |= {f"r{key}": ledger.batches.reply(key) for key in whole["batch_replies"]}
+    answers |= {f"b{batch.file_id}": batch.batch_id for batch in ledger.batches.open_batches()}
+    return answers
+
+
+def _compare(answers: Mapping[str, Any], now: Mapping[str, Any], what: str, result: Result) -> None:
+    changed = [key for key, answer in now.items() if answer is not None and answers.get(key) != answer]
+    if changed:
+        result.wrong.append(f"{what} changes {len(changed)} answers")
+
+
+def _check_repair(project_dir: Path, path: Path, whole: Rows, what: str, result: Result) -> None:
+    try:
+        problems = repair_project(project_dir).problems
+    except FormatError:
+        return  # it says that a newer release wrote it
+    result.count("repaired")
+    if problems:
+        result.wrong.append(f"{what}: after the repair {[p.message for p in problems]}")
+    kept = rows_of(path)
+    for table in TABLES:
+        missing_rows = len(whole[table]) - len(kept[table])
+        result.counts["rows given up"] = result.counts.get("rows given up", 0) + missing_rows
+        if missing_rows > _ON_A_PAGE:
+            result.wrong.append(f"{what}: the repair loses {missing_rows} rows of {table}")
+        if any(whole[table].get(key) != row for key, row in kept[table].items()):
+            result.wrong.append(f"{what}: the repair changes rows of {table}")
+
+
+# ---- held -----------------------------------------------------------------------------------------------------------
+
+_SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+static int refuse(int command) {
+    if (command != F_SETLK && command != F_SETLKW) return 0;
+    errno = ENOLCK;
+    return 1;
+}
+#define WRAP(name) int name(int file, int command, ...) { \\
+    va_list rest; va_start(rest, command); void *argument = va_arg(rest, void *); va_end(rest); \\
+    if (refuse(command)) return -1; \\
+    int (*real)(int, int, ...) = dlsym(RTLD_NEXT, #name); \\
+    return real(file, command, argument); }
+WRAP(fcntl)
+WRAP(fcntl64)
+"""
+
+_CHILD = """
+import json, sys
+from pathlib import Path
+from tests.slow.faults.ledger_faults import check_both
+print(json.dumps(check_both(Path(sys.argv[1]))))
+"""
+
+
+def check_both(project_dir: Path) -> list[list[str]]:
+    """Return what `verify` and the repair say of a ledger, without patience."""
+    messages: list[list[str]] = []
+    with mock.patch.multiple(ledger_file, PATIENCE_READING=0, PATIENCE_WRITING=0):
+        for check in (verify_project, repair_project):
+            try:
+                messages.append([p.message for p in check(project_dir).problems if p.file == LEDGER_FILE])
+            except ContextualError as error:
+                messages.append([f"{type(error).__name__}: {error}"])
+    return messages
+
+
+def leave_a_journal(path: Path, rows: int = 3_000) -> None:
+    """Let a process die in the middle of a transaction, when pages have come to the file already."""
+
+    def die() -> None:
+        with contextlib.closing(Ledger(path)) as ledger:
+            ledger._kv.query("PRAGMA cache_size = 10")
+            with ledger._kv.transaction() as connection:
+                connection.execute("UPDATE contexts SET context = 'half'")
+                values = ((f"x{number}", "half " * 50, "m", 0.0, None, None, None) for number in range(rows))
+                ledger._kv.insert("contexts", values)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if _in_a_child(die) != signal.SIGKILL:
+        raise RuntimeError("the process was not killed")
+
+
+def _checked(project_dir: Path, *, before: list[str] | None = None, **options: Any) -> list[list[str]]:
+    """Return what `verify` and the repair say of the ledger, in a process of their own."""
+    command = [*(before or []), sys.executable, "-c", _CHILD, str(project_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        return [[f"foreign: {done.stderr[-500:]}"]]
+    return list(json.loads(done.stdout))
+
+
+def _checked_in_a_child(project_dir: Path, prepare: Callable[[], object]) -> list[list[str]]:
+    """Do the same in a process that is forked, which is quicker."""
+    reading, writing = os.pipe()
+
+    def check() -> None:
+        prepare()
+        os.write(writing, json.dumps(check_both(project_dir)).encode())
+
+    code = _in_a_child(check)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        answer = pipe.read()
+    return list(json.loads(answer)) if code == 0 else [[f"foreign: ends with {code}"]]
+
+
+def _exclusive(project_dir: Path, folder: Path) -> list[list[str]]:
+    with contextlib.closing(sqlite3.connect(project_dir / LEDGER_FILE, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        return _checked_in_a_child(project_dir, lambda: None)
+
+
+def _no_locks(project_dir: Path, folder: Path) -> list[list[str]]:
+    return _checked(project_dir, env={**os.environ, "LD_PRELOAD": str(folder / "shim.so")})
+
+
+def _read_only(project_dir: Path, folder: Path) -> list[list[str]]:
+    mount = f'mount --bind "{project_dir}" "{project_dir}" && mount -o remount,bind,ro "{project_dir}" && exec "$@"'
+    return _checked(project_dir, before=["unshare", "-m", "sh", "-c", mount, "sh"])
+
+
+def _small_files(project_dir: Path, folder: Path) -> list[list[str]]:
+    limit = (4096, resource.RLIM_INFINITY)
+    return _checked_in_a_child(project_dir, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+
+
+HINDRANCES: Mapping[str, Callable[[Path, Path], list[list[str]]]] = {
+    "held": _exclusive,
+    "without locks": _no_locks,
+    "read-only": _read_only,
+    "small files": _small_files,
+}
+
+
+def unavailable(name: str, folder: Path) -> str | None:
+    """Return why a hindrance cannot be put up here, or None."""
+    if name == "without locks":
+        if shutil.which("gcc") is None:
+            return "there is no gcc"
+        (folder / "shim.c").write_text(_SHIM)
+        command = ["gcc", "-shared", "-fPIC", "-o", str(folder / "shim.so"), str(folder / "shim.c"), "-ldl"]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return "the shim cannot be compiled"
+    if name == "read-only":
+        if shutil.which("unshare") is None:
+            return "there is no unshare"
+        if subprocess.run(["unshare", "-m", "mount", "--bind", "/tmp", "/tmp"], capture_output=True).returncode:
+            return "nothing can be mounted"
+    return None
+
+
+def held(folder: Path, number: int, seed: int, *, only: tuple[str, ...] = ()) -> Result:
+    """Verify and repair a project whose ledger cannot be had: nothing is set aside, and every byte stays.
+
+    Every other run has a journal that a killed process has left.
+
+    Args:
+        folder: Where everything happens.
+        number: Runs.
+        seed: Not used: nothing is left to chance.
+        only: Hindrances; all without any.
+    """
+    result = Result()
+    folder.mkdir(exist_ok=True)
+    template = folder / "template"
+    template.mkdir()
+    create(template)
+    load(template).ingest(documents(1, 3))
+    fill(template / ROOT / NAME / LEDGER_FILE)
+    names = []
+    for name in only or tuple(HINDRANCES):
+        if why := unavailable(name, folder):
+            result.counts[f"{name}: skipped, {why}"] = 0
+        else:
+            names.append(name)
+    for run in range(number if names else 0):
+        name, with_journal = names[run % len(names)], run // len(names) % 2 == 1
+        _one_held(folder, template, name, with_journal, result)
+    return result
+
+
+def _one_held(folder: Path, template: Path, name: str, with_journal: bool, result: Result) -> None:
+    disk = folder / "case"
+    shutil.copytree(template, disk)
+    project_dir = disk / ROOT / NAME
+    path = project_dir / LEDGER_FILE
+    whole = rows_of(path)
+    if with_journal and name != "held":  # who holds it exclusively has undone it
+        leave_a_journal(path)
+    what = f"{name}{', with a journal' if with_journal else ''}"
+    result.count(what)
+    ours = {at: at.read_bytes() for at in (path, project_dir / JOURNAL) if at.exists()}
+    message = HINDRANCES[name](project_dir, folder)
+    if len(message) != 2 or any("foreign" in line or "is damaged" in line for lines in message for line in lines):
+        result.wrong.append(f"{what}: {message}")
+    # Without a journal a file that cannot grow, or cannot be written, can be checked all the same.
+    is_readable = name in ("small files", "read-only") and not with_journal
+    if not is_readable and not all(message):
+        result.wrong.append(f"{what}: it is not said that the ledger cannot be checked: {message}")
+    # What SQLite could undo in part stands in the journal still.
+    if name != "small files" and any(at.read_bytes() != content for at, content in ours.items()):
+        result.wrong.append(f"{what}: the ledger is not as it was")
+    if damaged_ledgers(project_dir):
+        result.wrong.append(f"{what}: a ledger is set aside")
+    if problems := [p.message for p in verify_project(project_dir).problems]:
+        result.wrong.append(f"{what}: afterwards {problems}")
+    if rows_of(path) != whole:
+        result.wrong.append(f"{what}: rows are lost")
+    shutil.rmtree(disk)
+
+
+PARTS = {"kills": kills, "flips": flips, "held": held}
+
+
+def is_reachable() -> bool:
+    """Return whether the operations of SQLite can be counted here."""
+    return library() is not None and hasattr(os, "fork")
+
+
+if __name__ == "__main__":
+    with mock.patch("os.fsync", return_value=None):
+        found = PARTS[sys.argv[2]](Path(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]))  # type: ignore[operator]
+    sys.stdout.write(json.dumps({"counts": found.counts, "wrong": found.wrong}))

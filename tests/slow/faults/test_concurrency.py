@@ -1,0 +1,227 @@
+"""One writer across processes and any number of readers: nobody waits, versions are not mixed, files are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError, ProjectNotFoundError
+from llama_index_contextual.storage.current import version_directory
+from llama_index_contextual.storage.project_file import write_lock
+from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, ingest_one, load, manager, open_below
+from tests.slow.faults.load import BUSY, STOP, Tally, read_until_stopped, stopped_at_the_end, wait_for_readers
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from tests.slow.faults.cases import ingest
+from tests.slow.faults.system import RecordingSystem, installed
+
+class Stuck(RecordingSystem):
+    def _before(self, operation, path):
+        super()._before(operation, path)
+        if path.name == "manifest.json":
+            print("writing", flush=True)
+            sys.stdin.read()
+
+with installed(Stuck()):
+    ingest(2)(Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A project with one version."""
+    create(tmp_path)
+    ingest(1)(tmp_path)
+    return tmp_path
+
+
+def write_versions(disk: Path, count: int) -> None:
+    """Publish versions, and roll back now and then."""
+    project = load(disk)
+    for mark in range(2, count + 2):
+        project.ingest(documents(mark))
+        if mark % 3 == 0:
+            project.rollback()
+
+
+def test_a_second_process_is_refused_and_takes_over_when_the_first_was_killed(disk: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(disk)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "writing\n"
+        with pytest.raises(ProjectLockedError):
+            ingest(3)(disk)
+        with pytest.raises(ProjectLockedError):
+            manager(disk).delete(NAME)
+        assert all("mark1" in chunk.text for chunk in load(disk).retrieve("alpha"))
+        child.send_signal(signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+    ingest(3)(disk)
+    assert all("mark3" in chunk.text for chunk in load(disk).retrieve("alpha"))
+
+
+def test_readers_in_processes_and_threads_see_one_version_without_errors(disk: Path) -> None:
+    command = [sys.executable, "-m", "tests.slow.faults.load", str(disk), "2"]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    own, project = Tally(), load(disk)
+    thread = threading.Thread(target=read_until_stopped, args=(disk, project, own))
+    with stopped_at_the_end(disk):
+        wait_for_readers(readers)
+        thread.start()
+        (disk / BUSY).touch()
+        write_versions(disk, 6)
+    thread.join()
+    for reader in readers:
+        data = json.loads(reader.communicate()[0])
+        assert (data["errors"], data["mixed"]) == ({}, 0)
+        assert data["answers"] > 0
+    assert (own.errors, own.mixed) == ({}, 0)
+    assert own.answers > 0
+    (disk / STOP).unlink()
+    (disk / BUSY).unlink()
+
+
+async def test_readers_in_one_event_loop_see_one_version_without_errors(disk: Path) -> None:
+    project = load(disk)
+    writing = asyncio.create_task(asyncio.to_thread(write_versions, disk, 6))
+    marks: set[str] = set()
+    while not writing.done():
+        for response in await asyncio.gather(*(project.aretrieve(query) for query in ("alpha", "beta", "report"))):
+            (mark,) = {chunk.text.split()[0] for chunk in response}
+            marks.add(mark)
+    await writing
+    assert marks
+
+
+def test_files_of_superseded_versions_are_closed(disk: Path) -> None:
+    reader, counts = load(disk), []
+    for mark in range(2, 9):
+        ingest(mark)(disk)
+        reader.retrieve("alpha")
+        counts.append(len(open_below(disk)))
+    gc.collect()
+    assert len(open_below(disk)) == counts[0]
+    assert max(counts) <= counts[0] + 2
+
+
+def test_readers_see_whole_versions_while_parts_are_added_and_merged(tmp_path: Path) -> None:
+    create(tmp_path)
+    ingest_one(0)(tmp_path)
+    reader, versions, wrong = load(tmp_path), set[str | None](), list[str]()
+    answered = threading.Event()
+
+    def read() -> None:
+        while not (tmp_path / STOP).exists():
+            answered.set()
+            response = reader.retrieve("alpha report of a part")
+            versions.add(response.version)
+            # Version n contains the documents 0 to n - 1.
+            newest = int(str(response.version)[1:])
+            numbers = [int(str(chunk.source.doc_id).removeprefix("one")) for chunk in response]
+            if len(set(numbers)) != min(20, newest) or max(numbers) >= newest:
+                wrong.append(f"{response.version}: {numbers}")
+
+    thread = threading.Thread(target=read)
+    with stopped_at_the_end(tmp_path):
+        thread.start()
+        for number in range(1, 25):
+            ingest_one(number)(tmp_path)
+            while len(versions) < number // 8:  # the reader must not miss all of them
+                answered.clear()
+                assert answered.wait(300)
+    thread.join()
+    assert wrong == []
+    assert len(versions) > 2
+    assert reader.verify().sound
+
+
+def test_an_index_of_a_removed_version_still_answers(disk: Path) -> None:
+    reader = load(disk)
+    index = reader.index
+    before = [hit.node_id for hit in index.as_retriever().retrieve("alpha")]
+    for mark in (2, 3, 4):
+        ingest(mark)(disk)
+    assert not version_directory(disk / ROOT / NAME, "v000001").exists()
+    assert [hit.node_id for hit in index.as_retriever().retrieve("alpha")] == before
+    assert reader.retrieve("alpha").version == "v000004"
+
+
+def test_a_query_uses_the_next_version_if_its_version_is_removed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = load(disk)
+    retriever = reader.as_retriever()
+    real, calls = retriever._prepare, []
+
+    def slow(current: object) -> object:
+        calls.append(current)
+        if len(calls) == 1:
+            for mark in (2, 3, 4):
+                ingest(mark)(disk)
+        return real(current)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(retriever, "_prepare", slow)
+    assert [hit.node.get_content().split()[0] for hit in retriever.retrieve("alpha")] == ["mark4"] * 3
+    assert len(calls) == 2
+
+
+def test_the_previous_live_version_is_kept_even_after_a_rollback(disk: Path) -> None:
+    for mark in (2, 3):
+        ingest(mark)(disk)
+    load(disk).rollback("v000002")
+    reader = load(disk)
+    assert reader.retrieve("alpha").version == "v000002"
+    ingest(4)(disk)
+    assert [version.name for version in load(disk).versions()] == ["v000002", "v000003", "v000004"]
+
+
+def test_readers_of_a_deleted_project_get_an_error_with_a_message(disk: Path) -> None:
+    own, project = Tally(), load(disk)
+    thread = threading.Thread(target=read_until_stopped, args=(disk, project, own))
+    with stopped_at_the_end(disk):
+        thread.start()
+        manager(disk).delete(NAME)
+    thread.join()
+    assert own.mixed == 0
+    assert all(error.startswith(f"{NoVersionError.__name__}: ") for error in own.errors)
+    with pytest.raises(ProjectNotFoundError), write_lock(project.directory):
+        pass
+    (disk / STOP).unlink()
+
+
+def test_a_recreated_project_is_noticed_by_open_project_objects(disk: Path) -> None:
+    reader = load(disk)
+    assert reader.retrieve("alpha").results
+    manager(disk).delete(NAME)
+    create(disk)
+    with pytest.raises(NoVersionError):
+        reader.retrieve("alpha")
+    ingest(7)(disk)
+    assert reader.retrieve("alpha").version == "v000001"
+    assert all("mark7" in chunk.text for chunk in reader.retrieve("alpha"))
+
+
+def test_a_second_writer_in_the_same_process_is_refused(disk: Path) -> None:
+    with write_lock(disk / ROOT / NAME), pytest.raises(ProjectLockedError):
+        ingest(2)(disk)
+
+
+def test_settings_changed_by_another_process_are_not_overwritten(disk: Path) -> None:
+    one, other = load(disk), load(disk)
+    one.update_config(top_k=3)
+    other.update_config(candidates=50)
+    assert (load(disk).config.top_k, load(disk).config.candidates) == (3, 50)
+
+
+def test_the_error_of_a_rollback_lists_the_existing_versions(disk: Path) -> None:
+    with pytest.raises(InputError, match=r"There is no version v000009; versions: v000001"):
+        load(disk).rollback("v000009")
