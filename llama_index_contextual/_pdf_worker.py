@@ -1,4 +1,7 @@
-"""Child process of `PdfWorker`: each line of JSON on stdin is a request, and each line of JSON on stdout an answer."""
+"""Child process of `PdfWorker`: each line of JSON on stdin is a request, and each line of JSON on stdout an answer.
+
+While a PDF is read, lines of the form `PAGES_READ` come before the answer.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
@@ -13,7 +17,9 @@ from typing import Any
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
-from llama_index_contextual.readers.pdf.process import NEXT_FILE
+from llama_index_contextual.readers.pdf.process import NEXT_FILE, PAGES_READ
+
+REPORT_SECONDS = 0.25  # between two reports of the pages read
 
 
 def main() -> None:
@@ -63,6 +69,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         options = request["options"]
         if options.get("scans") is not None:
             options["scans"] = dict(options["scans"])  # JSON has no numbers as keys
+        if request["reader"] == "pdf" and not options.get("scans"):  # with scans, the pages are read a second time
+            options["on_page"] = page_reporter()
         parsed = _reader(request["reader"])(Path(request["path"]), limits=ReadLimits(**request["limits"]), **options)
     except ReadError as error:
         return {"reason": error.reason}
@@ -75,6 +83,20 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "digest": parsed.digest,
         "scanned": parsed.scanned,
     }
+
+
+def page_reporter() -> Callable[[int, int], None]:
+    """Return a function that reports pages read and their total: the first time, the last time, and now and then."""
+    due = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal due
+        if sys.__stdout__ is not None and ((now := time.monotonic()) >= due or done == total):
+            due = now + REPORT_SECONDS
+            sys.__stdout__.write(PAGES_READ.format(done, total))
+            sys.__stdout__.flush()
+
+    return report
 
 
 def _reader(name: str) -> Callable[..., ParsedFile]:

@@ -1086,7 +1086,7 @@ def make_reader(
     *,
     page_store: PageStore | None = None,
     on_file: Callable[[str], None] | None = None,
-    on_scanned_page: Callable[[int, int], None] | None = None,
+    on_page: Callable[[int, int], None] | None = None,
 ) -> DocumentReader:
     """Return the reader for the files of a run.
 
@@ -1096,7 +1096,7 @@ def make_reader(
         intake: Documents of the call.
         page_store: Store of scanned pages.
         on_file: Called with the name of each file before it is read.
-        on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
+        on_page: Called with the number of pages of that file that have been read, and with their total.
     """
     return DocumentReader(
         limits=options.limits,
@@ -1107,7 +1107,7 @@ def make_reader(
         ocr_language=config.ocr_language,
         page_store=page_store,
         on_file=on_file,
-        on_scanned_page=on_scanned_page,
+        on_page=on_page,
     )
 
 

@@ -46,8 +46,8 @@ class IngestProgress:
         documents_done: Finished documents.
         documents_total: Documents that need work.
         document: Name of the file that is being read, or an empty text.
-        scanned_done: Scanned pages of the current document that have been read.
-        scanned_total: Scanned pages of the current document; 0 if it has none or is finished.
+        pages_done: Pages of this file that have been read.
+        pages_total: All pages of this file; 0 if it has none, or none has been read yet.
         writes_contexts: Whether an LLM writes the contexts.
         chunks_total: Chunks of the documents that were read so far.
         chunks_done: Chunks that have their context.
@@ -64,8 +64,8 @@ class IngestProgress:
     documents_done: int = 0
     documents_total: int = 0
     document: str = ""
-    scanned_done: int = 0
-    scanned_total: int = 0
+    pages_done: int = 0
+    pages_total: int = 0
     writes_contexts: bool = False
     chunks_total: int = 0
     chunks_done: int = 0
@@ -357,7 +357,7 @@ class ProgressCounter:
     def reading(self, document: str) -> None:
         """Set the name of the file that is being read."""
         with self._lock:
-            self._state = replace(self._state, document=document)
+            self._state = replace(self._state, document=document, pages_done=0, pages_total=0)
             self._notify()
 
     @property
@@ -370,7 +370,7 @@ class ProgressCounter:
         with self._lock:
             self._bytes_read += size
             read = self._state.documents_read + documents
-            self._state = replace(self._state, documents_read=read, document="", scanned_done=0, scanned_total=0)
+            self._state = replace(self._state, documents_read=read, document="", pages_done=0, pages_total=0)
             self._notify()
 
     def parsed(self, chunks: int) -> None:
@@ -385,10 +385,10 @@ class ProgressCounter:
             self._state = replace(self._state, chunks_embedded=self._state.chunks_embedded + chunks)
             self._notify()
 
-    def scanned(self, done: int, total: int) -> None:
-        """Set the number of scanned pages of the current document that have been read, and their total."""
+    def read_page(self, done: int, total: int) -> None:
+        """Set the number of pages of the current file that have been read, and their total."""
         with self._lock:
-            self._state = replace(self._state, scanned_done=done, scanned_total=total)
+            self._state = replace(self._state, pages_done=done, pages_total=total)
             self._notify()
 
     def add(self, documents: int, chunks: int, size: int) -> None:
@@ -492,7 +492,8 @@ def _phase(state: IngestProgress) -> str:
         return "Waiting for batches of the provider (Ctrl-C leaves them running)"
     of_all = f"{min(state.documents_read + 1, state.documents_total):,} of {state.documents_total:,}"
     if state.document:
-        return f"Reading {of_all}: {state.document}"
+        pages = f" ({state.pages_done:,} of {pluralize(state.pages_total, 'page')})" if state.pages_total else ""
+        return f"Reading {of_all}{pages}: {state.document}"
     if state.chunks_done < state.chunks_total:
         return "Requesting contexts" if state.writes_contexts else "Adding contexts"
     if state.chunks_embedded < state.chunks_total or state.documents_read == state.documents_total:
@@ -508,8 +509,6 @@ def _describe(state: IngestProgress, seconds: float) -> str:
         parts.append(f"{state.chunks_done:,}/{pluralize(state.chunks_total, 'context')}")
     else:
         parts.append(pluralize(max(state.chunks_total, state.chunks_done), "chunk"))
-    if state.scanned_total:
-        parts.append(f"OCR {state.scanned_done:,}/{pluralize(state.scanned_total, 'page')}")
     if state.chunks_done and seconds >= 1 and state.stage == "ingest":
         parts.append(f"{state.chunks_done / seconds:,.0f}/s")
     if state.dollars:

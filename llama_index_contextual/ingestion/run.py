@@ -110,7 +110,7 @@ async def arun(
                 intake,
                 page_store=stages.ledger,
                 on_file=counter.reading,
-                on_scanned_page=counter.scanned,
+                on_page=counter.read_page,
             )
         )
         if before is not None:

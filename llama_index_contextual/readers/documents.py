@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -134,7 +134,7 @@ class DocumentReader:
         ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra"; needs tesseract.
         page_store: Store of scanned pages, so that none is read twice; or None.
         on_file: Called with the name of each file before it is read.
-        on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
+        on_page: Called with the number of pages of that file that have been read, by OCR or not, and with their total.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class DocumentReader:
         ocr_language: str | None = None,
         page_store: PageStore | None = None,
         on_file: Callable[[str], None] | None = None,
-        on_scanned_page: Callable[[int, int], None] | None = None,
+        on_page: Callable[[int, int], None] | None = None,
     ) -> None:
         self._limits = limits
         self._passwords = passwords
@@ -160,7 +160,8 @@ class DocumentReader:
         self._ocr_settings = ocr, ocr_language
         self._page_store = page_store
         self._on_file = on_file
-        self._on_scanned_page = on_scanned_page
+        self._on_page = on_page
+        self._current: Path | None = None  # the file that `read_all` yields next
         self._ocr: OcrReader | None = None
         self._ocr_lock = threading.Lock()
 
@@ -198,6 +199,8 @@ class DocumentReader:
         pool = self._pool = ThreadPoolExecutor(ahead, thread_name_prefix="parse")
         try:
             for ref in refs:
+                if not waiting:
+                    self._current = ref.path
                 is_ahead = ref.path.suffix.lower() in PARSED_AHEAD
                 waiting.append((ref, pool.submit(self._parse, ref) if is_ahead else None))
                 if len(waiting) > ahead:
@@ -215,6 +218,7 @@ class DocumentReader:
         ref, future = waiting[0]
         if self._on_file is not None:
             self._on_file(printable(ref.path.name))
+        self._current = ref.path
         try:
             parsed = self._parse(ref) if future is None else future.result()
             content: FileContent | ReadError = self._content(ref, parsed)
@@ -265,6 +269,10 @@ class DocumentReader:
             )
         )
 
+    def _count_page(self, path: Path, done: int, total: int) -> None:
+        if self._on_page is not None and path == self._current:  # not a file that is read ahead
+            self._on_page(done, total)
+
     def _with_scanned_pages(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
         """Return a PDF with the text of its scanned pages, or with a warning about them if there is no OCR."""
         ocr = self._ocr_reader()
@@ -304,7 +312,7 @@ class DocumentReader:
                 engine = engine_for(*self._ocr_settings)
                 if isinstance(engine, str):
                     return engine
-                self._ocr = OcrReader(engine, store=self._page_store, on_page=self._on_scanned_page)
+                self._ocr = OcrReader(engine, store=self._page_store, on_page=self._count_page)
             return self._ocr
 
     def _in_child(self, parse: Callable[[PdfWorker], ParsedFile]) -> ParsedFile:
@@ -313,7 +321,7 @@ class DocumentReader:
         try:
             worker = self._idle.get_nowait()
         except queue.Empty:
-            worker = PdfWorker()
+            worker = PdfWorker(on_page=self._count_page)
             self._workers.append(worker)
         try:
             return parse(worker)

@@ -397,7 +397,8 @@ class OcrReader:
     Args:
         engine: The engine.
         store: Store of pages, or None.
-        on_page: Called with the number of pages of a file that are done, and with their total.
+        on_page: Called with the file that is read, the number of its pages that have been read or need no OCR, and
+            their total.
         processes: Number of children at most; None for one per core, up to `MAX_PROCESSES`.
     """
 
@@ -406,7 +407,7 @@ class OcrReader:
         engine: OcrEngine,
         *,
         store: PageStore | None = None,
-        on_page: Callable[[int, int], None] | None = None,
+        on_page: Callable[[Path, int, int], None] | None = None,
         processes: int | None = None,
     ) -> None:
         self.engine = engine
@@ -459,7 +460,7 @@ class OcrReader:
             wanted = list(range(1, opened["pages"] + 1)) if pages is None else list(pages)
             if len(wanted) > limits.max_pages:
                 raise ReadError(str(path), f"has {len(wanted):,} pages, more than the limit of {limits.max_pages:,}")
-            counter = itertools.count(1)
+            counter = itertools.count(opened["pages"] - len(wanted) + 1)
 
             def read(number: int) -> Page | str:
                 child = idle.get()
@@ -470,7 +471,7 @@ class OcrReader:
                 finally:
                     idle.put(child)
                 if self._on_page is not None:
-                    self._on_page(next(counter), len(wanted))
+                    self._on_page(path, next(counter), opened["pages"])
                 return page
 
             with ThreadPoolExecutor(self._processes) as pool:

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 
-from llama_index_contextual.readers.pdf.process import NEXT_FILE
+from llama_index_contextual.readers.pdf.process import NEXT_FILE, PAGES_READ
 
 
 def main() -> None:
-    """Answer with the process id, hang, die of a signal, or leave in the middle of an answer."""
+    """Answer with the process id, hang, count pages for ever, die of a signal, or leave in the middle of an answer."""
     sys.stdout.write("{}\n")
     sys.stdout.flush()
     for line in sys.stdin:
@@ -20,12 +20,15 @@ def main() -> None:
         name = os.path.basename(json.loads(line)["path"])
         if name == "hangs.pdf":
             signal.pause()
+        while name == "counts.pdf":
+            sys.stdout.write(PAGES_READ.format(1, 9))
+            sys.stdout.flush()
         if name == "crashes.pdf":
             os.kill(os.getpid(), signal.SIGSEGV)
         if name == "leaves.pdf":
             sys.stderr.write("Traceback\nOSError: \x1b[2Jno paper" + "!" * 1_000_000 + "\n\n")
             sys.stderr.flush()
-            sys.stdout.write('{"text": "ha')
+            sys.stdout.write(PAGES_READ.format(1, 9) + '{"text": "ha')
             sys.stdout.flush()
             os._exit(3)
         sys.stderr.write("harmless\n")

@@ -31,7 +31,7 @@ class Executor(Protocol):
         *,
         page_store: PageStore | None = None,
         on_file: Callable[[str], None] | None = None,
-        on_scanned_page: Callable[[int, int], None] | None = None,
+        on_page: Callable[[int, int], None] | None = None,
     ) -> AbstractContextManager[FileReader]:
         """Return the reader for the files of a run; see `plan.make_reader`."""
 

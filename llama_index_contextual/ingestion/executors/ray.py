@@ -225,9 +225,9 @@ class RayExecutor:
         *,
         page_store: PageStore | None = None,
         on_file: Callable[[str], None] | None = None,
-        on_scanned_page: Callable[[int, int], None] | None = None,
+        on_page: Callable[[int, int], None] | None = None,
     ) -> RayReader:
-        """Return the reader for the files of a run, which does not report scanned pages: it reads files together."""
+        """Return the reader for the files of a run, which does not report pages: it reads files together."""
         self.page_store = page_store
         settings = _Reading(__version__, config, options.limits, None if page_store is None else self._owner)
         return RayReader(

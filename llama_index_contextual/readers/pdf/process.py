@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +29,12 @@ from llama_index_contextual.readers.pdf.engine import PdfEngine
 CHILD = "llama_index_contextual._pdf_worker"
 START_SECONDS = 120.0
 NEXT_FILE = "\x1e\n"  # separator that the child writes to stderr before each file
+PAGES_READ = "pages {} {}\n"  # line that the child writes to stdout before its answer: pages read, and their total
 MAX_COMPLAINT = 200  # characters of the child's last error line
 DEFAULT_MEMORY = 4_000_000_000
 DEFAULT_LIMITS = ReadLimits()
 
+_PAGES_READ = re.compile(PAGES_READ.format(*[r"(\d{1,9})"] * 2))
 _SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 
 
@@ -43,11 +47,20 @@ class PdfWorker:
     Args:
         max_memory: Limit of the child's address space in bytes, if the system supports it (`resource.setrlimit`).
         module: Module of the child process; None uses `CHILD`.
+        on_page: Called a few times a second with the PDF that is read, the number of its pages that have been read, and
+            their total; pages that need OCR do not count as read.
     """
 
-    def __init__(self, *, max_memory: int = DEFAULT_MEMORY, module: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_memory: int = DEFAULT_MEMORY,
+        module: str | None = None,
+        on_page: Callable[[Path, int, int], None] | None = None,
+    ) -> None:
         self._max_memory = max_memory
         self._module = module
+        self._on_page = on_page
         self._child: subprocess.Popen[str] | None = None
         self._complaint: LastLine | None = None
 
@@ -114,8 +127,9 @@ class PdfWorker:
         """
         child = self._running(path)
         line = None
+        on_page = None if self._on_page is None else partial(self._on_page, path)
         try:
-            line = _exchange(child, json.dumps(request) + "\n", seconds)
+            line = _exchange(child, json.dumps(request) + "\n", seconds, on_page)
         finally:
             if line is None:  # late or interrupted: a later answer of this child must not be read
                 self.close()
@@ -181,26 +195,37 @@ def child_environment() -> dict[str, str]:
     return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
 
-def _exchange(child: subprocess.Popen[str], request: str, seconds: float) -> str | None:
+def _exchange(
+    child: subprocess.Popen[str], request: str, seconds: float, on_page: Callable[[int, int], None] | None = None
+) -> str | None:
     """Send a line and return the answer: None after a timeout, and incomplete if the child has ended."""
-    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_talk, args=(child, request, answers), daemon=True).start()
-    try:
-        return answers.get(timeout=seconds)
-    except queue.Empty:
-        return None
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_talk, args=(child, request, lines), daemon=True).start()
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            line = lines.get(timeout=left)
+        except queue.Empty:
+            break
+        if (pages := _PAGES_READ.fullmatch(line)) is None:
+            return line
+        if on_page is not None:
+            on_page(int(pages[1]), int(pages[2]))
+    return None
 
 
-def _talk(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue[str]) -> None:
+def _talk(child: subprocess.Popen[str], request: str, lines: queue.SimpleQueue[str]) -> None:
     line = ""
     try:
         if child.stdin is not None and child.stdout is not None:
             child.stdin.write(request)
             child.stdin.flush()
-            line = child.stdout.readline()
+            while _PAGES_READ.fullmatch(line := child.stdout.readline()):
+                if lines.empty():  # otherwise `on_page` is slower than the child
+                    lines.put(line)
     except (OSError, ValueError):  # the child has ended, or its pipes were closed after a timeout
         line = ""
-    answers.put(line)
+    lines.put(line)
 
 
 def _parsed(answer: dict[str, Any]) -> ParsedFile:

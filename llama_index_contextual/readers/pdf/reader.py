@@ -45,6 +45,7 @@ def read_pdf(
     limits: ReadLimits = DEFAULT_LIMITS,
     engine: PdfEngine = "pdfium",
     scans: Mapping[int, Mapping[str, Any]] | None = None,
+    on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
     """Read one PDF in this process.
 
@@ -58,6 +59,8 @@ def read_pdf(
         engine: "pdfium", or "pypdf", which is written in Python alone.
         scans: Pages that were read by OCR, by number from 1 (see `readers.ocr`). Other pages without text are listed in
             `scanned` of the result, and are neither an error nor a warning. None stands for a caller without OCR.
+        on_page: Called after each page with the number of pages that have been read, and with their total. Pages that
+            need OCR do not count.
 
     Returns:
         The text with pages joined by line feeds; each character belongs to a page of the map.
@@ -67,7 +70,8 @@ def read_pdf(
     """
     data, digest = read_limited(path, limits)
     account = FileAccount(path, len(data), limits)
-    return replace(parse_pdf(path, data, account=account, password=password, engine=engine, scans=scans), digest=digest)
+    parsed = parse_pdf(path, data, account=account, password=password, engine=engine, scans=scans, on_page=on_page)
+    return replace(parsed, digest=digest)
 
 
 def parse_pdf(
@@ -78,6 +82,7 @@ def parse_pdf(
     password: str | None = None,
     engine: PdfEngine = "pdfium",
     scans: Mapping[int, Mapping[str, Any]] | None = None,
+    on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
     """Read the bytes of a PDF, as `read_pdf` does; `path` is its name."""
     _check(path, data)
@@ -85,13 +90,13 @@ def parse_pdf(
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 
-        return read_source(PdfiumSource(path, data, password), path, account, notes, scans)
+        return read_source(PdfiumSource(path, data, password), path, account, notes, scans, on_page)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
     with apply_configuration(CONFIGURATION):
-        return read_source(PypdfSource(path, data, password), path, account, notes, scans)
+        return read_source(PypdfSource(path, data, password), path, account, notes, scans, on_page)
 
 
 def _check(path: Path, data: bytes) -> None:
@@ -107,13 +112,14 @@ def read_source(
     account: FileAccount,
     notes: list[str],
     scans: Mapping[int, Mapping[str, Any]] | None = None,
+    on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
     """Read an open PDF, or another source of pages, and close it; arguments and errors as in `read_pdf`."""
     try:
         if not source.page_count:
             raise ReadError(str(path), "the PDF has no pages")
         account.add_pages(source.page_count)
-        pages, warnings, scanned = _read_pages(source, path, account, scans)
+        pages, warnings, scanned = _read_pages(source, path, account, scans, on_page)
         parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned)
         if not has_text(parsed.text) and not scanned and not scans:
             raise ReadError(str(path), SCANNED if any(page.is_drawn for page in pages) else BLANK)
@@ -123,7 +129,11 @@ def read_source(
 
 
 def _read_pages(
-    source: PdfSource, path: Path, account: FileAccount, scans: Mapping[int, Mapping[str, Any]] | None
+    source: PdfSource,
+    path: Path,
+    account: FileAccount,
+    scans: Mapping[int, Mapping[str, Any]] | None,
+    on_page: Callable[[int, int], None] | None,
 ) -> tuple[list[PageContent], list[str], tuple[int, ...]]:
     """Return the pages, warnings about some of them, and the numbers of those that the caller is to read by OCR."""
     seconds = account.limits.max_seconds
@@ -149,6 +159,8 @@ def _read_pages(
                 (scanned if page.is_drawn else blank).append(number)
         pages.append(page)
         account.add_text(sum(len(line.text) + 1 for line in page.lines))
+        if on_page is not None:
+            on_page(number - len(scanned), source.page_count)
     if len(failed) == len(pages):
         raise ReadError(str(path), f"no page could be read; {failed[0]}")
     to_read = () if scans is None else tuple(number for number in scanned if number not in scans)

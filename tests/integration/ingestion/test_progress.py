@@ -99,6 +99,13 @@ def test_the_bar_shows_documents_chunks_and_the_last_step_on_standard_error(monk
     assert "1,500 chunks" in terminal.getvalue()
 
 
+def test_the_bar_shows_how_many_pages_of_a_file_have_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_a_terminal(monkeypatch)
+    with progress_bar() as report:
+        report(IngestProgress(stage="ingest", documents_total=4, document="a.pdf", pages_done=1_200, pages_total=1_800))
+    assert "Reading 1 of 4 (1,200 of 1,800 pages): a.pdf" in terminal.getvalue()
+
+
 def test_other_programs_get_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     with progress_bar() as report:

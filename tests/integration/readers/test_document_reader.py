@@ -30,7 +30,7 @@ class FakeWorker:
     started: ClassVar[list[FakeWorker]] = []
     running: ClassVar[list[FakeWorker]] = []
 
-    def __init__(self) -> None:
+    def __init__(self, on_page: object) -> None:
         self.started.append(self)
         self.running.append(self)
 

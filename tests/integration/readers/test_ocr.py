@@ -229,7 +229,7 @@ def test_a_language_without_tesseract_is_refused() -> None:
 def test_pages_are_read_several_at_a_time_and_come_in_order(child: None, tmp_path: Path) -> None:
     path = write(tmp_path / "scan.png", "image")
     seen: list[tuple[int, int]] = []
-    reader = OcrReader(ENGINE, on_page=lambda done, total: seen.append((done, total)), processes=2)
+    reader = OcrReader(ENGINE, on_page=lambda _, done, total: seen.append((done, total)), processes=2)
     try:
         pages = reader.read(path, limits=LIMITS)
     finally:
@@ -326,7 +326,7 @@ def test_too_many_pages_are_refused(child: None, tmp_path: Path) -> None:
 def test_closing_ends_a_read_in_another_thread(child: None, tmp_path: Path) -> None:
     path = write(tmp_path / "hangs.png", "image")
     two_done, errors = threading.Event(), []
-    reader = OcrReader(ENGINE, on_page=lambda done, _: two_done.set() if done == 2 else None, processes=1)
+    reader = OcrReader(ENGINE, on_page=lambda _, done, total: two_done.set() if done == 2 else None, processes=1)
 
     def read() -> None:
         try:
@@ -415,10 +415,7 @@ def test_a_page_is_read_once_in_the_life_of_a_project(
 ) -> None:
     project = manager.create("scans", ProjectConfig.local(context="none"))
     path = write(tmp_path / "scan.pdf", scans(3))
-    states: list[IngestProgress] = []
-    report = project.ingest([path], progress=states.append)
-    assert (3, 3) in {(state.scanned_done, state.scanned_total) for state in states}
-    assert states[-1].scanned_total == 0
+    report = project.ingest([path])
     assert "  " + str(path) + ": pages 2–4 were read by OCR (confidence 0.77)" in str(report).splitlines()
     (chunk,) = project.chunks("scan.pdf")
     assert chunk.metadata[keys.OCR_CONFIDENCE] == 0.5
@@ -432,6 +429,31 @@ def test_a_page_is_read_once_in_the_life_of_a_project(
     report = project.ingest([path])
     assert not [warning for warning in report.warnings if "left out" in warning.message]
     assert "The text of page 3." in project.chunks("scan.pdf")[0].get_content()
+
+
+def test_progress_counts_the_pages_of_a_file_with_text_before_those_that_ocr_reads(
+    child: None, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ocr, "MAX_PROCESSES", 1)
+    project = manager.create("scans", ProjectConfig.local(context="none"))
+    states: list[IngestProgress] = []
+    project.ingest([write(tmp_path / "scan.pdf", scans(4))], progress=states.append)
+    counts = [(state.pages_done, state.pages_total) for state in states if state.pages_total]
+    assert list(dict.fromkeys(counts)) == [(n, 5) for n in range(1, 6)]
+    assert states[-1].pages_total == 0
+
+
+def test_progress_counts_the_pages_of_the_file_that_it_names(manager: ProjectManager, tmp_path: Path) -> None:
+    project = manager.create("texts", ProjectConfig.local(context="none"))
+    pages = {name: number for number, name in enumerate("abcdefgh", start=2)}
+    for name, number in pages.items():
+        write(tmp_path / f"docs/{name}.pdf", pdf_of(lines([f"Page {n} of {name}."]) for n in range(number)).data())
+    write(tmp_path / "docs/broken.pdf", "no PDF")
+    states: list[IngestProgress] = []
+    project.ingest([tmp_path / "docs"], progress=states.append)
+    counts = {(state.document, state.pages_total) for state in states if state.pages_total}
+    assert 2 in {total for _, total in counts}, "the pages of the first file are counted"
+    assert counts <= {("", 2), *((f"{name}.pdf", number) for name, number in pages.items())}
 
 
 def test_an_estimate_uses_the_pages_of_the_ledger(

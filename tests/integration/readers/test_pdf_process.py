@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,7 @@ SOON = ReadLimits(max_seconds=0.05)
     ("name", "reason"),
     [
         ("hangs.pdf", "parsing took longer than 0.05 seconds and was stopped"),
+        ("counts.pdf", "parsing took longer than 0.05 seconds and was stopped"),
         ("crashes.pdf", "the parser crashed (SIGSEGV)"),
         ("leaves.pdf", f"the parser crashed (exit code 3: OSError: [2Jno paper{'!' * 179})"),
     ],
@@ -93,10 +95,25 @@ def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
 ) -> None:
     first = odd.read(Path("fine.pdf")).text
     with pytest.raises(ReadError) as caught:
-        odd.read(Path(name), limits=SOON if name == "hangs.pdf" else ReadLimits())
+        odd.read(Path(name), limits=SOON if name in ("hangs.pdf", "counts.pdf") else ReadLimits())
 
     assert (caught.value.path, caught.value.reason) == (name, reason)
     assert odd.read(Path("fine.pdf")).text != first
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_an_error_in_the_callback_for_pages_is_raised_and_the_next_file_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.support.stuck_child")
+
+    def fail(path: Path, done: int, total: int) -> None:
+        raise OSError(f"{done} of {total} pages of {path}")
+
+    with PdfWorker(on_page=fail) as worker:
+        with pytest.raises(OSError, match=r"1 of 9 pages of counts\.pdf"):
+            worker.read(Path("counts.pdf"))
+        assert worker.read(Path("fine.pdf")).text
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
@@ -110,8 +127,8 @@ def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(
         assert crashed.wait(300)
         run(self)
 
-    def watched(child: subprocess.Popen[str], request: str, seconds: float) -> str | None:
-        answer = exchange(child, request, seconds)
+    def watched(child: subprocess.Popen[str], request: str, *options: Any) -> str | None:
+        answer = exchange(child, request, *options)
         if "crashes.pdf" in request:
             crashed.set()
         return answer
