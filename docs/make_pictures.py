@@ -3,7 +3,7 @@
     diagram     overview.svg: from files to a passage
     chart       recall.svg: the figures in figures.json
     terminal    terminal.svg: a recording of the command line in a pseudo-terminal (Linux, macOS)
-    screenshots search-view.png, marked-page.png, ask-view.png: views of the Workbench (extra `dev`, chromium)
+    screenshots search-view.png, marked-page.png, ask-view.png: views of the Workbench (extra `dev-all`, chromium)
 
 `figures QUALITY STOCK` writes figures.json from files that the benchmarks write with `--out`. Without a name, the
 script makes all pictures but the screenshots. SVG files have their own background and need neither fonts nor scripts.
@@ -521,7 +521,7 @@ def screenshots() -> None:
         from tests.support.server import LoopbackProvider
     except ImportError as error:
         raise SystemExit(
-            f'{error.name} is missing: pip install -e ".[dev]" installs what the screenshots need.'
+            f'{error.name} is missing: pip install -e ".[dev-all]" installs what the screenshots need.'
         ) from None
     if browser_path is None:
         raise SystemExit(f"The screenshots need a browser: install one of {', '.join(CHROMIUM)}.")

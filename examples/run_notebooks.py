@@ -1,7 +1,7 @@
 """Execute the notebooks of this folder and save them with their outputs: `python examples/run_notebooks.py [NAME…]`.
 
 No key and no network are used. Times, versions and paths of the machine are removed, so that a run without changes
-writes the same files. Needs `pip install -e ".[dev]"`.
+writes the same files. Needs `pip install -e ".[dev-all]"`.
 """
 
 from __future__ import annotations

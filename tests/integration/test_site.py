@@ -183,7 +183,7 @@ def test_the_extras_of_the_start_page_exist_and_are_complete() -> None:
     table = (DOCS / "start.md").read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
     listed = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert listed == project["optional-dependencies"].keys() - {"dev", "docs"}
+    assert listed == project["optional-dependencies"].keys() - {"dev", "dev-all", "docs"}
 
 
 def test_the_benchmarks_that_are_named_exist() -> None:
