@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,8 @@ from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import BlendWeights
+from tests.integration.answering.conftest import QUESTION
 from tests.support.models import CountingEmbedding, ScriptedLLM
-
-QUESTION = "What does error TS-999 mean?"
 
 
 def grounded(project: Project, **options: Any) -> GroundedQueryEngine:
@@ -42,11 +40,10 @@ def grounded(project: Project, **options: Any) -> GroundedQueryEngine:
 # ---- which engine ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("typo", ["stlye", "min_confidnce", "retriever", "answers"])
-def test_an_unknown_option_is_a_type_error(reports: Project, typo: str) -> None:
-    for make in (reports.as_query_engine, reports.as_chat_engine):
+def test_an_unknown_option_is_a_type_error(reports: Project) -> None:
+    for make, typo in ((reports.as_query_engine, "stlye"), (reports.as_chat_engine, "response_mode")):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{typo}'"):
-            make(llm=MockLLM(), **{typo: "x"})  # type: ignore[operator]
+            make(llm=MockLLM(), **{typo: "refine"})  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +54,6 @@ def test_options_of_both_engines_at_once_are_refused(reports: Project, name: str
     with pytest.raises(ConfigurationError, match=expected) as raised:
         reports.as_query_engine(llm=MockLLM(), response_mode="refine", **{name: value})
     assert raised.value.setting == name
-
-
-def test_a_chat_engine_has_no_options_of_the_stock_engine(reports: Project) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'response_mode'"):
-        reports.as_chat_engine(llm=MockLLM(), response_mode="refine")  # type: ignore[call-arg]
 
 
 def defaults(function: Any) -> dict[str, Any]:
@@ -129,18 +121,15 @@ ANSWERING: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def configured(reports: Project) -> Iterator[Project]:
-    """The project with its answering settings changed."""
-    before = reports.config
-    reports.config = before.changed(**ANSWERING)
-    yield reports
-    reports.config = before
+def configured(project: Project, **settings: Any) -> Project:
+    """Return the project with other settings, which are not stored."""
+    return Project(project.directory, project.config.changed(**settings))
 
 
 @pytest.mark.parametrize("kind", ["query", "chat"])
-def test_an_engine_follows_the_settings_of_the_project(configured: Project, kind: str) -> None:
-    engine = grounded(configured) if kind == "query" else configured.as_chat_engine(llm=ScriptedLLM()).engine
+def test_an_engine_follows_the_settings_of_the_project(reports: Project, kind: str) -> None:
+    project = configured(reports, **ANSWERING)
+    engine = grounded(project) if kind == "query" else project.as_chat_engine(llm=ScriptedLLM()).engine
     options = engine.options
     assert (options.style, options.answer_tokens, options.max_passages) == ("persona", 700, 2)
     assert (options.context, options.min_confidence) == (False, 0.25)
@@ -151,54 +140,42 @@ def test_an_engine_follows_the_settings_of_the_project(configured: Project, kind
     assert isinstance(engine.retriever.retriever, IntentRetriever)
 
 
-def test_an_option_overrides_the_setting(configured: Project) -> None:
+def test_an_option_overrides_the_setting(reports: Project) -> None:
+    options: dict[str, Any] = {"style": "instruction", "max_passages": 9, "context": True, "min_confidence": 0.0}
+    project = configured(reports, **ANSWERING, answer_cache=True)
     engine = grounded(
-        configured, style="instruction", max_passages=9, min_confidence=0.0, intents=False, guards=False, judge=False
+        project, **options, intents=False, guards=False, judge=False, cache=False, timeouts=Timeouts(whole=9)
     )
-    assert (engine.options.style, engine.options.max_passages, engine.options.min_confidence) == ("instruction", 9, 0.0)
-    assert (engine.guards, engine.judge) == (None, None)
+    assert {name: getattr(engine.options, name) for name in options} == options
+    assert (engine.guards, engine.judge, engine.cache) == (None, None, None)
+    assert engine.answer_stream.timeouts == Timeouts(whole=9)
     assert not isinstance(engine.retriever.retriever, IntentRetriever)
 
 
 def test_intents_of_your_own_can_be_settings(reports: Project) -> None:
-    before = reports.config
-    reports.config = before.changed(intents={"warranty": {"examples": ["Is it covered by the warranty?"], "top_k": 3}})
-    engine = grounded(reports)
-    reports.config = before
+    plan = {"examples": ["Is it covered by the warranty?"], "top_k": 3}
+    engine = grounded(configured(reports, intents={"warranty": plan}))
     assert isinstance(engine.retriever.retriever, IntentRetriever)
-    response = engine.query("Is the pump still covered by the warranty?")
-    assert response.retrieval.intent == "warranty"
+    assert engine.query("Is the pump still covered by the warranty?").retrieval.intent == "warranty"  # type: ignore[union-attr]
 
 
-def test_every_answering_setting_has_an_option(reports: Project) -> None:
+def test_every_answering_setting_has_an_option_and_every_style_a_prompt() -> None:
     renamed = {"context_in_answer": "context"}
     timeouts = {"first_token_timeout", "between_tokens_timeout", "call_timeout"}
     assert {renamed.get(name, name) for name in ANSWERING.keys() - timeouts} <= set(defaults(Project.as_query_engine))
-
-
-def test_the_named_styles_are_those_of_the_prompts() -> None:
     assert tuple(STYLES) == STYLE_NAMES
 
 
-def test_another_llm_can_answer(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_llm_can_answer_at_a_temperature_of_its_own(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    before = reports.config
-    for name, model in ((None, before.llm), ("openai:gpt-4o", "openai:gpt-4o")):
-        reports.config = before.changed(answer_llm=name)
-        assert model_name(reports._answering_llm()) == model
-    reports.config = before
+    assert model_name(configured(reports)._answering_llm()) == reports.config.llm
+    for settings, temperature in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
+        engine: Any = configured(reports, answer_llm="openai:gpt-4o", **settings).as_query_engine()
+        llm = engine.answer_stream._llm.sync()
+        assert (model_name(llm), llm.temperature) == ("openai:gpt-4o", temperature)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
-
-
-def test_true_selects_the_usual_guards_judge_and_cache(reports: Project) -> None:
-    engine = grounded(reports, guards=True, judge=True, cache=True)
-    assert engine.guards == Guards()
-    assert isinstance(engine.judge, Judge)
-    assert isinstance(engine.cache, AnswerCache)
-    plain = grounded(reports, guards=False, judge=False, cache=False)
-    assert (plain.guards, plain.judge, plain.cache) == (None, None, None)
 
 
 def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
@@ -209,11 +186,7 @@ def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
     assert chat.engine.cache is reports.answer_cache
     assert len(reports.answer_cache) == len(llm.history) == 1
     assert grounded(reports).cache is None
-    configured = reports.config.changed(answer_cache=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reports, "config", configured)
-        assert grounded(reports).cache is reports.answer_cache
-        assert grounded(reports, cache=False).cache is None
+    assert isinstance(grounded(configured(reports, answer_cache=True)).cache, AnswerCache)
     reports.answer_cache.clear()
 
 
@@ -243,29 +216,16 @@ def test_an_invalid_value_is_refused_before_any_call(reports: Project, wrong: di
             reports.as_retriever(**wrong)
 
 
+def test_true_selects_the_usual_guards_and_judge(reports: Project) -> None:
+    engine = grounded(reports, guards=True, judge=True)
+    assert engine.guards == Guards()
+    assert isinstance(engine.judge, Judge)
+
+
 def test_a_chat_engine_takes_its_own_weights(reports: Project) -> None:
     weights = BlendWeights(turns=2, history=0.5)
     assert reports.as_chat_engine(llm=MockLLM(), weights=weights).engine.retriever.weights == weights
     assert reports.as_chat_engine(llm=MockLLM(), turns=1).engine.retriever.weights == BlendWeights(turns=1)
-
-
-def test_settings_of_the_project_apply_unless_an_option_is_given(tmp_path: Path) -> None:
-    config = ProjectConfig.local(context_in_answer=False)
-    project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
-    assert not grounded(project).options.context
-    assert grounded(project, context=True).options.context
-    assert not project.as_chat_engine(llm=MockLLM()).engine.options.context
-
-
-def test_the_temperature_of_the_answering_model_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
-    for settings, expected in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
-        project = ProjectManager(tmp_path).create(
-            f"p{expected}", ProjectConfig(faiss=False, answer_llm="openai:gpt-4.1", **settings)
-        )
-        engine = project.as_query_engine()
-        assert isinstance(engine, GroundedQueryEngine)
-        assert engine.answer_stream._llm.sync().temperature == expected  # type: ignore[attr-defined]
 
 
 # ---- the embedding model ---------------------------------------------------------------------------------------------
@@ -320,10 +280,3 @@ def test_chunks_of_an_older_version_are_not_read(parts: Project) -> None:
     assert retriever.docstore_of(version) is not None
     parts.ingest([Document(id_="e", text="Another one.")])
     assert retriever.docstore_of(version) is None
-
-
-def test_a_plan_does_not_leave_the_lexical_mode(reports: Project) -> None:
-    engine = reports.as_query_engine(
-        llm=ScriptedLLM(), mode="lexical", intents={"factual": SearchPlan(mode="semantic")}
-    )
-    assert engine.query(QUESTION).retrieval.mode_used == "lexical"

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import signal
 import sqlite3
-import stat
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,82 +14,80 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer, cache_key
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
-from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.integration.answering.test_judge import GOOD
+from tests.integration.answering.conftest import QUESTION
+from tests.integration.answering.test_judge import BAD, GOOD
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.documents import write_texts
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 
-QUESTION = "What does error TS-999 mean?"
+DRY = "The pump runs dry as the manual says [Source 1]."
 
 
-def test_the_same_question_is_asked_once(
+def test_the_same_question_is_asked_once_and_streams_in_one_piece(
     reports: Project, openai: OpenAI, provider: LoopbackProvider, cache: AnswerCache
 ) -> None:
-    engine = reports.as_query_engine(llm=openai, cache=cache)
-    provider.enqueue("The pump runs dry [Source 1].")
-    first: Any = engine.query(QUESTION)
-    second: Any = engine.query(QUESTION)
-    assert len(provider.calls()) == 1
+    provider.enqueue(DRY)
+    engine: Any = reports.as_query_engine(llm=openai, cache=cache)
+    first, second = engine.query(QUESTION), engine.query(QUESTION)
     assert (str(second), first.from_cache, second.from_cache) == (str(first), False, True)
     assert second.metadata["answer"]["from_cache"]
-
-
-def test_a_cached_answer_streams_in_one_piece(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, cache: AnswerCache
-) -> None:
-    provider.enqueue("The pump runs dry as the manual says.")
-    reports.as_query_engine(llm=openai, cache=cache).query(QUESTION)
     stream: Any = reports.as_query_engine(llm=openai, cache=cache, streaming=True).query(QUESTION)
-    assert list(stream.response_gen) == ["The pump runs dry as the manual says."]
+    assert list(stream.response_gen) == [DRY]
     assert len(provider.calls()) == 1
 
 
 @pytest.mark.parametrize(
-    "options", [{"style": "persona"}, {"max_passages": 1}, {"mode": "lexical"}, {"context": False}], ids=str
+    ("options", "asked", "calls"),
+    [
+        ({"style": "persona"}, QUESTION, 2),
+        ({"max_passages": 1}, QUESTION, 2),
+        ({"mode": "hybrid"}, QUESTION, 2),
+        ({"context": False}, QUESTION, 2),
+        ({}, "  What does error  TS-999 mean?\n", 1),
+        ({}, "what does error TS-999 mean?", 2),  # letter case may have a meaning
+    ],
+    ids=str,
 )
-def test_a_setting_that_changes_the_answer_misses_the_cache(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, options: dict[str, Any], cache: AnswerCache
+def test_what_changes_the_answer_misses_the_cache(
+    reports: Project, cache: AnswerCache, options: dict[str, Any], asked: str, calls: int
 ) -> None:
-    reports.as_query_engine(llm=openai, cache=cache).query(QUESTION)
-    reports.as_query_engine(llm=openai, cache=cache, **options).query(QUESTION)
-    assert len(provider.calls()) == 2
+    llm = ScriptedLLM(default=DRY)
+    reports.as_query_engine(llm=llm, cache=cache, mode="lexical").query(QUESTION)
+    reports.as_query_engine(llm=llm, cache=cache, **{"mode": "lexical", **options}).query(asked)
+    assert len(llm.history) == calls
 
 
-def test_the_conversation_is_part_of_the_key(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, cache: AnswerCache
-) -> None:
-    chat = reports.as_chat_engine(llm=openai, cache=cache)
+def test_composed_and_decomposed_letters_are_the_same_question(cache: AnswerCache) -> None:
+    llm = ScriptedLLM(default=DRY)
+    for question in ("Wie lange h\u00e4lt es?", "Wie lange ha\u0308lt es?"):
+        GroundedQueryEngine(FixedRetriever(hits(a=1.0)), llm, cache=cache).query(question)
+    assert len(llm.history) == 1
+
+
+def test_the_conversation_is_part_of_the_key(reports: Project, cache: AnswerCache) -> None:
+    llm = ScriptedLLM(default=DRY)
+    chat = reports.as_chat_engine(llm=llm, cache=cache)
     for _ in range(2):
         chat.reset()
         chat.chat(QUESTION)
-    assert len(provider.calls()) == 1
+    assert len(llm.history) == 1
     chat.chat(QUESTION)
-    assert len(provider.calls()) == 2
+    assert len(llm.history) == 2
 
 
-@pytest.mark.parametrize("text", ["cut", "not found"])
-def test_partial_and_not_found_answers_are_not_cached(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, text: str, cache: AnswerCache
-) -> None:
-    if text == "cut":
-        provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
-        provider.fault("drop_in_body")
-    else:
-        provider.enqueue(NOT_FOUND)
-    reports.as_query_engine(llm=openai, cache=cache).query(QUESTION)
-    assert len(cache) == 0
-
-
-def test_model_and_version_are_part_of_the_key() -> None:
+def test_model_and_version_are_part_of_the_key_and_only_the_live_version_is_kept(tmp_path: Path) -> None:
     messages = [ChatMessage(role="user", content="Why?")]
     keys = {cache_key(messages, model=model, version=version) for model in "ab" for version in ("v1", "v2", None)}
     assert len(keys) == 6
+    cache = AnswerCache(tmp_path / "answers.sqlite", current=lambda: "v000002")
+    cache.put("a", ANSWER, version="v000001")
+    cache.put("b", ANSWER, version="v000002")
+    assert (cache.get("a"), cache.get("b")) == (None, ANSWER)
 
 
 def test_the_oldest_answer_is_dropped_first_and_a_huge_one_is_not_kept(tmp_path: Path) -> None:
@@ -110,20 +103,6 @@ def test_the_oldest_answer_is_dropped_first_and_a_huge_one_is_not_kept(tmp_path:
 # ---- on disk ---------------------------------------------------------------------------------------------------------
 
 ANSWER = WrittenAnswer("Yes [Source 1].", "Yes [Source 1].")
-
-
-def test_an_answer_survives_its_process_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "answers.sqlite"
-    code = f"""if 1:
-        import os, signal
-        os.umask(0)
-        from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer
-        AnswerCache({str(path)!r}).put("a", WrittenAnswer("Yes [Source 1].", "Yes [Source 1]."), version=None)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    assert AnswerCache(path).get("a") == ANSWER
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_threads_with_caches_of_their_own_lose_no_answer(tmp_path: Path) -> None:
@@ -167,37 +146,9 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pyte
     assert "answers are neither read from it nor kept" in caplog.text
 
 
-def test_an_answer_of_a_version_that_is_no_longer_live_is_not_added(tmp_path: Path) -> None:
-    cache = AnswerCache(tmp_path / "answers.sqlite", current=lambda: "v000002")
-    cache.put("a", ANSWER, version="v000001")
-    cache.put("b", ANSWER, version="v000002")
-    assert (cache.get("a"), cache.get("b")) == (None, ANSWER)
-
-
-@pytest.mark.parametrize(
-    ("asked", "calls"),
-    [("  What does error  TS-999 mean?\n", 1), ("what does error TS-999 mean?", 2)],
-)
-def test_white_space_and_the_form_of_letters_do_not_matter_but_letter_case_does(
-    reports: Project, cache: AnswerCache, asked: str, calls: int
-) -> None:
-    llm = ScriptedLLM(default="The pump runs dry.")
-    for question in (QUESTION, asked):
-        reports.as_query_engine(llm=llm, cache=cache, mode="lexical").query(question)
-    assert len(llm.history) == calls
-
-
-def test_composed_and_decomposed_letters_are_the_same_question(reports: Project, cache: AnswerCache) -> None:
-    llm = ScriptedLLM(default="The pump runs dry.")
-    nodes = FixedRetriever(hits(a=1.0))
-    for question in ("Wie lange h\u00e4lt es?", "Wie lange ha\u0308lt es?"):
-        GroundedQueryEngine(nodes, llm, cache=cache).query(question)
-    assert len(llm.history) == 1
-
-
 def test_a_cached_answer_is_checked_like_the_first_one(reports: Project, cache: AnswerCache) -> None:
     text = "“the pump runs dry” [Source 1], not 77 [Source 1] [Source 99]. Ask ann@example.org."
-    judge = Judge(ScriptedLLM(model_name="judge", default=json.dumps(GOOD)))
+    judge = Judge(ScriptedLLM(model_name="judge", default=GOOD))
     engine = reports.as_query_engine(llm=ScriptedLLM(default=text), cache=cache, guards=True, judge=judge)
     first, second = (engine.query(QUESTION).to_dict() for _ in range(2))  # type: ignore[union-attr]
     assert second.pop("from_cache")
@@ -242,18 +193,16 @@ def test_a_model_without_a_name_is_asked_every_time(cache: AnswerCache) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "shown"),
-    [({**GOOD, "unsupported": ["It runs."]}, FALLBACK), (GOOD, "The pump runs dry."), (ValueError("down"), NOT_JUDGED)],
+    ("verdict", "shown", "judged"),
+    [(BAD, FALLBACK, 2), (GOOD, DRY, 1), (ValueError("down"), NOT_JUDGED, 2)],
     ids=["blocked", "passed", "failed"],
 )
 def test_an_engine_with_a_judge_does_not_use_answers_without_a_verdict(
-    reports: Project, verdict: Any, shown: str, cache: AnswerCache
+    reports: Project, verdict: Any, shown: str, judged: int, cache: AnswerCache
 ) -> None:
-    judge = ScriptedLLM(model_name="judge")
-    llm = ScriptedLLM(default="The pump runs dry.")
+    judge, llm = ScriptedLLM(model_name="judge"), ScriptedLLM(default=DRY)
     reports.as_query_engine(llm=llm, cache=cache).query(QUESTION)
-    for _ in range(2):
-        judge.enqueue(verdict if isinstance(verdict, Exception) else json.dumps(verdict))
+    judge.enqueue(verdict, verdict)
     engine = reports.as_query_engine(llm=llm, cache=cache, judge=Judge(judge))
     assert [str(engine.query(QUESTION)) for _ in range(2)] == [shown] * 2
-    assert len(judge.history) == (1 if verdict is GOOD else 2), "what did not pass is judged again"
+    assert len(judge.history) == judged, "what did not pass is judged again"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -12,13 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ChatResponseAsyncGen
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import MockLLM
-from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document, MetadataMode, QueryBundle
 from llama_index.llms.openai import OpenAI
 
+from llama_index_contextual.answering.batch import QA, answer_many
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.prompts import NOT_FOUND
@@ -30,16 +33,14 @@ from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
+from llama_index_contextual.retrievers.conversational import ConversationalRetriever
 from llama_index_contextual.retrievers.response import RetrievalResponse
+from tests.integration.answering.conftest import LOW, QUESTION, StallingLLM
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider
 
-QUESTION = "What does error TS-999 mean?"
 GOOD = "It means “the pump runs dry” [Source 1]."
-
-LOW = "Low confidence: even the best passage has little in common with the question, in words and in meaning."
 
 
 class Confident(ConversationalRetriever):
@@ -76,10 +77,51 @@ def test_the_prompt_has_numbered_passages_with_their_sources(reports: Project) -
     assert f"write exactly: {NOT_FOUND}" in rules
     assert sources.startswith("[Source 1]\nSource: ")
     assert sources.endswith(f"Question: {QUESTION}")
-    assert sources.count("[Source ") == len(response.source_nodes)
-    first = response.source_nodes[0].node
-    assert f"\nText:\n{first.get_content()}" in sources
+    assert sources.count("[Source ") == len(response.source_nodes) > 1
+    assert f"\nText:\n{response.source_nodes[0].node.get_content()}" in sources
     assert "Background:" not in sources  # the structural context would repeat the source line
+
+
+@pytest.mark.parametrize("has_context", [True, False])
+def test_the_written_context_is_background_unless_it_is_left_out(has_context: bool) -> None:
+    llm, nodes = ScriptedLLM(), hits(a=1.0)
+    nodes[0].node.metadata |= {"context": "Of the annual report.", "context_source": "llm"}
+    options = AnswerOptions(context=has_context)
+    GroundedQueryEngine(FixedRetriever(nodes), llm, options=options).query("Why?")
+    assert ("Background: Of the annual report." in llm.history[0]) == has_context
+
+
+@pytest.mark.parametrize(
+    ("style", "words"),
+    [
+        *(("instruction", "completely"), ("persona", "few words"), ("chain_of_thought", "step by step")),
+        ("Be brief, so.", "so."),
+    ],
+)
+def test_a_style_sets_the_rules(style: str, words: str) -> None:
+    llm = ScriptedLLM()
+    GroundedQueryEngine(FixedRetriever(hits(a=1.0)), llm, options=AnswerOptions(style=style)).query("Why?")
+    assert words in llm.history[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"style": "persno"}, "persona"),
+        ({"answer_tokens": 0}, "answer_tokens"),
+        ({"max_passages": 0}, "max_passages"),
+        ({"min_confidence": 1.5}, "min_confidence"),
+    ],
+)
+def test_invalid_options_are_refused_when_the_engine_is_created(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        GroundedQueryEngine(FixedRetriever([]), MockLLM(), options=AnswerOptions(**wrong))
+
+
+@pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}, {"whole": 0}])
+def test_timeouts_must_be_above_zero(seconds: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="above 0"):
+        Timeouts(**seconds)
 
 
 def test_the_prompt_explains_time_words(reports: Project) -> None:
@@ -91,40 +133,6 @@ def test_the_prompt_explains_time_words(reports: Project) -> None:
     assert response.retrieval.query == question
     reports.as_chat_engine(llm=llm, reference_date=date(2024, 1, 1)).chat(question)
     assert llm.history[1].endswith("last year (2023)?")
-
-
-def test_the_context_can_be_left_out(reports: Project) -> None:
-    llm = ScriptedLLM()
-    reports.as_query_engine(llm=llm, context=False).query(QUESTION)
-    assert "Background:" not in llm.history[0].partition("Sources:")[2]
-
-
-def test_passages_fit_the_budget(reports: Project) -> None:
-    llm = ScriptedLLM()
-    assert len(ask(reports.as_query_engine(llm=llm)).source_nodes) > 1
-    assert len(ask(reports.as_query_engine(llm=llm, max_passages=1)).source_nodes) == 1
-    few = ask(reports.as_query_engine(llm=llm, answer_tokens=120)).source_nodes
-    assert sum(count_tokens(hit.node.get_content(MetadataMode.LLM)) for hit in few) <= 120
-
-
-@pytest.mark.parametrize(
-    ("style", "words"),
-    [
-        ("instruction", "completely"),
-        ("persona", "few words"),
-        ("chain_of_thought", "step by step"),
-        ("Be brief, so.", "so."),
-    ],
-)
-def test_a_style_sets_the_rules(style: str, words: str) -> None:
-    llm = ScriptedLLM()
-    GroundedQueryEngine(FixedRetriever(hits(a=1.0)), llm, options=AnswerOptions(style=style)).query("Why?")
-    assert words in llm.history[0]
-
-
-def test_an_unknown_style_is_refused_when_the_engine_is_created() -> None:
-    with pytest.raises(ConfigurationError, match="persona"):
-        GroundedQueryEngine(FixedRetriever([]), MockLLM(), options=AnswerOptions(style="persno"))
 
 
 def test_a_passage_cannot_pretend_to_be_another_source() -> None:
@@ -163,38 +171,24 @@ def test_the_generated_context_supports_neither_quotations_nor_numbers() -> None
     assert [figure.text for figure in report.unsupported] == ["1987"]
 
 
-def test_reasoning_is_separated_from_the_answer(reports: Project) -> None:
-    llm = ScriptedLLM(default="Source 1 tells of pumps.\n\nAnswer:\nThe pump runs dry [Source 1].")
-    response = ask(reports.as_query_engine(llm=llm, style="chain_of_thought"))
-    assert (str(response), response.reasoning) == ("The pump runs dry [Source 1].", "Source 1 tells of pumps.")
-
-
 @pytest.mark.parametrize(
     ("text", "reasoning", "answer"),
     [
-        ("The manual has “Question and Answer: pumps”.\nAnswer:\nIt runs dry.", "The manual has", "It runs dry."),
+        ("Source 1 tells of pumps.\n\nAnswer:\nIt runs dry.", "Source 1 tells of pumps.", "It runs dry."),
+        ("It has “Question and Answer: pumps”.\nAnswer:\nDry.", "It has “Question and Answer: pumps”.", "Dry."),
         ("One.\n\n**Answer:**\n\nIt **runs dry**", "One.", "It **runs dry**"),
         ("One.\n### Answer:\nDry.", "One.", "Dry."),
         ("What Answer: says is unknown.", None, "What Answer: says is unknown."),
     ],
 )
-@pytest.mark.parametrize("streaming", [False, True])
-def test_the_answer_begins_on_a_line_of_its_own(
-    reports: Project, text: str, reasoning: str | None, answer: str, streaming: bool
+def test_reasoning_is_separated_from_the_answer_and_not_streamed(
+    reports: Project, text: str, reasoning: str | None, answer: str
 ) -> None:
-    engine = reports.as_query_engine(llm=ScriptedLLM(default=text), style="chain_of_thought", streaming=streaming)
-    response: Any = engine.query(QUESTION)
-    if streaming:
-        assert "".join(response.response_gen) == answer
-        response = response.get_response()
-    assert str(response) == answer
-    assert (response.reasoning or "").startswith(reasoning or "")
-    assert (response.reasoning is None) == (reasoning is None)
-
-
-def test_if_the_model_writes_not_found_the_answer_is_not_found() -> None:
-    engine = GroundedQueryEngine(FixedRetriever(hits(a=1.0)), ScriptedLLM(default=NOT_FOUND))
-    assert not ask(engine).found
+    options: dict[str, Any] = {"llm": ScriptedLLM(default=text), "style": "chain_of_thought"}
+    stream: Any = reports.as_query_engine(**options, streaming=True).query(QUESTION)
+    assert "".join(stream.response_gen) == answer
+    for response in (stream.get_response(), ask(reports.as_query_engine(**options))):
+        assert (str(response), response.reasoning) == (answer, reasoning)
 
 
 # ---- confidence ------------------------------------------------------------------------------------------------------
@@ -209,64 +203,38 @@ def test_a_search_of_low_confidence_is_repeated_wider(first: float | None, secon
     assert len(llm.history) == 1
 
 
-def prompt_for(engine: GroundedQueryEngine, llm: ScriptedLLM, way: str) -> str:
-    """Return the prompt, for each way of asking."""
-    chat = GroundedChatEngine(engine)
-    if way == "query":
-        engine.query("Why?")
-    elif way == "aquery":
-        asyncio.run(engine.aquery("Why?"))
-    elif way == "streamed query":
-        engine.streaming = True
-        engine.query("Why?").get_response()  # type: ignore[union-attr]
-    elif way == "chat":
-        chat.chat("Why?")
-    else:
-        list(chat.stream_chat("Why?").response_gen)
-    (prompt,) = llm.history
-    return prompt
-
-
-@pytest.mark.parametrize("way", ["query", "aquery", "streamed query", "chat", "streamed chat"])
 @pytest.mark.parametrize("wider", [None, Confident(0.05, b=1.0)])
+@pytest.mark.parametrize("way", ["query", "aquery", "streamed query", "chat", "streamed chat"])
 def test_a_low_confidence_is_in_the_prompt_and_leaves_the_decision_to_the_model(
     wider: Confident | None, way: str
 ) -> None:
     llm = ScriptedLLM(default="Yes [Source 1].")
-    engine = GroundedQueryEngine(Confident(0.1, a=1.0), llm, wider=wider)
-    assert prompt_for(engine, llm, way).endswith(f"Text:\na\n\n{LOW}\n\nQuestion: Why?")
+    engine: Any = GroundedQueryEngine(Confident(0.1, a=1.0), llm, wider=wider, streaming=way == "streamed query")
+    answers: dict[str, Callable[[], Any]] = {
+        "query": lambda: engine.query("Why?"),
+        "aquery": lambda: asyncio.run(engine.aquery("Why?")),
+        "streamed query": lambda: engine.query("Why?").get_response(),
+        "chat": lambda: GroundedChatEngine(engine).chat("Why?"),
+        "streamed chat": lambda: "".join(GroundedChatEngine(engine).stream_chat("Why?").response_gen),
+    }
+    assert str(answers[way]()) == "Yes [Source 1]."
+    (prompt,) = llm.history
+    assert prompt.endswith(f"Text:\na\n\n{LOW}\n\nQuestion: Why?")
 
 
-def test_the_model_decides_whether_a_search_of_low_confidence_answers() -> None:
-    for words, answered in (("Yes [Source 1].", True), (NOT_FOUND, False)):
-        response = ask(GroundedQueryEngine(Confident(0.1, a=1.0), ScriptedLLM(default=words)))
-        assert (str(response), response.found) == (words, answered)
-
-
-@pytest.mark.parametrize("confidence", [0.9, None])
-def test_the_prompt_says_nothing_about_a_confidence_that_is_not_low(confidence: float | None) -> None:
-    llm = ScriptedLLM()
-    GroundedQueryEngine(Confident(confidence, a=1.0), llm).query("Why?")
-    assert llm.history[0].endswith("Text:\na\n\nQuestion: Why?")
-    assert "confidence" not in llm.history[0].lower()
-
-
-def test_no_question_with_hits_is_refused_without_the_model(reports: Project) -> None:
-    llm = ScriptedLLM()
-    questions = ["Zebras and quokkas?", "Where does the zebra of Rottnest live?"]
-    for question in questions:
-        assert reports.retrieve(question).confidence_level == "low", question
-        reports.as_query_engine(llm=llm).query(question)
-    assert len(llm.history) == len(questions)
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_below_min_confidence_the_model_is_told_and_decides(streaming: bool) -> None:
-    for least, is_doubtful in ((0.4, True), (0.2, False)):
-        llm, options = ScriptedLLM(default="Yes [Source 1]."), AnswerOptions(min_confidence=least)
-        engine = GroundedQueryEngine(Confident(0.3, a=1.0), llm, options=options, streaming=streaming)
-        assert str(engine.query("Why?")) == "Yes [Source 1]."
-        assert (LOW in llm.history[0]) is is_doubtful
+@pytest.mark.parametrize(
+    ("confidence", "least", "is_low"),
+    [(0.1, None, True), (0.3, 0.4, True), (0.3, 0.2, False), (0.9, None, False), (None, None, False)],
+)
+@pytest.mark.parametrize(("words", "found"), [("Yes [Source 1].", True), (NOT_FOUND, False)])
+def test_the_model_decides_whether_the_passages_answer_and_hears_of_a_low_confidence(
+    confidence: float | None, least: float | None, is_low: bool, words: str, found: bool
+) -> None:
+    llm, options = ScriptedLLM(default=words), AnswerOptions(min_confidence=least)
+    response = ask(GroundedQueryEngine(Confident(confidence, a=1.0), llm, options=options), "Why?")
+    assert (str(response), response.found) == (words, found)
+    assert llm.history[0].endswith(f"Text:\na\n\n{LOW}\n\nQuestion: Why?" if is_low else "Text:\na\n\nQuestion: Why?")
+    assert ("confidence" in llm.history[0].lower()) == is_low
 
 
 @given(st.floats(0, 1), st.none() | st.floats(0, 1))
@@ -329,19 +297,19 @@ def test_a_quotation_from_a_cut_passage_is_checked_against_the_original_text(rep
 
 
 def test_the_budget_of_the_passages_is_a_setting_of_the_project(tmp_path: Path) -> None:
-    text = "\n\n".join(f"Pump {number} runs dry at night. " * 60 for number in range(30))
     project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"))
-    project.ingest([Document(id_=f"d{number}", text=text) for number, text in enumerate(text.split("\n\n"))])
+    project.ingest([Document(text=f"Pump {number} runs dry at night. " * 60) for number in range(30)])
     llm = ScriptedLLM()
 
     def tokens_read(**options: Any) -> int:
-        for engine in (project.as_query_engine(llm=llm, **options), project.as_chat_engine(llm=llm, **options)):
-            hits = engine.query("pump") if isinstance(engine, GroundedQueryEngine) else engine.chat("pump")
-            read = sum(count_tokens(hit.node.get_content(MetadataMode.LLM)) for hit in hits.source_nodes)
-            if isinstance(engine, GroundedQueryEngine):
-                answered = read
-        assert read <= answered
-        return answered
+        answered = project.as_query_engine(llm=llm, **options).query("pump")
+        chatted = project.as_chat_engine(llm=llm, **options).chat("pump")
+        of_query, of_chat = (
+            sum(count_tokens(hit.node.get_content(MetadataMode.LLM)) for hit in one.source_nodes)
+            for one in (answered, chatted)
+        )
+        assert of_chat <= of_query
+        return of_query
 
     assert AnswerOptions().answer_tokens == ProjectConfig().answer_tokens == 8000
     assert 7000 < tokens_read() <= 8000
@@ -350,39 +318,36 @@ def test_the_budget_of_the_passages_is_a_setting_of_the_project(tmp_path: Path) 
     assert 1700 < tokens_read() <= 2000
 
 
-@pytest.mark.parametrize("wrong", [{"answer_tokens": 0}, {"max_passages": 0}, {"min_confidence": 1.5}])
-def test_invalid_numbers_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
-        AnswerOptions(**wrong)
-
-
 # ---- LlamaIndex ------------------------------------------------------------------------------------------------------
 
 
-def test_options_of_the_stock_engine_give_the_stock_engine(reports: Project) -> None:
-    with pytest.warns(UserWarning, match="not checked for citations"):
-        engine = reports.as_query_engine(llm=MockLLM(), response_mode="tree_summarize")
-    assert type(engine) is RetrieverQueryEngine
-
-
-def test_it_is_a_query_engine_with_callbacks_and_retrieve(reports: Project) -> None:
-    manager = CallbackManager([])
-    engine = reports.as_query_engine(llm=MockLLM(), callback_manager=manager, similarity_top_k=1, mode="lexical")
+async def test_it_is_a_query_engine_with_callbacks_retrieve_and_async(reports: Project) -> None:
+    manager, llm = CallbackManager([]), ScriptedLLM(default=GOOD)
+    engine = reports.as_query_engine(llm=llm, callback_manager=manager, similarity_top_k=1, mode="lexical")
     assert engine.callback_manager is manager
     assert [hit.node.metadata["file_name"] for hit in engine.retrieve(QueryBundle(QUESTION))] == ["manual.txt"]
-
-
-async def test_async_and_sync_give_the_same_answer(reports: Project) -> None:
-    engine = reports.as_query_engine(llm=ScriptedLLM(default=GOOD))
     assert (await engine.aquery(QUESTION)).to_dict() == engine.query(QUESTION).to_dict()  # type: ignore[union-attr]
 
 
-def test_a_follow_up_is_searched_with_its_conversation(reports: Project) -> None:
-    engine = reports.as_query_engine(llm=ScriptedLLM())
-    query = ConversationQuery("And why?", history=[ChatMessage(role="user", content="Error TS-999")])
-    response = engine.query(query)
-    assert response.source_nodes[0].node.metadata["file_name"] == "manual.txt"
-    assert response.retrieval.blend is not None  # type: ignore[union-attr]
+def test_predictions_of_many_questions_carry_model_style_and_settings(reports: Project, tmp_path: Path) -> None:
+    engine: Any = reports.as_query_engine(llm=ScriptedLLM(default="Dry [Source 1]."), style="persona", mode="lexical")
+    answers = answer_many(engine, [QA(question=QUESTION, answers=["dry"])])
+    expected = {
+        "model": "ScriptedLLM:scripted",
+        "style": "persona",
+        "mode": "lexical",
+        "answer_tokens": 8000,
+        "top_k": 20,
+        "chunk_size": reports.config.chunk_size,
+    }
+    assert answers.settings.items() >= expected.items()
+    (row,) = csv.DictReader(io.StringIO(answers.to_csv()))
+    assert (row["model"], row["style"]) == ("ScriptedLLM:scripted", "persona")
+    assert json.loads(row["settings"]) == json.loads(json.dumps(answers.settings))
+    answers.write(tmp_path / "out.json")
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert written["settings"] == json.loads(row["settings"])
+    assert (written["exact"], written["errors"], written["rows"][0]["answer"]) == (1.0, 0, "Dry [Source 1].")
 
 
 # ---- streams, against the real client --------------------------------------------------------------------------------
@@ -405,12 +370,6 @@ async def test_an_answer_streams_in_an_event_loop(reports: Project, openai: Open
     stream: Any = await reports.as_query_engine(llm=openai, streaming=True).aquery(QUESTION)
     assert "".join([piece async for piece in stream.async_response_gen()]) == GOOD
     assert (await stream.get_response()).response == GOOD
-
-
-def test_reasoning_is_not_streamed(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
-    provider.enqueue("One by one, source after source.\n\nAnswer: The pump runs dry.")
-    stream: Any = reports.as_query_engine(llm=openai, streaming=True, style="chain_of_thought").query(QUESTION)
-    assert "".join(stream.response_gen) == "The pump runs dry."
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -458,66 +417,57 @@ def test_a_refused_request_is_a_model_error(
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_model_that_does_not_begin_in_time_is_an_error(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, streaming: bool
+@pytest.mark.parametrize(
+    ("timeouts", "words"),
+    [(Timeouts(first_token=0.2), "did not begin to answer within"), (Timeouts(whole=0.2), "did not answer within")],
+)
+def test_a_model_that_sends_nothing_in_time_is_an_error(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider, timeouts: Timeouts, words: str, streaming: bool
 ) -> None:
     provider.fault("hang")
-    engine = reports.as_query_engine(llm=openai, streaming=streaming, timeouts=Timeouts(first_token=0.2))
-    with pytest.raises(ModelError, match=r"did not begin to answer within 0\.2 seconds"):
+    engine = reports.as_query_engine(llm=openai, streaming=streaming, timeouts=timeouts)
+    with pytest.raises(ModelError, match=rf"{words} 0\.2 seconds"):
         str(engine.query(QUESTION))
 
 
-class Stalling(ScriptedLLM):
-    """A model that sends two words and then nothing."""
-
-    async def astream_chat(self, messages: Any, **kwargs: Any) -> ChatResponseAsyncGen:
-        """Return a stream that never ends."""
-
-        async def pieces() -> ChatResponseAsyncGen:
-            for word in ("The ", "pump"):
-                yield ChatResponse(message=ChatMessage(role="assistant", content=word), delta=word)
-            await asyncio.Event().wait()
-
-        return pieces()
-
-
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_model_that_stops_sending_leaves_a_partial_answer(reports: Project, streaming: bool) -> None:
-    timeouts = Timeouts(between_tokens=0.1)
-    response: Any = reports.as_query_engine(llm=Stalling(), streaming=streaming, timeouts=timeouts).query(QUESTION)
+@pytest.mark.parametrize(
+    ("timeouts", "problem"),
+    [
+        (Timeouts(between_tokens=0.1), "The model sent nothing for 0.1 seconds."),
+        (Timeouts(whole=1), "The answer was not complete after 1 seconds."),
+    ],
+)
+def test_a_model_that_stops_sending_leaves_a_partial_answer(
+    reports: Project, monkeypatch: pytest.MonkeyPatch, timeouts: Timeouts, problem: str, streaming: bool
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "p-0123456789")  # so the last letter may be the start of a key
+    response: Any = reports.as_query_engine(llm=StallingLLM(), streaming=streaming, timeouts=timeouts).query(QUESTION)
     response = response.get_response() if streaming else response
-    assert (str(response), response.partial) == ("The pump", "The model sent nothing for 0.1 seconds.")
-
-
-def test_if_the_reader_stops_the_model_is_stopped(reports: Project) -> None:
-    stream: Any = reports.as_query_engine(llm=Stalling(), streaming=True).query(QUESTION)
-    assert next(stream.response_gen) == "The"
-    stream.response_gen.close()  # would wait ten seconds for the next word otherwise
+    assert (str(response), response.partial) == ("The pump", problem)
 
 
 @pytest.mark.parametrize("read", [0, 1])
-def test_an_answer_not_read_run_to_completion_is_partial_and_not_cached(
+def test_an_answer_that_is_not_read_to_its_end_stops_the_model_and_is_partial_and_not_cached(
     reports: Project, read: int, cache: AnswerCache
 ) -> None:
-    stream: Any = reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).query(QUESTION)
-    for _ in range(read):
-        next(stream.response_gen)
-    stream.response_gen.close()
-    response = stream.get_response()
-    assert response.partial == "Reading stopped before the end of the answer."
+    stream: Any = reports.as_query_engine(llm=StallingLLM(), streaming=True, cache=cache).query(QUESTION)
+    assert [next(stream.response_gen) for _ in range(read)] == ["The"][:read]
+    stream.response_gen.close()  # would wait ten seconds for the next word otherwise
+    assert stream.get_response().partial == "Reading stopped before the end of the answer."
     assert len(cache) == 0
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
-async def test_an_async_answer_not_read_run_to_completion_is_partial_and_not_cached(
+async def test_an_async_answer_that_is_not_read_to_its_end_is_partial_and_not_cached(
     reports: Project, how: str, cache: AnswerCache
 ) -> None:
-    stream: Any = await reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).aquery(QUESTION)
+    stream: Any = await reports.as_query_engine(llm=StallingLLM(), streaming=True, cache=cache).aquery(QUESTION)
     assert await anext(stream.response_gen) == "The"
     if how == "closed":
         await stream.response_gen.aclose()
     else:
-        reading = asyncio.create_task(_read(stream.response_gen))
+        reading = asyncio.create_task(anext(stream.response_gen))
         while not reading.done():
             await asyncio.sleep(0)
             reading.cancel()
@@ -525,37 +475,6 @@ async def test_an_async_answer_not_read_run_to_completion_is_partial_and_not_cac
     assert str(response).startswith("The")
     assert response.partial == "Reading stopped before the end of the answer."
     assert len(cache) == 0
-
-
-async def _read(pieces: Any) -> list[str]:
-    return [piece async for piece in pieces]
-
-
-def test_an_answer_that_is_not_complete_in_time_is_partial(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "p-0123456789")  # so the last letter may be the start of a key
-    response = ask(reports.as_query_engine(llm=Stalling(), timeouts=Timeouts(whole=2)))
-    assert (str(response), response.partial) == ("The pump", "The answer was not complete after 2 seconds.")
-
-
-def test_a_call_without_any_token_in_time_is_an_error(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider
-) -> None:
-    provider.fault("hang")
-    with pytest.raises(ModelError, match=r"did not answer within 0\.2 seconds"):
-        reports.as_query_engine(llm=openai, timeouts=Timeouts(whole=0.2)).query(QUESTION)
-
-
-def test_timeouts_override_the_call_timeout_of_the_project(reports: Project, openai: OpenAI) -> None:
-    patient = Project(reports.directory, reports.config.changed(call_timeout=300))
-    assert patient.as_query_engine(llm=openai).answer_stream.timeouts == Timeouts(whole=300)  # type: ignore[attr-defined]
-    engine = patient.as_query_engine(llm=openai, timeouts=Timeouts())
-    assert engine.answer_stream.timeouts == Timeouts()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}, {"whole": 0}])
-def test_timeouts_must_be_above_zero(seconds: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match="above 0"):
-        Timeouts(**seconds)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

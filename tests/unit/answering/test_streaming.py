@@ -22,9 +22,9 @@ def shown(pieces: list[str], sources: int = 3) -> str:
     return "".join([*map(stream.feed, pieces), stream.rest()])
 
 
-def test_500_streamed_answers_show_no_invalid_citation_and_end_as_the_final_answer() -> None:
-    result = measure(500, seed=20)
-    assert result.planted["with an invalid citation"] > 200
+def test_streamed_answers_show_no_invalid_citation_and_end_as_the_final_answer() -> None:
+    result = measure(60, seed=20)
+    assert result.planted["with an invalid citation"] > 20
     assert (list(result.shown), list(result.differing)) == ([], [])
 
 

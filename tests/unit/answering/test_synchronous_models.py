@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any, cast
@@ -146,13 +144,3 @@ def test_an_error_of_a_synchronous_model_is_reported(stalling: StallingLLM, monk
     monkeypatch.undo()
     stalling.go.set()
     assert cast(GroundedResponse, engine_of(stalling, PATIENT).query("Why?")).partial is None
-
-
-def test_the_thread_of_a_stalled_model_does_not_keep_the_process_alive() -> None:
-    code = (
-        "from tests.integration.answering.test_synchronous_models import ModelError, StallingLLM, engine_of\n"
-        "try:\n    engine_of(StallingLLM()).query('Why?')\n"
-        "except ModelError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LATER, check=True)
-    assert "did not begin to answer within 0.2 seconds" in done.stdout

@@ -94,82 +94,59 @@ def test_white_space_hyphenation_marks_and_case_do_not_matter(answer: str) -> No
     assert statuses(answer, BROKEN) == ["verified"]
 
 
+PAGES = Passage("See pages 3-4 to 6 of it, and 3 4 to 6.")
+
+
 @pytest.mark.parametrize(
-    ("answer", "status"),
+    ("answer", "passages", "expected"),
     [
-        ("“Boil all water for one minute” [Source 1].", "wrong_source"),
-        ("“Canned goods should be boiled first” [Source 1].", "not_found"),
-        ("“which keep for 36 months” [Source 1].", "not_found"),
-        ("“Store at least a three-day supply for one minute” [Source 1].", "stitched"),
-        ("“Canned goods, which keep … boil it for 3 minutes” [Source 1].", "stitched"),
-        ("“Canned goods … Store at least” [Source 1].", "stitched"),
-        ("“tore at least a three-day supply” [Source 1].", "not_found"),
-        ("“Store at least a three-day supp” [Source 1].", "not_found"),
+        ("“Boil all water for one minute” [Source 1].", (), ["wrong_source"]),
+        ("“Boil all water for one minute”.", (), ["verified"]),  # without a citation every passage counts
+        ("“Canned goods should be boiled first” [Source 1].", (), ["not_found"]),
+        ("“which keep for 36 months” [Source 1].", (), ["not_found"]),
+        ("“Store at least a three-day supply for one minute” [Source 1].", (), ["stitched"]),
+        ("“Canned goods, which keep … boil it for 3 minutes” [Source 1].", (), ["stitched"]),
+        ("“Canned goods … Store at least” [Source 1].", (), ["stitched"]),
+        ("“tore at least a three-day supply” [Source 1].", (), ["not_found"]),
+        ("“Store at least a three-day supp” [Source 1].", (), ["not_found"]),
+        ("“pages 34 to 6 of it” [Source 1].", [PAGES], ["not_found"]),  # digits do not run together
+        # Terms, inches and apostrophes are not quotations.
+        ("“three-day supply”", (), []),
+        ('A 5" pipe and a 6" one are here.', (), []),
+        ("the dogs' and cats' food", (), []),
     ],
 )
-def test_a_quotation_that_is_not_in_the_cited_passage_has_its_status(answer: str, status: str) -> None:
-    assert statuses(answer) == [status]
-
-
-def test_digits_do_not_run_together() -> None:
-    assert statuses("“pages 34 to 6 of it” [Source 1].", Passage("See pages 3-4 to 6 of it.")) == ["not_found"]
-    assert statuses("“pages 34 to 6 of it” [Source 1].", Passage("See pages 3 4 to 6 of it.")) == ["not_found"]
-
-
-def test_the_generated_context_cannot_be_quoted() -> None:
-    # A passage is made of the original alone: see `test_query_engine.py` for the way there.
-    assert statuses("“This chunk is from the food manual” [Source 1].") == ["not_found"]
+def test_a_quotation_has_its_status(answer: str, passages: tuple[Passage, ...], expected: list[str]) -> None:
+    assert statuses(answer, *passages) == expected
 
 
 @pytest.mark.parametrize(
-    "answer", ["“three-day supply”", 'A 5" pipe and a 6" one are here.', "the dogs' and cats' food"]
+    ("answer", "cited"),
+    [
+        ("“keep for 24 months” [Source 1], but “boil it for 3 minutes” [Source 2].", [(1,), (2,)]),
+        ("“boil it for 3 minutes” [Source 1], [Source 2]. Other [Source 1].", [(1, 2)]),
+        ("It says “boil it for 3 minutes.” [Source 2] Food is another matter [Source 1].", [(2,)]),
+    ],
 )
-def test_terms_inches_and_apostrophes_are_not_quotations(answer: str) -> None:
-    assert check(answer).quotations == ()
-
-
-def test_without_any_citation_every_passage_counts() -> None:
-    assert statuses("“Boil all water for one minute”.") == ["verified"]
-
-
-def test_two_quotations_of_one_sentence_have_their_own_sources() -> None:
-    answer = "“keep for 24 months” [Source 1], but “boil it for 3 minutes” [Source 2]."
-    assert [quotation.cited for quotation in check(answer).quotations] == [(1,), (2,)]
-    assert statuses(answer) == ["verified", "verified"]
-
-
-def test_adjacent_sources_belong_to_one_quotation() -> None:
-    (quotation,) = check("“boil it for 3 minutes” [Source 1], [Source 2]. Other [Source 1].").quotations
-    assert (quotation.cited, quotation.status) == ((1, 2), "verified")
-
-
-def test_a_citation_after_the_full_stop_belongs_to_the_sentence_before() -> None:
-    (quotation,) = check("It says “boil it for 3 minutes.” [Source 2] Food is another matter [Source 1].").quotations
-    assert quotation.cited == (2,)
+def test_each_quotation_has_the_citations_next_to_it(answer: str, cited: list[tuple[int, ...]]) -> None:
+    quotations = check(answer).quotations
+    assert [quotation.cited for quotation in quotations] == cited
+    assert {quotation.status for quotation in quotations} == {"verified"}
 
 
 # ---- numbers and dates -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        "Above 6500 feet boil for 3 minutes [Source 2].",
-        "Above 6,500.0 feet [Source 2].",
-        "Lifted on March 3, 2021 [Source 2].",
-        "Lifted on 2021-03-03, in March 2021 [Source 2].",
-        "Boil for 1 minute [Source 2].",
-        "1. Boil it [Source 2].\n2. Lift it [Source 2].\n\n7) Eat [Source 1].",
-        "In 24 months or 3 minutes.",
-    ],
-)
-def test_numbers_and_dates_of_the_cited_passage_are_supported_in_any_notation(answer: str) -> None:
-    assert unsupported(answer) == []
-
-
-@pytest.mark.parametrize(
     ("answer", "flagged"),
     [
+        ("Above 6500 feet boil for 3 minutes [Source 2].", []),
+        ("Above 6,500.0 feet [Source 2].", []),
+        ("Lifted on March 3, 2021 [Source 2].", []),
+        ("Lifted on 2021-03-03, in March 2021 [Source 2].", []),
+        ("Boil for 1 minute [Source 2].", []),
+        ("1. Boil it [Source 2].\n2. Lift it [Source 2].\n\n7) Eat [Source 1].", []),
+        ("In 24 months or 3 minutes.", []),
         ("Above 7,500 feet [Source 2].", ["7,500"]),
         ("It keeps 24 months [Source 2].", ["24"]),
         ("Lifted on 4 March 2021 [Source 2].", ["4 March 2021"]),
@@ -178,7 +155,7 @@ def test_numbers_and_dates_of_the_cited_passage_are_supported_in_any_notation(an
         ("It is 24.5 months [Source 1].", ["24.5"]),
     ],
 )
-def test_numbers_and_dates_that_are_in_no_cited_passage_are_unsupported(answer: str, flagged: list[str]) -> None:
+def test_numbers_and_dates_are_supported_by_the_cited_passage_in_any_notation(answer: str, flagged: list[str]) -> None:
     assert unsupported(answer) == flagged
 
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many, exact_match, f1_score, normalise_answer
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.project.project import Project
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
-from tests.support.server import LoopbackProvider
 
 
 @pytest.mark.parametrize(
@@ -83,32 +78,23 @@ def test_no_cell_of_the_table_is_a_formula() -> None:
     ]
 
 
-def test_predictions_carry_model_style_and_settings(reports: Project, tmp_path: Path) -> None:
-    engine = reports.as_query_engine(llm=ScriptedLLM(default="Dry [Source 1]."), style="persona", mode="lexical")
-    assert isinstance(engine, GroundedQueryEngine)
-    answers = answer_many(engine, [QA(question="What does error TS-999 mean?", answers=["dry"])])
-    expected = {
-        "model": "ScriptedLLM:scripted",
-        "style": "persona",
-        "mode": "lexical",
-        "answer_tokens": 8000,
-        "top_k": 20,
-    }
-    assert {name: answers.settings[name] for name in expected} == expected
-    (row,) = csv.DictReader(io.StringIO(answers.to_csv()))
-    assert (row["model"], row["style"]) == ("ScriptedLLM:scripted", "persona")
-    assert json.loads(row["settings"]) == json.loads(json.dumps(answers.settings))
-    answers.write(tmp_path / "out.json")
-    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert written["settings"]["chunk_size"] == reports.config.chunk_size
-    assert (written["exact"], written["errors"], written["rows"][0]["answer"]) == (1.0, 0, "Dry [Source 1].")
-
-
 def test_ares_lines_have_three_fields() -> None:
     lines = predictions().to_ares().splitlines()
     assert lines[0] == "Query\tDocument\tAnswer"
     assert lines[1] == "one?\tpump other\tThe pump [Source 1]"
     assert all(line.count("\t") == 2 for line in lines)
+
+
+def test_answers_keep_the_order_of_questions_and_the_concurrency_limit() -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(*(f"Answer {number}" for number in range(40)))
+    engine = GroundedQueryEngine(FixedRetriever(hits(pump=1.0)), llm)
+    answers = answer_many(engine, [f"pump number {number}?" for number in range(40)], concurrency=4)
+    assert [f"Question: {row.qa.question}" in llm.history[int(row.answer.split()[1])] for row in answers.rows] == [
+        True
+    ] * 40
+    assert [row.qa.question for row in answers.rows] == [f"pump number {number}?" for number in range(40)]
+    assert llm.most_running == 4
 
 
 def test_the_extension_decides_the_format(tmp_path: Path) -> None:
@@ -119,22 +105,6 @@ def test_the_extension_decides_the_format(tmp_path: Path) -> None:
     assert (tmp_path / "out.tsv").read_text() == answers.to_ares()
     with pytest.raises(InputError, match="neither"):
         answers.write(tmp_path / "out.txt")
-
-
-def test_answers_keep_the_order_of_questions_and_the_concurrency_limit(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider
-) -> None:
-    provider.reply = lambda request: f"About {request.text.rpartition('Question: ')[2]}"
-    engine = reports.as_query_engine(llm=openai, min_confidence=0.0)
-    assert isinstance(engine, GroundedQueryEngine)
-    questions = [f"pump number {number}" for number in range(40)]
-    with ThreadPoolExecutor(1) as thread:
-        with provider.hold():
-            running = thread.submit(answer_many, engine, questions, concurrency=4)
-            provider.wait_in_flight(4)
-        answers = running.result()
-    assert [row.answer for row in answers.rows] == [f"About {question}" for question in questions]
-    assert provider.in_flight_max == 4
 
 
 def test_concurrency_must_be_positive() -> None:

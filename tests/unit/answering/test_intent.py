@@ -1,0 +1,311 @@
+"""Intents of questions, and the search by intent."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.schema import QueryBundle
+
+from llama_index_contextual.answering.intent import (
+    INTENTS,
+    PLANS,
+    IntentRetriever,
+    SearchPlan,
+    aspects_of,
+    guess_intent,
+    read_intent,
+)
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.retrievers.conversational import ConversationQuery
+from llama_index_contextual.retrievers.response import RetrievalResponse
+from tests.integration.retrievers.corpus import FixedRetriever, hits
+from tests.support.models import ScriptedLLM
+
+QUESTIONS = {
+    "factual": (
+        *("Who is the approving authority?", "Where is the plant?", "What is the fee?", "TS-999", "Is it free?"),
+        # What only begins like talk that no document answers:
+        "What is the weather compensation of the heating curve?",
+        *("Who are you supposed to call in an emergency?", "What can you do when TS-999 appears?"),
+    ),
+    "comparison": ("A vs B?", "What is the difference between leave and absence?", "Is it the same as a grant?"),
+    "explanation": (
+        "Why did revenue fall?",
+        "Explain the clause.",
+        "What causes the alarm?",
+        "How does the pump work?",
+    ),
+    "aggregation": (
+        *("List all contracts.", "Summarize the report", "What are the types of leave?", "Tell me about fees"),
+        "Can you expand the list of pumps to those of 2024?",
+    ),
+    "procedural": (
+        *("How do I file a claim?", "How do I set an alarm limit on the outstation?", "What are the steps to enrol?"),
+    ),
+    "chitchat": ("Hi!", "Thank you very much!", "ok bye", "All right, see ya", "omg."),
+    "out_of_scope": (
+        *("Tell me a joke", "What's the weather in Rome?", "Who are you?", "Hey, what can you do?"),
+        "Set a timer for 5 minutes, please.",
+    ),
+    "opinion": ("Should I accept it?", "Do you think it is fair?", "Is it worth it to appeal?"),
+    "temporal": ("When does the contract end?", "What changed last quarter?", "In which year was it signed?"),
+    "clarification": (
+        *(
+            "Can you elaborate on that?",
+            "Could you please elaborate?",
+            "Elaborate, please.",
+            "Please elaborate on this.",
+        ),
+        *("Can you expand on your last answer?", "Tell me more.", "Tell me more about that."),
+        *("Could you go into more detail?", "No, I meant the other one."),
+        *("Would you clarify that a bit more?", "Give me more details", "More information, please", "For example?"),
+        *("OK, can you explain that in simpler terms?", "In other words?", "So, what exactly do you mean by that?"),
+        *("Can you give me an example of that?", "What do you mean?", "Can you rephrase that?", "Say that again"),
+        *("Kannst du das näher erläutern?", "Können Sie das bitte genauer erklären?", "Was meinst du damit?"),
+        *(
+            "Was bedeutet das genau?",
+            "Könnten Sie darauf näher eingehen?",
+            "Mehr dazu, bitte",
+            "Das verstehe ich nicht.",
+        ),
+        *("Peux-tu préciser ?", "Pouvez-vous développer ce point ?", "Qu'est-ce que cela signifie ?", "Par exemple ?"),
+        *("¿Puedes aclarar eso?", "¿Qué quieres decir con eso?", "No entiendo", "¿Podría explicarlo más?"),
+        *("Puoi spiegare meglio?", "Cosa intendi?", "Non ho capito"),
+    ),
+}
+NAMING_A_SUBJECT = [
+    *("Can you elaborate on the termination clause?", "Tell me more about fees", "Explain the clause."),
+    *("For example, when does the lease end?"),
+    *("Kannst du das Protokoll erklären?", "Was bedeutet TS-999?", "Was meinst du zu Pumpen?"),
+    *("Pouvez-vous expliquer la clause 7 ?", "¿Puedes aclarar la cláusula 7?", "Puoi spiegare la clausola 7?"),
+]
+
+
+@pytest.mark.parametrize(("intent", "question"), [(i, q) for i, questions in QUESTIONS.items() for q in questions])
+def test_the_intent_of_a_question_is_as_recorded(intent: str, question: str) -> None:
+    assert guess_intent(question).intent == intent
+
+
+def test_every_intent_has_a_plan_and_questions() -> None:
+    assert set(INTENTS) == set(PLANS) == set(QUESTIONS)
+
+
+@given(st.text(max_size=200))
+def test_any_text_has_an_intent(text: str) -> None:
+    assert guess_intent(text).intent in INTENTS
+
+
+@pytest.mark.parametrize("question", NAMING_A_SUBJECT)
+def test_a_request_that_names_a_subject_is_not(question: str) -> None:
+    assert guess_intent(question).intent != "clarification"
+
+
+@pytest.mark.parametrize(
+    "text", ["can you elaborate on that " * 80, "more " * 400, "kannst du das " * 140, "meaning, " * 220]
+)
+def test_a_long_text_does_not_take_long_to_classify(text: str) -> None:
+    guess_intent(text * 400)  # a pattern that backtracks would not end
+
+
+@pytest.mark.parametrize(
+    ("answer", "intent"),
+    [("comparison", "comparison"), ("  Out of scope. ", "out_of_scope"), ("factual or temporal", None), ("", None)],
+)
+def test_the_intent_in_a_reply_is_parsed(answer: str, intent: str | None) -> None:
+    assert read_intent(answer) == intent
+
+
+@pytest.mark.parametrize(
+    ("question", "sides"),
+    [
+        ("Compare the lease with the loan.", ("the lease", "the loan")),
+        ("Renting vs. buying a home?", ("Renting", "buying a home")),
+        ("Is it the same?", ()),
+    ],
+)
+def test_a_comparison_names_its_sides(question: str, sides: tuple[str, ...]) -> None:
+    assert aspects_of(question) == sides
+
+
+# ---- the search ------------------------------------------------------------------------------------------------------
+
+
+class Made:
+    """Factory of retrievers with the same nodes, which records plans and queries."""
+
+    def __init__(self, **scores: float) -> None:
+        self.retriever = FixedRetriever(hits(**scores))
+        self.plans: list[SearchPlan] = []
+
+    def __call__(self, plan: SearchPlan) -> BaseRetriever:
+        self.plans.append(plan)
+        return self.retriever
+
+
+@pytest.mark.parametrize(
+    ("question", "top_k"), [("Who paid?", 5), ("List all fees", 15), ("How do I pay?", 6), ("What do you mean?", 3)]
+)
+def test_the_plan_decides_the_number_of_passages(question: str, top_k: int) -> None:
+    created = Made(a=1.0)
+    assert len(IntentRetriever(created).retrieve(question)) == 1
+    assert [plan.top_k for plan in created.plans] == [top_k]
+
+
+@pytest.mark.parametrize("question", ["Thank you!", "Tell me a joke"])
+async def test_chitchat_and_out_of_scope_questions_retrieve_nothing(question: str) -> None:
+    created = Made(a=1.0)
+    retriever = IntentRetriever(created)
+    assert (retriever.retrieve(question), await retriever.aretrieve(question), created.plans) == ([], [], [])
+
+
+async def test_a_comparison_is_searched_by_each_side_too() -> None:
+    created = Made(a=1.0, b=0.5)
+    nodes = IntentRetriever(created).retrieve("Compare the lease with the loan")
+    searches = ["Compare the lease with the loan", "the lease", "the loan"]
+    assert [query.query_str for query in created.retriever.queries] == searches
+    again = await IntentRetriever(created).aretrieve("Compare the lease with the loan")
+    assert [hit.node.node_id for hit in nodes] == [hit.node.node_id for hit in again] == ["a", "b"]
+
+
+async def test_a_text_is_answered_like_a_bundle_and_asynchronously() -> None:
+    retriever = IntentRetriever(Made(a=2.0, b=1.0))
+    response = retriever.respond("Who paid?")
+    assert [chunk.node_id for chunk in response] == ["a", "b"]
+    assert response == retriever.respond(QueryBundle("Who paid?")) == await retriever.arespond("Who paid?")
+    with pytest.raises(InputError):
+        retriever.respond(3)  # type: ignore[arg-type]
+
+
+def test_the_table_can_be_changed() -> None:
+    created = Made(a=1.0, b=0.5)
+    retriever = IntentRetriever(created, plans={"chitchat": SearchPlan(top_k=1, mode="lexical")})
+    assert len(retriever.retrieve("Thank you!")) == 1
+    assert created.plans[0].mode == "lexical"
+    assert retriever.plans["factual"] == PLANS["factual"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "top_k"), [("temporal", 6), ("no idea", 5), (ValueError("down"), 5)], ids=["named", "unclear", "down"]
+)
+def test_the_model_decides_if_patterns_and_words_do_not(answer: Any, top_k: int) -> None:
+    llm, created = ScriptedLLM(), Made(a=1.0)
+    llm.enqueue(answer)
+    retriever = IntentRetriever(created, llm=llm)
+    retriever.retrieve("Pollution in water")
+    retriever.retrieve("Why?")
+    assert [plan.top_k for plan in created.plans] == [top_k, PLANS["explanation"].top_k]
+    assert len(llm.history) == 1
+
+
+@pytest.mark.parametrize("question", ["What is the capital of France?", "Who paid?", "Pollution in water"])
+def test_a_guess_from_words_that_say_little_is_left_to_the_model(question: str) -> None:
+    llm, created = ScriptedLLM(default="temporal"), Made(a=1.0)
+    assert IntentRetriever(created, llm=llm).respond(QueryBundle(question)).intent == "temporal"
+    assert IntentRetriever(created).respond(QueryBundle(question)).intent == "factual"
+    assert (
+        IntentRetriever(created, llm=llm).respond(QueryBundle("What is the best and safer option?")).intent == "opinion"
+    )
+    assert len(llm.history) == 1
+
+
+class Near(Made):
+    """Factory of retrievers whose search has a level of confidence."""
+
+    def __init__(self, level: Any) -> None:
+        super().__init__(a=1.0)
+        self.retriever = _WithLevel(hits(a=1.0), level)
+
+
+class _WithLevel(FixedRetriever):
+    def __init__(self, nodes: Any, level: Any) -> None:
+        super().__init__(nodes)
+        self.level = level
+
+    def respond(self, query: QueryBundle) -> RetrievalResponse:
+        response = RetrievalResponse.of_nodes(query.query_str, self.retrieve(query))
+        return replace(response, confidence=0.5, confidence_level=self.level)
+
+    async def arespond(self, query: QueryBundle) -> RetrievalResponse:
+        return self.respond(query)
+
+
+@pytest.mark.parametrize(
+    ("level", "intent", "number"),
+    [("low", "out_of_scope", 0), ("none", "out_of_scope", 0), ("medium", "factual", 1), ("high", "factual", 1)],
+)
+async def test_what_the_model_calls_out_of_scope_is_searched_and_kept_if_the_documents_are_near(
+    level: str, intent: str, number: int
+) -> None:
+    retriever = IntentRetriever(Near(level), llm=ScriptedLLM(default="out_of_scope"))
+    question = QueryBundle("What is the capital of France?")
+    for response in (retriever.respond(question), await retriever.arespond(question)):
+        assert (response.intent, len(response)) == (intent, number)
+
+
+@pytest.mark.parametrize(("level", "intent"), [("low", "out_of_scope"), ("medium", "factual")])
+def test_without_a_model_the_evidence_of_the_search_decides_but_refuses_nothing(level: str, intent: str) -> None:
+    response = IntentRetriever(Near(level)).respond(QueryBundle("What is the capital of France?"))
+    assert (response.intent, len(response)) == (intent, 1)
+
+
+def test_the_model_reads_what_each_intent_means_and_the_last_exchange() -> None:
+    llm = ScriptedLLM(default="temporal")
+    history = [
+        *(ChatMessage("Who paid first?"), ChatMessage("Ann.", role="assistant")),
+        *(ChatMessage("Who paid last?"), ChatMessage("Bob [Source 3].", role="assistant")),
+    ]
+    IntentRetriever(Made(a=1.0), llm=llm).respond(ConversationQuery("And how much?", history=history))
+    (prompt,) = llm.history
+    assert all(f"{intent} (" in prompt for intent in INTENTS)
+    assert prompt.endswith("user: Who paid last?\nassistant: Bob.\n\nQuestion: And how much?")
+    assert "Who paid first?" not in prompt
+
+
+# ---- intents of your own ---------------------------------------------------------------------------------------------
+
+WARRANTY: dict[str, Any] = {
+    "warranty": {"examples": ["How long is the warranty?", "warranty period"], "mode": "lexical", "top_k": 2},
+    "prices": {"examples": ["What does it cost?"], "top_k": 0, "reply": "Prices are on the website."},
+    "temporal": SearchPlan(top_k=7, examples=["deadline for objections"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "intent", "tier"),
+    [
+        ("How long is my warranty?", "warranty", "examples"),
+        ("What is the warranty period of the X200 pump?", "warranty", "examples"),
+        ("What does it cost?", "prices", "examples"),
+        ("What deadline is there for objections?", "temporal", "examples"),
+        ("Why is the warranty so short, compared with the lease?", "comparison", "pattern"),
+        ("Who pays?", "factual", "words"),
+    ],
+)
+def test_own_intents_are_recognised_by_their_examples(question: str, intent: str, tier: str) -> None:
+    guess = IntentRetriever(Made(a=1.0), plans=WARRANTY).guess(question)
+    assert (guess.intent, guess.tier) == (intent, tier)
+
+
+@pytest.mark.parametrize(
+    ("plans", "words"),
+    [
+        ({"warranty": SearchPlan(top_k=3)}, "Intent 'warranty' is your own: give its search plan `examples`"),
+        ({"Warranty!": {"examples": ["x"]}}, "Intent 'Warranty!' has an invalid name"),
+        ({"warranty": {"example": ["x"]}}, "Intent 'warranty' has an unknown option 'example'"),
+        ({"factual": 3}, "cannot be 3: the table has a search plan, or an object"),
+        ({"factual": {"top_k": -1}}, "cannot have the top_k -1"),
+        ({"factual": {"mode": "fuzzy"}}, "cannot have the mode 'fuzzy'"),
+        ({"factual": {"examples": "one"}}, "cannot have the examples 'one'"),
+    ],
+    ids=str,
+)
+def test_an_invalid_plan_is_refused(plans: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        IntentRetriever(Made(a=1.0), plans=plans)
