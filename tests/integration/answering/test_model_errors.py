@@ -12,22 +12,26 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import load_llm
 from llama_index_contextual.project.manager import ProjectManager
+from tests.integration.answering.conftest import QUESTION
 from tests.integration.test_cli import Result, run
 from tests.support.documents import write_texts
 from tests.support.records import ApiError
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
-QUESTION = "What does error TS-999 mean?"
+LLM = "openai:gpt-4o-mini"
+FILTER = f"The content filter of the provider of '{LLM}'"
+TOO_LONG = ApiError(400, "This model's maximum context length is 8192 tokens.", code="context_length_exceeded")
+FILTERED = ApiError(400, "The response was filtered due to the prompt.", code="content_filter")
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A folder with the project "a"."""
-    ProjectManager(tmp_path / "knowledge").create("a", ProjectConfig.local()).ingest(
-        [write_texts(tmp_path / "reports")]
-    )
-    return tmp_path / "knowledge"
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the project "a"; tests do not change it."""
+    folder = tmp_path_factory.mktemp("errors")
+    project = ProjectManager(folder / "knowledge").create("a", ProjectConfig.local())
+    project.ingest([write_texts(folder / "reports")])
+    return folder / "knowledge"
 
 
 @pytest.fixture(autouse=True)
@@ -41,68 +45,67 @@ def ask(root: Path, *options: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("error", "llm", "sentence"),
     [
         (
-            ApiError(400, "This model's maximum context length is 8192 tokens.", code="context_length_exceeded"),
-            "Error: The prompt is longer than the context window of 'openai:gpt-4o-mini'. Let it read less, with"
+            TOO_LONG,
+            LLM,
+            "The prompt is longer than the context window of 'openai:gpt-4o-mini'. Let it read less, with"
             " `llama-index-contextual configure a --root {root} answer_tokens=4000` or lower, or name a model with a"
             " larger window with --llm.",
         ),
         (
-            ApiError(400, "The response was filtered due to the prompt.", code="content_filter"),
-            "Error: The content filter of the provider of 'openai:gpt-4o-mini' refused the question or the passages:"
+            FILTERED,
+            LLM,
+            "The content filter of the provider of 'openai:gpt-4o-mini' refused the question or the passages:"
             " ask in other words, or restrict the search to other files.",
+        ),
+        (
+            None,
+            "openai:no-such-model",
+            "The provider does not offer the model 'openai:no-such-model', which writes the answers. Name another"
+            " one with --llm provider:name, or store it with `llama-index-contextual configure a --root {root}"
+            " answer_llm=provider:name`.",
         ),
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_refused_prompt_is_reported_in_a_sentence_with_what_to_do(
-    root: Path, provider: LoopbackProvider, error: ApiError, sentence: str, options: list[str]
+def test_a_refused_request_is_reported_in_a_sentence_with_what_to_do(
+    root: Path, provider: LoopbackProvider, error: ApiError | None, llm: str, sentence: str, options: list[str]
 ) -> None:
-    provider.enqueue(error)
-    result = ask(root, "--llm", "openai:gpt-4o-mini", *options)
+    if error is not None:
+        provider.enqueue(error)
+    result = ask(root, "--llm", llm, *options)
     assert result.code == 1
-    assert result.err.strip() == sentence.format(root=root)
+    assert result.err.strip() == f"Error: {sentence.format(root=root)}"
 
 
-def test_a_model_that_is_not_offered_is_reported_as_the_one_that_answers(root: Path) -> None:
-    result = ask(root, "--llm", "openai:no-such-model")
-    assert result.code == 1
-    assert result.err.strip() == (
-        "Error: The provider does not offer the model 'openai:no-such-model', which writes the answers. Name another"
-        f" one with --llm provider:name, or store it with `llama-index-contextual configure a --root {root}"
-        " answer_llm=provider:name`."
-    )
-
-
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_withheld_answer_is_an_error_with_the_reason(
-    root: Path, provider: LoopbackProvider, options: list[str]
+@pytest.mark.parametrize(
+    ("reply", "code", "problem"),
+    [
+        (
+            Reply("", finish_reason="content_filter"),
+            1,
+            "The content filter of the provider of '{}' withheld the answer.",
+        ),
+        (Reply(""), 1, "The model returned an empty answer."),
+        (
+            Reply("It runs.", finish_reason="content_filter"),
+            0,
+            "The content filter of the provider of '{}' cut the answer off.",
+        ),
+    ],
+)
+def test_a_withheld_answer_is_an_error_with_the_reason_and_a_cut_one_partial(
+    root: Path, provider: LoopbackProvider, reply: Reply, code: int, problem: str
 ) -> None:
-    provider.enqueue(Reply("", finish_reason="content_filter"))
-    result = ask(root, "--llm", "openai:gpt-4o-mini", *options)
-    assert result.code == 1
-    sentence = "The content filter of the provider of 'openai:gpt-4o-mini' withheld the answer."
-    if options:
-        assert result.json["partial"] == sentence
-    else:
-        assert result.out == ""
-        assert f"Error: There is no answer. {sentence}\n" in result.err
-
-
-def test_an_empty_answer_is_an_error(root: Path, provider: LoopbackProvider) -> None:
-    provider.enqueue(Reply(""))
-    result = ask(root, "--llm", "openai:gpt-4o-mini")
-    assert (result.code, result.out) == (1, "")
-    assert "Error: There is no answer. The model returned an empty answer.\n" in result.err
-
-
-def test_an_answer_that_the_content_filter_cuts_off_is_shown_as_partial(root: Path, provider: LoopbackProvider) -> None:
-    provider.enqueue(Reply("The pump runs [Source 1].", finish_reason="content_filter"))
-    result = ask(root, "--llm", "openai:gpt-4o-mini")
-    assert result.code == 0
-    assert "The content filter of the provider of 'openai:gpt-4o-mini' cut the answer off." in result.err
+    provider.enqueue(reply, reply)
+    as_json = ask(root, "--llm", LLM, "--json")
+    assert (as_json.code, as_json.json["partial"]) == (code, problem)
+    result = ask(root, "--llm", LLM)
+    assert (result.code, result.out == "") == (code, code == 1)
+    assert problem in result.err
+    assert (f"Error: There is no answer. {problem}\n" in result.err) == (code == 1)
 
 
 @pytest.mark.parametrize(
@@ -136,12 +139,11 @@ def test_a_server_that_cannot_be_reached_is_named_with_its_address(monkeypatch: 
 
 def test_ask_names_the_address_of_a_server_that_cannot_be_reached(root: Path, provider: LoopbackProvider) -> None:
     provider.fault("drop", times=9)
-    result = ask(root, "--llm", "openai:gpt-4o-mini")
+    result = ask(root, "--llm", LLM)
     assert result.code == 1
     assert f"cannot be reached at {provider.api_base}: check that it is running" in result.err
 
 
-def test_in_python_the_advice_names_arguments_and_settings(provider: LoopbackProvider, root: Path) -> None:
-    project = ProjectManager(root).load("a")
+def test_in_python_the_advice_names_arguments_and_settings(root: Path) -> None:
     with pytest.raises(ModelError, match="Set `answer_llm` to another one, such as 'provider:name', or pass llm="):
-        project.as_query_engine(llm=load_llm("openai:no-such-model")).query(QUESTION)
+        ProjectManager(root).load("a").as_query_engine(llm=load_llm("openai:no-such-model")).query(QUESTION)

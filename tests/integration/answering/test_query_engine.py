@@ -416,13 +416,16 @@ def test_a_refused_request_is_a_model_error(
         list(stream.response_gen)
 
 
-@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
-    ("timeouts", "words"),
-    [(Timeouts(first_token=0.2), "did not begin to answer within"), (Timeouts(whole=0.2), "did not answer within")],
+    ("timeouts", "streaming", "words"),
+    [
+        (Timeouts(first_token=0.2), False, "did not begin to answer within"),
+        (Timeouts(first_token=0.2), True, "did not begin to answer within"),
+        (Timeouts(whole=0.2), False, "did not answer within"),
+    ],
 )
 def test_a_model_that_sends_nothing_in_time_is_an_error(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, timeouts: Timeouts, words: str, streaming: bool
+    reports: Project, openai: OpenAI, provider: LoopbackProvider, timeouts: Timeouts, streaming: bool, words: str
 ) -> None:
     provider.fault("hang")
     engine = reports.as_query_engine(llm=openai, streaming=streaming, timeouts=timeouts)
@@ -430,16 +433,16 @@ def test_a_model_that_sends_nothing_in_time_is_an_error(
         str(engine.query(QUESTION))
 
 
-@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
-    ("timeouts", "problem"),
+    ("timeouts", "streaming", "problem"),
     [
-        (Timeouts(between_tokens=0.1), "The model sent nothing for 0.1 seconds."),
-        (Timeouts(whole=1), "The answer was not complete after 1 seconds."),
+        (Timeouts(between_tokens=0.1), False, "The model sent nothing for 0.1 seconds."),
+        (Timeouts(between_tokens=0.1), True, "The model sent nothing for 0.1 seconds."),
+        (Timeouts(whole=1), False, "The answer was not complete after 1 seconds."),
     ],
 )
 def test_a_model_that_stops_sending_leaves_a_partial_answer(
-    reports: Project, monkeypatch: pytest.MonkeyPatch, timeouts: Timeouts, problem: str, streaming: bool
+    reports: Project, monkeypatch: pytest.MonkeyPatch, timeouts: Timeouts, streaming: bool, problem: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "p-0123456789")  # so the last letter may be the start of a key
     response: Any = reports.as_query_engine(llm=StallingLLM(), streaming=streaming, timeouts=timeouts).query(QUESTION)
@@ -458,6 +461,10 @@ def test_an_answer_that_is_not_read_to_its_end_stops_the_model_and_is_partial_an
     assert len(cache) == 0
 
 
+async def _read(pieces: Any) -> list[str]:
+    return [piece async for piece in pieces]
+
+
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
 async def test_an_async_answer_that_is_not_read_to_its_end_is_partial_and_not_cached(
     reports: Project, how: str, cache: AnswerCache
@@ -467,7 +474,7 @@ async def test_an_async_answer_that_is_not_read_to_its_end_is_partial_and_not_ca
     if how == "closed":
         await stream.response_gen.aclose()
     else:
-        reading = asyncio.create_task(anext(stream.response_gen))
+        reading = asyncio.create_task(_read(stream.response_gen))
         while not reading.done():
             await asyncio.sleep(0)
             reading.cancel()

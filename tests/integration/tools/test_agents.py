@@ -23,29 +23,17 @@ from tests.support.records import Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
-NAMES = [
-    *("Arnwick", "Birkhope", "Calder", "Dunmere", "Eskdale", "Fellbeck", "Garside", "Harrop", "Ingleby", "Jarrow"),
-    *("Kirkwold", "Lanshaw", "Marrick", "Netherby", "Orton", "Penhale", "Quarry Bank", "Rosthwaite", "Selby Moor"),
-    *("Thorne", "Ulpha", "Vennel", "Wharram", "Yarm"),
-]
+NAMES = re.findall(
+    r"\w+",
+    "Arnwick Birkhope Calder Dunmere Eskdale Fellbeck Garside Harrop Ingleby Jarrow Kirkwold Lanshaw Marrick Netherby"
+    " Orton Penhale Quarrybank Rosthwaite Selby Thorne Ulpha Vennel Wharram Yarm",
+)
 STATIONS = [f"{name}{side}" for name in NAMES for side in ("", " North", " South")]
-ANIMALS = [
-    *("heron", "otter", "lynx", "stoat", "osprey", "viper", "marten", "crane", "grebe", "weasel", "plover", "curlew"),
-    *(
-        "adder",
-        "beaver",
-        "ferret",
-        "polecat",
-        "merlin",
-        "kestrel",
-        "dipper",
-        "bittern",
-        "hobby",
-        "shrew",
-        "vole",
-        "hare",
-    ),
-]
+ANIMALS = re.findall(
+    r"\w+",
+    "heron otter lynx stoat osprey viper marten crane grebe weasel plover curlew adder beaver ferret polecat merlin"
+    " kestrel dipper bittern hobby shrew vole hare",
+)
 EVENTS = ("blocked strainer", "false alarm", "dosing stopped", "fuse exchanged", "aerial bent")
 SEED = 17
 
@@ -67,34 +55,24 @@ def records() -> tuple[dict[str, str], dict[str, str]]:
         for day in range(1, 26):
             event = rng.choice((*EVENTS, "nothing to report", "pump changed over", "tank cleaned"))
             log.append(
-                f"Day {day}: {event}; the crew of the station checked which shut-off pressure applies, and signed the"
-                f" record with a badge."
+                f"Day {day}: {event}; the crew checked which shut-off pressure applies, and signed with a badge."
             )
             counts[event] = counts.get(event, 0) + (event in EVENTS)
         if number in seen:
             log[rng.randrange(len(log))] += f" A {seen[number]} was seen at the fence."
-        texts[f"{number:02}-{name.lower().replace(' ', '-')}.md"] = "\n\n".join(
-            [
-                f"# Station record: {name}",
-                "## Equipment",
-                "Two pumps, one dosing skid and one outstation. " * 20,
-                "## Limits",
-                f"The shut-off pressure is {pressures[number]}. " + "Limits are checked every year. " * 20,
-                "## Log",
-                *log,
-                "## Closing",
-                f"Signed with badge {badges[number]}.",
-            ]
-        )
+        equipment = "Two pumps, one dosing skid and one outstation. " * 20
+        limits = f"The shut-off pressure is {pressures[number]}. " + "Limits are checked every year. " * 20
+        parts = [f"# Station record: {name}", "## Equipment", equipment, "## Limits", limits, "## Log", *log]
+        parts += ["## Closing", f"Signed with badge {badges[number]}."]
+        texts[f"{number:02}-{name.lower().replace(' ', '-')}.md"] = "\n\n".join(parts)
     questions = {
         f"Which shut-off pressure applies at the station where a {animal} was seen?": pressures[number]
         for number, animal in seen.items()
     }
     questions |= {f"How often do the logs of all stations record: {event}?": str(counts[event]) for event in EVENTS}
+    after = "Which badge closes the record that is listed right after {}?"
     for number in rng.sample(range(len(STATIONS) - 1), len(STATIONS) - 1):
-        questions[f"Which badge closes the record that is listed right after {STATIONS[number]}?"] = str(
-            badges[number + 1]
-        )
+        questions[after.format(STATIONS[number])] = str(badges[number + 1])
     return texts, questions
 
 
@@ -191,20 +169,16 @@ def questions(stations: Project) -> dict[str, str]:
     return {question: hard[question] for some in chosen for question in some}
 
 
-def test_there_are_twenty_questions_that_one_search_does_not_answer(questions: dict[str, str]) -> None:
-    assert len(questions) == 20
-
-
-@pytest.mark.parametrize("number", range(20))
-async def test_a_function_agent_with_the_tools_answers(
-    stations: Project, provider: LoopbackProvider, questions: dict[str, str], number: int
+async def test_a_function_agent_with_the_tools_answers_what_one_search_does_not(
+    stations: Project, provider: LoopbackProvider, questions: dict[str, str]
 ) -> None:
-    question = list(questions)[number]
-    agent = FunctionAgent(tools=list(stations.as_tools()), llm=openai(provider))
-    output = await agent.run(question)
-    assert str(output) == f"ANSWER {questions[question]}"
-    assert output.tool_calls
-    assert not any(call.tool_output.is_error for call in output.tool_calls)
+    assert len(questions) == 20
+    for question, answer in list(questions.items())[::2]:
+        agent = FunctionAgent(tools=list(stations.as_tools()), llm=openai(provider))
+        output = await agent.run(question)
+        assert str(output) == f"ANSWER {answer}", question
+        assert output.tool_calls
+        assert not any(call.tool_output.is_error for call in output.tool_calls)
 
 
 @pytest.mark.parametrize("way", ["agent", "agent awaited", "team", "team awaited"])

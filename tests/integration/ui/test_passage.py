@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -45,16 +46,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (texts / "notes.md").write_text(NOTES, encoding="utf-8")
     (texts / "plain.txt").write_text("\n".join(f"Row {row}\t{ATTACK if row == 40 else row}" for row in range(400)))
     project = ProjectManager(folder / "knowledge").create("all", LEXICAL)
-    project.ingest([texts, Document(text="A remark on pumps.", id_="remark"), *ready_chunks(), *odd_chunks()])
+    project.ingest([texts, Document(text="A remark on pumps.", id_="remark"), *odd_chunks()])
     return folder / "knowledge"
-
-
-def ready_chunks() -> list[TextNode]:
-    source = RelatedNodeInfo(node_id="ready")
-    return [
-        TextNode(text=f"Ready chunk {at}", id_=f"ready-{at}", relationships={NodeRelationship.SOURCE: source})
-        for at in range(3)
-    ]
 
 
 ODD_IDS = ("two\nlines", "ends\n", "a/b?c#d", " spaces ", "\u2028")
@@ -166,25 +159,12 @@ def test_only_pages_of_documents_are_served(browser: TestClient, query: str) -> 
     assert response.headers["content-type"].startswith("text/")
 
 
-def test_a_passage_without_chunk_is_not_found(browser: TestClient) -> None:
-    assert browser.get("/p/all/passage/nothing").status_code == 404
-    assert browser.get("/p/other/passage/nothing").status_code == 404
-    assert browser.get("/p/other/image?doc=a.pdf&page=1").status_code == 404
-
-
 def test_parts_of_a_passage_follow_the_pages() -> None:
     node = TextNode(text="abcdefgh", start_char_idx=6, end_char_idx=14)
     where = DocumentMap(page_starts=(0, 8, 10, 11, 20))
-    assert parts_on_pages(node, where) == [
-        PagePart(1, 0, 2),
-        PagePart(2, 2, 4),
-        PagePart(3, 4, 5),
-        PagePart(4, 5, 8),
-    ]
-    assert parts_on_pages(TextNode(text="ab", metadata={"page_start": 4, "page_end": 5}), DocumentMap()) == [
-        PagePart(4, 0, 2),
-        PagePart(5, 0, 2),
-    ]
+    assert parts_on_pages(node, where) == [PagePart(1, 0, 2), PagePart(2, 2, 4), PagePart(3, 4, 5), PagePart(4, 5, 8)]
+    both = TextNode(text="ab", metadata={"page_start": 4, "page_end": 5})
+    assert parts_on_pages(both, DocumentMap()) == [PagePart(4, 0, 2), PagePart(5, 0, 2)]
     assert parts_on_pages(TextNode(text="ab"), DocumentMap()) == []
 
 
@@ -233,16 +213,13 @@ def test_the_text_is_shown_with_the_reason_if_the_page_cannot_be(
 
 
 def test_a_scan_is_shown_whole_and_says_that_nothing_is_marked(tmp_path: Path, originals: Originals) -> None:
-
-    project, _ = ingested(
-        tmp_path, "scan.pdf", pdf_of_images([Image.new("L", (300, 400), 128)], text_first="Typed text")
-    )
+    scan = pdf_of_images([Image.new("L", (300, 400), 128)], text_first="Typed text")
+    project, _ = ingested(tmp_path, "scan.pdf", scan)
     node_id = project.chunks(project.documents()[0].doc_id)[0].node_id
-    view = passage_view(project, node_id, originals=originals)
-    assert view is not None
-    assert view.original.file_pages == 2
-    assert view.original.pages[0].marks is not None
-    assert len(view.original.pages[0].marks.lines) == 1
+    original = passage_view(project, node_id, originals=originals).original  # type: ignore[union-attr]
+    assert original.file_pages == 2
+    assert original.pages[0].marks is not None
+    assert len(original.pages[0].marks.lines) == 1
 
 
 # ---- in its text -----------------------------------------------------------------------------------------------------
@@ -271,55 +248,6 @@ def test_a_text_is_shown_with_whole_lines_around_the_passage(browser: TestClient
     assert "Row 200\t200" in re.search(r'id="passage">(.*?)</div>', page, re.DOTALL)[1]  # type: ignore[index]
 
 
-def test_text_of_a_document_is_never_markup(browser: TestClient, project: Project) -> None:
-    page = browser.get(address(chunk(project, "plain.txt", "<script>"), "?q=" + quote(ATTACK))).text
-    assert "<script>alert" not in page
-    assert "onerror=&#34;" in page
-    assert "<img" not in page
-
-
-@pytest.mark.parametrize("node_id", ODD_IDS)
-def test_a_chunk_is_found_whatever_its_id_is(browser: TestClient, node_id: str) -> None:
-    page = browser.get(Links("all").passage(node_id))
-    assert (page.status_code, f"Odd chunk {ODD_IDS.index(node_id)}." in page.text) == (200, True)
-
-
-@pytest.mark.parametrize(("name", "text"), [("remark", "pumps"), ("ready", "Ready chunk 1")])
-def test_documents_without_a_file_show_their_text(browser: TestClient, project: Project, name: str, text: str) -> None:
-    response = browser.get(address(chunk(project, name, text)))
-    assert response.status_code == 200
-    assert text in words(response.text)
-
-
-def test_neighbours_and_segments_are_listed_in_the_order_of_the_text(project: Project) -> None:
-    record = next(record for record in project.documents() if record.doc_id.endswith("notes.md"))
-    nodes = project.chunks(record.doc_id)
-    view = passage_view(project, nodes[5].node_id)
-    assert view is not None
-    listed = [one for segment in view.segments for one in segment.chunks]
-    assert [one.node_id for one in listed] == [node.node_id for node in nodes]
-    assert [one.node_id for one in listed if one.is_current] == [nodes[5].node_id]
-    assert (view.before, view.after) == (nodes[4].node_id, nodes[6].node_id)
-    first, last = passage_view(project, nodes[0].node_id), passage_view(project, nodes[-1].node_id)
-    assert first is not None
-    assert last is not None
-    assert (first.before, last.after) == ("", "")
-    assert not view.is_part
-
-
-def test_of_a_document_with_many_chunks_those_near_the_passage_are_listed(tmp_path: Path) -> None:
-    project = ProjectManager(tmp_path).create("long", LEXICAL)
-    text = "\n\n".join(f"Paragraph {at}. " + "It says little. " * 30 for at in range(600))
-    project.ingest([Document(text=text, id_="long")])
-    nodes = project.chunks("long")
-    assert len(nodes) > 400
-    view = passage_view(project, nodes[300].node_id)
-    assert view is not None
-    assert view.is_part
-    assert (view.before, view.after) == (nodes[299].node_id, nodes[301].node_id)
-    assert sum(len(segment.chunks) for segment in view.segments) < len(nodes)
-
-
 def test_contexts_of_the_structure_and_of_an_llm_are_told_apart(tmp_path: Path) -> None:
     project = ProjectManager(tmp_path).create("given", LEXICAL)
     given = {"context": "The lease of ACME.\nIt concerns the rent.", "context_source": "llm", "context_written_at": 19}
@@ -328,3 +256,41 @@ def test_contexts_of_the_structure_and_of_an_llm_are_told_apart(tmp_path: Path) 
     assert view is not None
     assert (view.structure, view.written) == ("The lease of ACME.", "It concerns the <mark>rent</mark>.")
     assert view.facts == {"fund": "Halpha"}
+
+
+def test_text_of_a_document_is_never_markup(browser: TestClient, project: Project) -> None:
+    page = browser.get(address(chunk(project, "plain.txt", "<script>"), "?q=" + quote(ATTACK))).text
+    assert "<script>alert" not in page
+    assert "onerror=&#34;" in page
+    assert "<img" not in page
+
+
+def test_a_chunk_is_found_whatever_its_id_is_and_documents_without_a_file_show_their_text(
+    browser: TestClient, project: Project
+) -> None:
+    for at, node_id in enumerate(ODD_IDS):
+        page = browser.get(Links("all").passage(node_id))
+        assert (page.status_code, f"Odd chunk {at}." in page.text) == (200, True)
+    assert "A remark on pumps." in words(browser.get(address(chunk(project, "remark", "pumps"))).text)
+    for missing in ("/p/all/passage/nothing", "/p/other/passage/nothing", "/p/other/image?doc=a.pdf&page=1"):
+        assert browser.get(missing).status_code == 404
+
+
+def test_neighbours_and_segments_are_listed_in_the_order_of_the_text(project: Project, tmp_path: Path) -> None:
+    record = next(record for record in project.documents() if record.doc_id.endswith("notes.md"))
+    nodes = project.chunks(record.doc_id)
+    views: list[Any] = [passage_view(project, nodes[at].node_id) for at in (0, 5, -1)]
+    listed = [one for segment in views[1].segments for one in segment.chunks]
+    assert [one.node_id for one in listed] == [node.node_id for node in nodes]
+    assert [one.node_id for one in listed if one.is_current] == [nodes[5].node_id]
+    places = [("", nodes[1].node_id), (nodes[4].node_id, nodes[6].node_id), (nodes[-2].node_id, "")]
+    assert [(view.before, view.after) for view in views] == places
+    assert not views[1].is_part
+
+    other = ProjectManager(tmp_path).create("long", LEXICAL)  # of many chunks those near the passage are listed
+    other.ingest([Document(text="\n\n".join(f"Row {at}. " + "It says little. " * 30 for at in range(450)), id_="long")])
+    nodes = other.chunks("long")
+    assert len(nodes) > 400
+    view: Any = passage_view(other, nodes[300].node_id)
+    assert (view.is_part, view.before, view.after) == (True, nodes[299].node_id, nodes[301].node_id)
+    assert sum(len(segment.chunks) for segment in view.segments) < len(nodes)

@@ -16,11 +16,9 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.response import RetrievalResponse
 from llama_index_contextual.storage.receipts import ProjectCost, RunCost
 from llama_index_contextual.ui import make_app
 from llama_index_contextual.ui.overview import CHUNKS_PER_PAGE, DOCUMENTS_PER_PAGE
-from llama_index_contextual.ui.search import confidence_words, shares_of
 from tests.support.documents import pdf_bytes, write_texts
 
 ATTACK = (
@@ -83,76 +81,39 @@ def test_a_result_has_its_source_its_words_its_contexts_and_its_score(browser: T
         assert f"{name} {value:.3f}".replace("-", "-") in words(page)
     assert f"= {sum(hit.explanations[0].shares.values()):.3f}" in words(page)
     assert "version v000001" in page
+    assert "Tariff note tariff.pdf" in words(page)
+    assert "pages 1–2" in words(page)
 
 
-def test_pages_and_sections_are_named(browser: TestClient) -> None:
-    page = words(browser.get("/p/reports/?q=duty+on+bronze+fittings").text)
-    assert "Tariff note tariff.pdf" in page
-    assert "pages 1–2" in page
-
-
-def test_the_shares_are_the_summands_of_the_score(root: Path) -> None:
-    for explanation in ProjectManager(root).load("reports").retrieve("pump runs dry", explain=True).explanations:
+def test_the_shares_are_the_summands_of_the_score_and_one_index_alone_has_none(root: Path) -> None:
+    project = ProjectManager(root).load("reports")
+    for explanation in project.retrieve("pump runs dry", explain=True).explanations:
         assert sum(explanation.shares.values()) == pytest.approx(explanation.score)
         assert all(f"{name} " in explanation.arithmetic for name in explanation.shares)
-
-
-def test_one_index_alone_has_no_shares(root: Path) -> None:
-    response = ProjectManager(root).load("reports").retrieve("pump", mode="lexical", explain=True)
-    assert [explanation.shares for explanation in response.explanations] == [{}] * len(response)
-
-
-def test_bars_lie_side_by_side_and_deductions_over_their_end() -> None:
-    bars = shares_of({"semantic": 0.5, "shared terms": -0.25, "lexical": 0.5}, 2.0)
-    assert [(bar.name, bar.x, bar.width) for bar in bars] == [
-        ("semantic", 0.0, 25.0),
-        ("lexical", 25.0, 25.0),
-        ("shared terms", 37.5, 12.5),
-    ]
-    assert shares_of({}, 0.0) == []
+    lexical = project.retrieve("pump", mode="lexical", explain=True)
+    assert [explanation.shares for explanation in lexical.explanations] == [{}] * len(lexical)
 
 
 @pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
 def test_each_mode_can_be_chosen(browser: TestClient, mode: str) -> None:
     page = browser.get(f"/p/reports/?q=pump&mode={mode}&top_k=1").text
     assert f"1 passage, {mode} search" in page
-    assert re.search(f'value="{mode}" checked', page)
+    assert f'value="{mode}" checked' in page
+    assert ("Only the lexical index was searched" in page) == (mode == "lexical")
 
 
-def test_confidence_is_put_into_words() -> None:
-    response = RetrievalResponse(query="q", mode_requested="hybrid", mode_used="hybrid", results=())
-    assert confidence_words(response) == "No passage was found."
-    hits = RetrievalResponse.of_nodes("q", [])
-    hits = replace(hits, results=[object()], confidence=0.9, confidence_level="high")  # type: ignore[list-item]
-    assert (
-        confidence_words(hits)
-        == "High confidence: the best passage matches the question closely, in words and in meaning."
-    )
-    medium = replace(hits, confidence=0.4, confidence_level="medium")
-    assert confidence_words(medium) == "Medium confidence: the best passage matches a part of the question."
-    low = replace(hits, confidence=0.04, confidence_level="low")
-    assert confidence_words(low) == low.doubt() != ""
-    lexical = replace(hits, confidence=None, confidence_level=None, mode_used="lexical")
-    assert "Only the lexical index was searched" in confidence_words(lexical)
-
-
-def test_filters_narrow_the_search_and_stay_selected(browser: TestClient) -> None:
+def test_filters_are_offered_narrow_the_search_and_stay_selected(browser: TestClient) -> None:
+    offered = browser.get("/p/reports/").text
+    for field in ('name="where" value="kind=report"', 'name="where" value="year=2025"', 'value="texts/tariff.pdf"'):
+        assert field in offered
+    assert "running_footer" not in offered  # a line of the layout
     page = browser.get("/p/reports/?q=pump&where=kind=manual").text
-    assert set(ranks(page)) == {"manual.txt"}
     assert 'name="where" value="kind=manual" checked' in page
+    assert set(ranks(page)) == {"manual.txt"}
     both = browser.get("/p/reports/?q=pump&where=kind=manual&where=kind=report").text
     assert {"manual.txt"} < set(ranks(both))
     assert set(ranks(browser.get("/p/reports/?q=pump&where=year>2024&file=*.pdf").text)) == {"Tariff note"}
     assert set(ranks(browser.get("/p/reports/?q=pump&file=texts/manual.txt").text)) == {"manual.txt"}
-
-
-def test_metadata_with_few_values_and_files_are_facets(browser: TestClient) -> None:
-    page = browser.get("/p/reports/").text
-    offered = re.findall(r'type="checkbox" name="(\w+)" value="([^"]*)"', page)
-    assert ("where", "kind=report") in offered
-    assert ("where", "year=2025") in offered
-    assert ("file", "texts/tariff.pdf") in offered
-    assert "running_footer" not in page  # a line of the layout
 
 
 @pytest.mark.parametrize(
@@ -194,16 +155,13 @@ def test_an_error_of_a_model_is_a_message_in_the_view(
     assert 'name="q" type="search" value="pump"' in response.text
 
 
-def test_no_results_are_explained(browser: TestClient) -> None:
-    filtered = browser.get("/p/reports/?q=pump&where=year>2030")
-    assert "No passage passes these filters" in filtered.text
-    assert "Search without filters" in filtered.text
+def test_no_results_are_explained_and_an_empty_project_says_how_to_fill_it(browser: TestClient) -> None:
+    filtered = browser.get("/p/reports/?q=pump&where=year>2030").text
+    assert "No passage passes these filters" in filtered
+    assert "Search without filters" in filtered
     page = words(browser.get("/p/reports/?q=xylophone&mode=lexical").text)
     assert "No passage was found" in page
     assert "search by meaning and words" in page
-
-
-def test_an_empty_project_says_how_to_fill_it(browser: TestClient) -> None:
     for address in ("/p/empty/", "/p/empty/?q=pump", "/p/empty/project"):
         page = browser.get(address).text
         assert "llama-index-contextual ingest empty FOLDER" in page
@@ -294,26 +252,17 @@ def hostile(project: Project) -> Project:
 
 def test_text_of_documents_and_requests_stays_text(hostile: Project) -> None:
     browser = TestClient(make_app([hostile]), base_url="http://127.0.0.1")
-    addresses = ["/p/reports/", "/p/reports/project"]
-    for address in (
-        f"/p/reports/?q=pump {ATTACK}",
-        f"/p/reports/?q=pump&where={ATTACK}",
-        f"/p/reports/project?find={ATTACK}",
-    ):
-        addresses.append(address.replace("&amp;", "").replace("#", ""))
-    addresses += [html.unescape(link) for link in links(browser.get("/p/reports/?q=pump").text)]
-    addresses += [html.unescape(link) for link in links(browser.get("/p/reports/project").text)]
-    assert any("/passage/" in address for address in addresses)
-    assert any("/document?" in address for address in addresses)
+    attack = ATTACK.replace("&amp;", "").replace("#", "")
+    queries = (f"?q=pump {attack}", f"?q=pump&where={attack}", f"project?find={attack}", "?q=pump", "project")
+    addresses = [f"/p/reports/{query}" for query in queries]
+    for address in addresses[-2:]:
+        links = re.findall(r'href="(/p/[^"]*(?:/passage/|/document\?)[^"]*)"', browser.get(address).text)
+        assert links
+        addresses += map(html.unescape, links)
     for address in addresses:
         page = browser.get(address)
         assert page.status_code in (200, 400), address
         assert_inert(page.text)
-
-
-def links(page: str) -> list[str]:
-    """Return the addresses of passages and documents on a page."""
-    return re.findall(r'href="(/p/[^"]*(?:/passage/|/document\?)[^"]*)"', page)
 
 
 def assert_inert(page: str) -> None:

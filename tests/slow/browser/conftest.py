@@ -1,4 +1,4 @@
-"""The browser of a module, the projects of the examples, and watched pages."""
+"""The browser, the projects of the examples, and watched pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".md", ".pdf", ".txt")
 COPIES: dict[str, dict[str, Any]] = {
     "slow": {},
-    "hasty": {"first_token_timeout": 0.5, "between_tokens_timeout": 0.5},
     "judged": {"judge": True},
 }
 """Copies of the project "manual" with other settings."""
@@ -144,18 +143,18 @@ def gated() -> GatedLLM:
 
 @pytest.fixture(scope="session")
 def served(root: Path, provider: LoopbackProvider, gated: GatedLLM) -> Iterator[Served]:
-    """The Workbench with five projects.
+    """The Workbench with four projects.
 
     "examples" has all files and an LLM; "manual" has one file and no LLM. The others are copies of "manual": the LLM of
-    "slow" streams what a test releases, that of "hasty" must answer at once, and the answers of "judged" are judged.
+    "slow" streams what a test releases, and the answers of "judged" are judged.
     """
     manager = ProjectManager(root)
-    with_provider = [with_llm(root, name, provider) for name in ("examples", "hasty", "judged")]
+    with_provider = [with_llm(root, name, provider) for name in ("examples", "judged")]
     with serve([*with_provider, manager.load("manual"), manager.load("slow", llm=gated)]) as served:
         yield served
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chrome() -> Iterator[Browser]:
     """A browser; not for the whole session, because other tests cannot run an event loop next to it."""
     with browser() as running:

@@ -24,12 +24,13 @@ from llama_index_contextual.ui.pages import PageRenderer
 from tests.support.pdf_files import RawPdf, encrypted, lines, pdf_of, show
 from tests.support.scans import broken_image, pdf_of_images
 
+PATIENCE = 300.0
 TEXT = ["The tenant pays the rent on the first day.", "Late payment bears interest."]
 
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[PageRenderer]:
-    renderer = PageRenderer(processes=1)
+    renderer = PageRenderer(processes=1, seconds=PATIENCE, waiting_seconds=PATIENCE)
     yield renderer
     renderer.close()
 

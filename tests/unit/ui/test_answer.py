@@ -22,13 +22,9 @@ SOURCES = [
 ]
 
 
-def render(text: str) -> str:
-    return render_markdown(text)
-
-
 def html_of(answer: str) -> str:
     report = check_citations(answer, PASSAGES)
-    return answer_html(report.text, report, SOURCES, render, lambda quotation: f"/quoted/{quotation.found_in}")
+    return answer_html(report.text, report, SOURCES, render_markdown, lambda quotation: f"/quoted/{quotation.found_in}")
 
 
 class Outline(HTMLParser):
@@ -65,9 +61,6 @@ def test_a_citation_is_a_link_to_its_passage() -> None:
         '<p>Three days <a class="citation" href="/p/a/passage/1?q=a&amp;b" title="manual &amp; notes 1.md">'
         "[Source 1]</a>.</p>\n"
     )
-
-
-def test_several_sources_of_one_citation_are_several_links() -> None:
     html = html_of("Boil [Sources 1 and 2].")
     assert re.findall(r'href="/p/a/passage/(\d)', html) == ["1", "2"]
     assert outline(html).text == "Boil [Source 1] [Source 2].\n"
@@ -116,10 +109,12 @@ def test_marks_follow_the_elements_of_markdown(answer: str) -> None:
     html = html_of(answer)
     parsed = outline(html)
     assert not re.search("[\U000f0000-\U000ffffd]|%f3%b", html, re.IGNORECASE)
-    plain = outline(render(report.text))
+    plain = outline(render_markdown(report.text))
     without_labels = re.sub(r"<(a|span) class=\"check-label.*?</\1>", "", html)
     if not answer.startswith("[Source 1]:"):  # CommonMark reads this line as the target of a link
-        expected = [tag for tag, _ in re.findall(r"<(\w+)([^>]*)>", render(report.text)) if tag not in ("mark", "a")]
+        expected = [
+            tag for tag, _ in re.findall(r"<(\w+)([^>]*)>", render_markdown(report.text)) if tag not in ("mark", "a")
+        ]
         assert [tag for tag in re.findall(r"<(\w+)", without_labels) if tag not in ("mark", "a")] == expected
         assert outline(without_labels).text == plain.text
     assert "[Source" not in parsed.text or "citation" in html or "[see [Source 1]]" in answer
@@ -169,22 +164,23 @@ def test_findings_are_sentences_with_the_words_concerned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "is_withheld", "text"),
+    ("verdict", "original", "text"),
     [
         (
             {"unsupported": [], "relevant": True, "confidence": 0.9},
-            False,
+            {},
             "The judge found the answer supported by the passages (confidence 0.90 of 1).",
         ),
         (
             {"unsupported": ["It flies."], "relevant": True, "confidence": 0.8},
-            True,
+            {"original": "Yes."},
             "The judge withheld the answer: no cited passage supports “It flies.” (confidence 0.80 of 1).",
         ),
-        ({"error": "No reply."}, True, "The judge could not check the answer: No reply."),
+        ({"error": "No reply."}, {"original": "Yes."}, "The judge could not check the answer: No reply."),
     ],
 )
-def test_the_verdict_of_the_judge_is_a_sentence(verdict: dict[str, object], is_withheld: bool, text: str) -> None:
-    metadata = {"original": "Yes."} if is_withheld else {}
-    answer = GroundedResponse("Yes.", [], verdict=verdict, metadata=metadata)
+def test_the_verdict_of_the_judge_is_a_sentence(
+    verdict: dict[str, object], original: dict[str, str], text: str
+) -> None:
+    answer = GroundedResponse("Yes.", [], verdict=verdict, metadata=original)
     assert [one.text for one in findings_of(answer)] == [text]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -13,6 +14,7 @@ from markupsafe import Markup
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.ui.highlight import highlight
 from llama_index_contextual.ui.markdown import IN_PASSAGE, render_markdown
+from tests.support.source import ROOT
 
 ALLOWED = {
     "a": {"href", "rel"},
@@ -42,32 +44,17 @@ pump = "on"
 > Quoted text.
 """
 HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    '<a href="javascript:alert(1)" onclick="alert(2)">x</a>',
-    "[x](javascript:alert(1))",
-    "[x](JaVaScRiPt:alert(1))",
-    "[x](data:text/html;base64,PHNjcmlwdD4=)",
-    "[x](vbscript:x)",
+    *json.loads((ROOT / "tests" / "data" / "injection.json").read_text(encoding="utf-8")),
     "[x](/p/other/)",
     "[x](//evil.example/)",
     "[x](file:///etc/passwd)",
-    "<javascript:alert(1)>",
-    "![x](http://evil.example/pixel.png)",
-    '![x" onerror="alert(1)](y)',
     "[x][1]\n\n[1]: javascript:alert(1)",
     "</div></main><form action=http://evil.example><input>",
-    "<style>body{display:none}</style>",
-    "<iframe src=http://evil.example></iframe>",
-    "<svg onload=alert(1)>",
-    "<!-- x --><base href=http://evil.example>",
     '<p class="in-passage" id="passage" style="color:red">x</p>',
     "| a |\n|:-:|\n| <b onclick=x> |",
     "```html onclick=alert(1)\n<script>\n```",
     '# x {#id .class onclick="x"}',
-    "&lt;script&gt;alert(1)&lt;/script&gt;",
     "\0<script>",
-    '[x](http://a.example/"onmouseover="alert(1))',
     "<http://a.example/?a=1&b=<script>>",
 ]
 
@@ -177,11 +164,11 @@ def test_links_of_the_web_remain_and_others_become_text() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_of_a_hostile_document_is_active(text: str) -> None:
-    for passage in ((0, 0), (0, len(text))):
-        require_harmless(str(render_markdown(text, passage)))
-        require_harmless(str(render_markdown(f"- {text}\n", passage)))
+def test_nothing_of_a_hostile_document_is_active() -> None:
+    for text in HOSTILE:
+        for passage in ((0, 0), (0, len(text))):
+            require_harmless(str(render_markdown(text, passage)))
+            require_harmless(str(render_markdown(f"- {text}\n", passage)))
 
 
 def test_an_id_in_the_text_is_not_taken_for_the_passage() -> None:
@@ -190,21 +177,13 @@ def test_an_id_in_the_text_is_not_taken_for_the_passage() -> None:
     assert re.findall(r'<p id="passage"[^>]*>([^<]*)', page) == ["The passage."]
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["<", ">", '"', "'", "&", "[", "](", ")", "!", "`", "\n", "\n\n", "|", "-", "#", "*", "_", "\\"]
-        )
-        | st.sampled_from(["javascript:", "http://a.example", "onclick=", "<script", "<img src=", "x", " ", "    "]),
-        max_size=40,
-    ).map("".join),
-    st.integers(0, 50),
-    st.integers(0, 50),
+_PIECES = (
+    *("<", ">", '"', "'", "&", "[", "](", ")", "!", "`", "\n", "\n\n", "|", "-", "#", "*", "_", "\\", "x", " ", "    "),
+    *("javascript:", "http://a.example", "onclick=", "<script", "<img src="),
 )
-def test_nothing_of_any_document_is_active(text: str, start: int, length: int) -> None:
-    require_harmless(str(render_markdown(text, (start, start + length))))
 
 
-@given(st.text(max_size=300))
-def test_any_text_is_rendered(text: str) -> None:
-    require_harmless(str(render_markdown(text, (0, len(text)))))
+@given(st.lists(st.sampled_from(_PIECES), max_size=40).map("".join) | st.text(max_size=300), st.data())
+def test_nothing_of_any_document_is_active(text: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(text)))
+    require_harmless(str(render_markdown(text, (start, data.draw(st.integers(start, len(text)))))))
