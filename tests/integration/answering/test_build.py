@@ -76,19 +76,11 @@ def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, 
     assert {key for key, value in options.items() if used.get(key, ...) != value} == different
 
 
-def test_the_defaults_of_the_options_are_those_of_the_classes_that_they_are_for() -> None:
-    of_project = {"style", "answer_tokens", "max_passages", "context", "min_confidence"}
-    options = defaults(EngineOptions)
-    assert {key: options[key] for key in defaults(AnswerOptions) if key != "replies"} == {
-        key: None if key in of_project else value
-        for key, value in defaults(AnswerOptions).items()
-        if key != "replies"  # of the intents
-    }
-    chat = defaults(Project.as_chat_engine)
-    assert defaults(GroundedChatEngine).items() <= chat.items()
-
-
-def test_every_option_of_the_stock_engine_can_be_given() -> None:
+def test_the_defaults_of_the_options_are_those_of_the_classes_and_of_llamaindex() -> None:
+    of_project = dict.fromkeys(("style", "answer_tokens", "max_passages", "context", "min_confidence"))
+    answering = {key: value for key, value in defaults(AnswerOptions).items() if key != "replies"}  # of the intents
+    assert {**answering, **of_project}.items() <= defaults(EngineOptions).items()
+    assert defaults(GroundedChatEngine).items() <= defaults(Project.as_chat_engine).items()
     stock = set(inspect.signature(RetrieverQueryEngine.from_args).parameters) - {"retriever", "llm", "kwargs"}
     assert set(defaults(StockOptions)) == stock - set(defaults(EngineOptions))
     assert stock <= set(defaults(Project.as_query_engine))

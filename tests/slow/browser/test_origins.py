@@ -67,12 +67,8 @@ def test_the_login_leads_to_the_page_that_was_wanted(locked_pages: Pages, locked
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"
     assert TOKEN not in cookie["value"]
-    assert locked_pages.watch.unexpected() == []
-
-
-def test_the_token_of_an_address_does_not_stay_in_it(locked_pages: Pages, locked: Served) -> None:
     page = locked_pages.open(f"{SEARCH}&token={TOKEN}")
-    assert page.url == f"{locked.url}{SEARCH}"
+    assert page.url == f"{locked.url}{SEARCH}", "the token of an address does not stay in it"
     expect(page.get_by_role("main")).to_contain_text(SECRET)
     assert locked_pages.watch.unexpected() == []
 

@@ -98,48 +98,40 @@ def _part(image: Image.Image, box: Box, scale: float) -> Image.Image:
     return image.crop(tuple(round(edge * scale) for edge in box))
 
 
-def test_a_scanned_page_is_shown_without_marks(tmp_path: Path, renderer: PageRenderer) -> None:
-    file = source(tmp_path / "scan.pdf", pdf_of_images([Image.new("L", (300, 400), 128)]))
-    marks = renderer.marks(file, 1, TEXT[0])
-    assert (marks.has_text, marks.lines, marks.words) == (False, [], [])
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
-def test_an_image_file_is_a_page(tmp_path: Path, renderer: PageRenderer, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "PDF"])
+def test_an_image_is_a_page_without_marks(tmp_path: Path, renderer: PageRenderer, kind: str) -> None:
     data = io.BytesIO()
     frame = Image.new("RGB", (320, 160), "white")
     frame.save(data, kind, **({"save_all": True, "append_images": [frame]} if kind == "TIFF" else {}))
-    file = source(tmp_path / f"scan.{kind.lower()}", data.getvalue())
+    scan = pdf_of_images([Image.new("L", (300, 400), 128)]) if kind == "PDF" else data.getvalue()
+    file = source(tmp_path / f"scan.{kind.lower()}", scan)
     marks = renderer.marks(file, 1, TEXT[0])
-    assert (marks.width, marks.height, marks.pages) == (144, 72, 2 if kind == "TIFF" else 1)
-    assert Image.open(io.BytesIO(renderer.image(file, marks.pages))).size == (320, 160)
+    assert (marks.has_text, marks.lines, marks.words) == (False, [], [])
+    if kind != "PDF":
+        assert (marks.width, marks.height, marks.pages) == (144, 72, 2 if kind == "TIFF" else 1)
+        assert Image.open(io.BytesIO(renderer.image(file, marks.pages))).size == (320, 160)
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "reason"),
+    ("name", "data", "number", "reason"),
     [
-        ("encrypted.pdf", encrypted("secret"), "the PDF is encrypted, and passwords are not stored"),
-        ("broken.pdf", b"%PDF-1.7\nnothing", "the PDF is damaged or truncated"),
-        ("empty.pdf", b"", "the PDF is damaged or truncated"),
-        ("broken.png", b"\x89PNG\r\n\x1a\nno", "the image cannot be decoded"),
-        ("broken.jpg", broken_image(), "the image cannot be decoded"),
-        ("text.tiff", b"Just text", "the image cannot be decoded"),
+        ("encrypted.pdf", encrypted("secret"), 1, "the PDF is encrypted, and passwords are not stored"),
+        ("broken.pdf", b"%PDF-1.7\nnothing", 1, "the PDF is damaged or truncated"),
+        ("empty.pdf", b"", 1, "the PDF is damaged or truncated"),
+        ("broken.png", b"\x89PNG\r\n\x1a\nno", 1, "the image cannot be decoded"),
+        ("broken.jpg", broken_image(), 1, "the image cannot be decoded"),
+        ("text.tiff", b"Just text", 1, "the image cannot be decoded"),
+        *(("a.pdf", one_page(), number, f"the file has 1 pages, and no page {number}") for number in (0, 2, 10**9)),
     ],
 )
-def test_a_file_that_cannot_be_shown_has_a_reason(
-    tmp_path: Path, renderer: PageRenderer, name: str, data: bytes, reason: str
+def test_a_page_that_cannot_be_shown_has_a_reason(
+    tmp_path: Path, renderer: PageRenderer, name: str, data: bytes, number: int, reason: str
 ) -> None:
     file = source(tmp_path / name, data)
     with pytest.raises(ReadError) as caught:
-        renderer.image(file, 1)
+        renderer.image(file, number)
     assert reason in caught.value.reason
     assert renderer.marks(source(tmp_path / "good.pdf", one_page()), 1, TEXT[0]).lines
-
-
-@pytest.mark.parametrize("number", [0, 2, 10**9])
-def test_a_page_that_the_file_does_not_have_is_refused(tmp_path: Path, renderer: PageRenderer, number: int) -> None:
-    with pytest.raises(ReadError, match=f"the file has 1 pages, and no page {number}"):
-        renderer.image(source(tmp_path / "a.pdf", one_page()), number)
 
 
 def test_a_file_that_changes_after_it_was_checked_is_not_shown(tmp_path: Path, renderer: PageRenderer) -> None:
@@ -150,6 +142,8 @@ def test_a_file_that_changes_after_it_was_checked_is_not_shown(tmp_path: Path, r
     (tmp_path / "a.pdf").unlink()
     with pytest.raises(ReadError, match="cannot be opened"):
         renderer.image(SourceFile(file.path, "0" * 32), 1)
+    with pytest.raises(ReadError, match="was not found"):
+        renderer.image(SourceFile(None, problem="missing"), 1)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +226,3 @@ class TestProcesses:
         pids = [int(base64.b64encode(answer)) for answer in answers]
         assert os.getpid() not in pids
         renderer.close()
-
-    def test_a_file_that_was_not_found_is_not_asked_for(self, stuck: PageRenderer) -> None:
-        with pytest.raises(ReadError, match="was not found"):
-            stuck.image(SourceFile(None, problem="missing"), 1)

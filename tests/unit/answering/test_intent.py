@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -27,65 +28,10 @@ from llama_index_contextual.retrievers.conversational import ConversationQuery
 from llama_index_contextual.retrievers.response import RetrievalResponse
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
+from tests.support.source import ROOT
 
-QUESTIONS = {
-    "factual": (
-        *("Who is the approving authority?", "Where is the plant?", "What is the fee?", "TS-999", "Is it free?"),
-        # What only begins like talk that no document answers:
-        "What is the weather compensation of the heating curve?",
-        *("Who are you supposed to call in an emergency?", "What can you do when TS-999 appears?"),
-    ),
-    "comparison": ("A vs B?", "What is the difference between leave and absence?", "Is it the same as a grant?"),
-    "explanation": (
-        "Why did revenue fall?",
-        "Explain the clause.",
-        "What causes the alarm?",
-        "How does the pump work?",
-    ),
-    "aggregation": (
-        *("List all contracts.", "Summarize the report", "What are the types of leave?", "Tell me about fees"),
-        "Can you expand the list of pumps to those of 2024?",
-    ),
-    "procedural": (
-        *("How do I file a claim?", "How do I set an alarm limit on the outstation?", "What are the steps to enrol?"),
-    ),
-    "chitchat": ("Hi!", "Thank you very much!", "ok bye", "All right, see ya", "omg."),
-    "out_of_scope": (
-        *("Tell me a joke", "What's the weather in Rome?", "Who are you?", "Hey, what can you do?"),
-        "Set a timer for 5 minutes, please.",
-    ),
-    "opinion": ("Should I accept it?", "Do you think it is fair?", "Is it worth it to appeal?"),
-    "temporal": ("When does the contract end?", "What changed last quarter?", "In which year was it signed?"),
-    "clarification": (
-        *(
-            "Can you elaborate on that?",
-            "Could you please elaborate?",
-            "Elaborate, please.",
-            "Please elaborate on this.",
-        ),
-        *("Can you expand on your last answer?", "Tell me more.", "Tell me more about that."),
-        *("Could you go into more detail?", "No, I meant the other one."),
-        *("Would you clarify that a bit more?", "Give me more details", "More information, please", "For example?"),
-        *("OK, can you explain that in simpler terms?", "In other words?", "So, what exactly do you mean by that?"),
-        *("Can you give me an example of that?", "What do you mean?", "Can you rephrase that?", "Say that again"),
-        *("Kannst du das näher erläutern?", "Können Sie das bitte genauer erklären?", "Was meinst du damit?"),
-        *(
-            "Was bedeutet das genau?",
-            "Könnten Sie darauf näher eingehen?",
-            "Mehr dazu, bitte",
-            "Das verstehe ich nicht.",
-        ),
-        *("Peux-tu préciser ?", "Pouvez-vous développer ce point ?", "Qu'est-ce que cela signifie ?", "Par exemple ?"),
-        *("¿Puedes aclarar eso?", "¿Qué quieres decir con eso?", "No entiendo", "¿Podría explicarlo más?"),
-        *("Puoi spiegare meglio?", "Cosa intendi?", "Non ho capito"),
-    ),
-}
-NAMING_A_SUBJECT = [
-    *("Can you elaborate on the termination clause?", "Tell me more about fees", "Explain the clause."),
-    *("For example, when does the lease end?"),
-    *("Kannst du das Protokoll erklären?", "Was bedeutet TS-999?", "Was meinst du zu Pumpen?"),
-    *("Pouvez-vous expliquer la clause 7 ?", "¿Puedes aclarar la cláusula 7?", "Puoi spiegare la clausola 7?"),
-]
+QUESTIONS: dict[str, list[str]] = json.loads((ROOT / "tests" / "data" / "intents.json").read_text(encoding="utf-8"))
+NAMING_A_SUBJECT = QUESTIONS.pop("a subject, so no clarification")
 
 
 @pytest.mark.parametrize(("intent", "question"), [(i, q) for i, questions in QUESTIONS.items() for q in questions])
