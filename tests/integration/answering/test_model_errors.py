@@ -20,7 +20,6 @@ from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
 LLM = "openai:gpt-4o-mini"
-FILTER = f"The content filter of the provider of '{LLM}'"
 TOO_LONG = ApiError(400, "This model's maximum context length is 8192 tokens.", code="context_length_exceeded")
 FILTERED = ApiError(400, "The response was filtered due to the prompt.", code="content_filter")
 
@@ -86,13 +85,13 @@ def test_a_refused_request_is_reported_in_a_sentence_with_what_to_do(
         (
             Reply("", finish_reason="content_filter"),
             1,
-            "The content filter of the provider of '{}' withheld the answer.",
+            f"The content filter of the provider of '{LLM}' withheld the answer.",
         ),
         (Reply(""), 1, "The model returned an empty answer."),
         (
             Reply("It runs.", finish_reason="content_filter"),
             0,
-            "The content filter of the provider of '{}' cut the answer off.",
+            f"The content filter of the provider of '{LLM}' cut the answer off.",
         ),
     ],
 )

@@ -86,6 +86,19 @@ def test_a_citation_opens_its_passage_and_going_back_costs_nothing(
     assert len(provider.chat_calls) == 1
 
 
+def test_a_verified_quotation_leads_to_the_chunk_that_contains_it(
+    page: Page, served: Served, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("“Leakage fell to 16.8 % of the water put into supply” [Source 1] [Source 2] [Source 3].")
+    answer = ask(page, served, question="What was the leakage of Haldermoor in the first quarter of 2024?")
+    expect(answer).to_be_visible()
+    is_over(page)
+    follow(answer.get_by_role("link", name="verified"))
+    expect(page).to_have_url(re.compile("/p/examples/passage/"))
+    assert page.locator(".mark-line").count() > 0
+    expect(page.locator(".passage-beside pre.text")).to_contain_text("Leakage fell to 16.8 %")
+
+
 def test_the_second_answer_does_not_lose_the_first(page: Page, served: Served, provider: LoopbackProvider) -> None:
     provider.enqueue("First answer [Source 1].", "Second answer [Source 1].")
     expect(ask(page, served)).to_contain_text("First answer")
