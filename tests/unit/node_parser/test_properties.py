@@ -12,8 +12,8 @@ from llama_index.core.schema import Document
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
 from llama_index_contextual.node_parser.tokens import TokenMap
-from tests.integration.node_parser.invariants import check_chunks, check_segment_nodes, tokens
-from tests.integration.node_parser.texts import prose, real_paragraphs, split, texts
+from tests.unit.node_parser.invariants import check_chunks, check_segment_nodes, tokens
+from tests.unit.node_parser.texts import prose, real_paragraphs, split, texts
 
 
 @settings(max_examples=150)

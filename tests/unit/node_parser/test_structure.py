@@ -19,8 +19,8 @@ from llama_index_contextual.node_parser.boundaries import (
     is_grapheme_boundary,
     structural_offsets,
 )
-from tests.integration.node_parser.invariants import GRAPHEME
-from tests.integration.node_parser.texts import prose, split, texts
+from tests.unit.node_parser.invariants import GRAPHEME
+from tests.unit.node_parser.texts import prose, split, texts
 
 
 def heads(text: str, rank: Rank) -> list[str]:

@@ -16,7 +16,7 @@ from llama_index.core.schema import Document, TextNode
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
 from llama_index_contextual.node_parser import tokens as spans
 from llama_index_contextual.node_parser.tokens import PIECE_SIZE, TokenMap, get_tokenizer, pieces
-from tests.integration.node_parser.texts import prose, split
+from tests.unit.node_parser.texts import prose, split
 
 _OFFLINE = """
 import os, socket

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from llama_index_contextual.metadata import HEADINGS, PAGES, DocumentMap, Heading
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
 from llama_index_contextual.node_parser.tokens import TokenMap
-from tests.integration.node_parser.invariants import check_chunks
+from tests.unit.node_parser.invariants import check_chunks
 from tests.support.shared import shared_data
 
 PIECES = (

@@ -23,7 +23,7 @@ from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever,
 from llama_index_contextual.retrievers.documents import DocumentIndexBuilder, DocumentLeg
 from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 from tests.integration.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
-from tests.integration.retrievers.test_semantic import BUNDLES
+from tests.unit.retrievers.test_semantic import BUNDLES
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 QUERY = "error TS-999 of the pump"

@@ -23,7 +23,7 @@ from llama_index.core.schema import (
 
 from llama_index_contextual.metadata import RESERVED_KEYS, DocumentMap, Heading
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
-from tests.integration.node_parser.texts import prose
+from tests.unit.node_parser.texts import prose
 
 TEXT = prose(6_000, seed=21)
 

@@ -13,7 +13,7 @@ from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.metadata import RESERVED_KEYS, TABLE_HEAD, TABLES, DocumentMap, Table
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
 from llama_index_contextual.node_parser.chunk import MAX_HEAD_TOKENS
-from tests.integration.node_parser.texts import prose
+from tests.unit.node_parser.texts import prose
 
 HEAD = "Fees by service and year, in thousands:\nService 2023 2022"
 SIZE = 200
