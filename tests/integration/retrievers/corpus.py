@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index.core.llms import LLM
+from llama_index.core.schema import Document, NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
@@ -81,6 +87,14 @@ class FixedRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         self.queries.append(query_bundle)
         return list(self.hits)
+
+
+def project_of(root: Path, texts: Mapping[str, str], *, llm: LLM | None = None, **settings: Any) -> Project:
+    """Return a project over texts, each a document without context, that needs neither key nor network."""
+    config = ProjectConfig.local(**{"context": "none", **settings})
+    made = ProjectManager(root).create("p", config, embed_model=CountingEmbedding(), llm=llm)
+    made.ingest([Document(id_=name, text=text, metadata={"kind": name[:1]}) for name, text in texts.items()])
+    return made
 
 
 def hits(**scores: float) -> list[NodeWithScore]:

@@ -41,12 +41,6 @@ def scores_of_bm25s(rows: list[list[int]], query: dict[str, float]) -> np.ndarra
 QUERY = {"pump": 1.0, "valve": 0.5, "sump": 2.0}
 
 
-@given(texts.filter(any))
-def test_the_scores_equal_those_of_bm25s(rows: list[list[int]]) -> None:
-    index = LexicalIndex(analyzer, [(counted(rows), None)])
-    np.testing.assert_allclose(index.scores(QUERY), scores_of_bm25s(rows, QUERY), rtol=1e-6)
-
-
 @given(st.lists(texts, min_size=1, max_size=3), kept)
 def test_the_scores_of_parts_with_gaps_equal_those_of_the_remaining_texts(
     parts: list[list[list[int]]], keep: list[bool]

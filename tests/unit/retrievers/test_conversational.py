@@ -6,15 +6,11 @@ import math
 from datetime import date
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.base import specificity_of
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
@@ -51,16 +47,9 @@ def scores(*texts: tuple[str, float]) -> dict[str, float]:
 
 def test_terms_count_with_their_weight_and_a_term_of_two_texts_with_the_sum() -> None:
     pump, dry = scores(("pump", 1.0)), scores(("dry", 1.0))
-    found = scores(("pump", 1.0), ("dry pump", 0.25))
+    found = scores(("pump", 1.0), ("dry pump", 0.25), ("revenue", 0.0))
     assert found == pytest.approx({key: 1.25 * pump[key] + 0.25 * dry.get(key, 0.0) for key in pump})
-
-
-def test_a_single_text_of_weight_one_scores_as_the_text_itself() -> None:
     assert scores(("dry pump pump", 1.0)) == pytest.approx(dict(lexical().rank("dry pump pump", 10).first(10)))
-
-
-def test_a_text_of_weight_zero_has_no_effect() -> None:
-    assert scores(("pump", 1.0), ("revenue", 0.0)) == scores(("pump", 1.0))
 
 
 # ---- first turns -----------------------------------------------------------------------------------------------------
@@ -94,24 +83,11 @@ def test_a_follow_up_finds_the_subject_of_previous_questions() -> None:
     assert ids(retriever.respond(follow_up))[0] == "dry"
 
 
-def test_the_question_weighs_more_than_the_conversation() -> None:
-    history = said("Tell me about the sensor.", "The sensor is not calibrated.")
-    found = ConversationalRetriever(lexical()).respond(ConversationQuery("And the tariff duty?", history=history))
-    assert ids(found)[0] == "tariff"
-    assert "sensor" in ids(found)
-
-
 def test_the_weights_of_the_texts_are_in_the_response() -> None:
     history = said("one pump", "answer one", "two", "answer two", "three", "answer three", "four", "last answer")
     found = ConversationalRetriever(lexical()).respond(ConversationQuery("five", history=history))
     assert found.blend is not None
-    assert found.blend.lexical == (
-        ("five", 1.0),
-        ("two", 0.1),
-        ("three", 0.1),
-        ("four", 0.1),
-        ("last answer", 0.15),
-    )
+    assert found.blend.lexical == (("five", 1.0), ("two", 0.1), ("three", 0.1), ("four", 0.1), ("last answer", 0.15))
     assert found.to_dict()["blend"]["lexical"][0] == ("five", 1.0)
 
 
@@ -147,36 +123,21 @@ def embedding_for(query: ConversationQuery, **weights: float) -> list[float]:
     return list(inner.queries[0].embedding or [])
 
 
-def test_the_embedding_is_twice_the_question_plus_the_mean_of_previous_questions_normalised() -> None:
-    # 2 * (1, 0, 0, 0) + ((0, 1, 0, 0) + (0, 0, 1, 0)) / 2 = (2, 0.5, 0.5, 0), divided by sqrt(4.5)
-    found = embedding_for(ConversationQuery("0", history=said("1", "…", "2", "…")))
-    assert found == pytest.approx([2 / math.sqrt(4.5), 0.5 / math.sqrt(4.5), 0.5 / math.sqrt(4.5), 0.0])
-
-
-def test_only_the_last_three_questions_count() -> None:
-    found = embedding_for(ConversationQuery("0", history=said("3", "", "1", "", "1", "", "2")))
-    assert found[3] == 0.0
-    assert found[1] == pytest.approx(2 * found[2])
-
-
-def test_the_weights_can_be_set() -> None:
-    found = embedding_for(ConversationQuery("0", history=said("1")), question=1.0, history=1.0)
-    assert found == pytest.approx([math.sqrt(0.5), math.sqrt(0.5), 0.0, 0.0])
-
-
-def test_only_the_question_counts_if_the_blend_has_no_direction() -> None:
-    assert embedding_for(ConversationQuery("0", history=said("no number"))) == pytest.approx([1.0, 0.0, 0.0, 0.0])
-    assert embedding_for(ConversationQuery("?", history=said("!"))) == [0.0, 0.0, 0.0, 0.0]
-
-
-@settings(max_examples=30)
-@given(st.lists(st.text(max_size=30), max_size=8), st.text(min_size=1, max_size=30))
-def test_any_conversation_gives_a_finite_embedding_of_length_one_or_none(history: list[str], question: str) -> None:
-    model, inner = CountingEmbedding(dimensions=8), FixedRetriever([])
-    query = ConversationQuery(question, history=said(*history))
-    ConversationalRetriever(inner, embed_model=model).retrieve(query)
-    embedding = inner.queries[0].embedding
-    assert embedding is None or np.linalg.norm(embedding) == pytest.approx(1.0) or not any(embedding)
+@pytest.mark.parametrize(
+    ("question", "history", "weights", "blend"),
+    [
+        ("0", ["1", "…", "2", "…"], {}, [2, 0.5, 0.5, 0]),  # twice the question plus the mean of those before
+        ("0", ["3", "", "1", "", "1", "", "2"], {}, [2, 2 / 3, 1 / 3, 0]),  # the last three
+        ("0", ["1"], {"question": 1.0, "history": 1.0}, [1, 1, 0, 0]),
+        ("0", ["no number"], {}, [1, 0, 0, 0]),
+        ("?", ["!"], {}, [0, 0, 0, 0]),
+    ],
+)
+def test_the_embedding_is_the_weighted_mean_of_the_questions_normalised(
+    question: str, history: list[str], weights: dict[str, float], blend: list[float]
+) -> None:
+    found = embedding_for(ConversationQuery(question, history=said(*history)), **weights)
+    assert found == pytest.approx([value / (math.hypot(*blend) or 1.0) for value in blend])
 
 
 def test_a_given_embedding_of_the_query_is_kept() -> None:
@@ -232,19 +193,8 @@ def test_specificity_is_the_idf_of_the_terms_that_are_known_over_the_logarithm_o
     assert index.specificity("alpha beta beta nowhere") == pytest.approx((alpha + beta) / math.log(5))
     assert index.specificity("") == 0.0
     assert LexicalIndex.build([]).specificity("alpha") == 0.0
-
-
-def test_every_retriever_with_terms_knows_how_specific_a_question_is(project: Project, tiny_folder) -> None:  # type: ignore[no-untyped-def]
-    project.ingest([tiny_folder])
-    asked = "Error TS-999"
-    alone = specificity_of(project.as_retriever(), asked)
-    assert alone is not None
-    assert alone > 0
-    others = [project.as_retriever(mode="semantic"), project.as_retriever(intents=True)]
-    assert [specificity_of(retriever, asked) for retriever in others] == [alone, alone]
-    both = hybrid(CountingEmbedding())
-    assert specificity_of(both, "pump") == lexical().specificity("pump")
-    assert specificity_of(FixedRetriever([]), asked) is None
+    assert specificity_of(hybrid(CountingEmbedding()), "pump") == lexical().specificity("pump")
+    assert specificity_of(FixedRetriever([]), "pump") is None
 
 
 class Known(FixedRetriever):
@@ -279,20 +229,7 @@ def test_a_question_that_stands_alone_is_not_changed() -> None:
     assert always.respond(query).blend is not None
 
 
-# ---- rewritten questions, projects, async ----------------------------------------------------------------------------
-
-
-def test_a_follow_up_question_has_a_confidence(project: Project, tiny_folder) -> None:  # type: ignore[no-untyped-def]
-    project.ingest([tiny_folder])
-    retriever = ConversationalRetriever(project.as_retriever(), embed_model=project.embed_model)
-    about_the_documents = said("What does error TS-999 mean?", "The pump runs dry.")
-    about_nothing = said("Where do quokkas live?", "On Rottnest.")
-    known, strange = (
-        retriever.respond(ConversationQuery("And why?", history=history))
-        for history in (about_the_documents, about_nothing)
-    )
-    assert (known.confidence or 0) > (strange.confidence or 1)
-    assert all(hit.relevance is not None for hit in known)
+# ---- rewritten questions ----------------------------------------------------------------------------
 
 
 def test_a_rewritten_question_is_searched_alone_and_shown_in_the_response() -> None:
@@ -303,25 +240,6 @@ def test_a_rewritten_question_is_searched_alone_and_shown_in_the_response() -> N
     assert found.query == "Why?"
     assert found.blend is not None
     assert (found.blend.rewritten, found.blend.embedded) == ("Why does the pump run dry?", ())
-
-
-async def test_async_answers_as_the_blocking_call_does(project: Project, tiny_folder) -> None:  # type: ignore[no-untyped-def]
-    project.ingest([tiny_folder])
-    retriever = ConversationalRetriever(project.as_retriever(), embed_model=project.embed_model)
-    query = ConversationQuery("What does it mean?", history=said("Error TS-999", "It is an error."))
-    found = await retriever.arespond(query)
-    assert found.to_dict() == retriever.respond(query).to_dict()
-    assert found[0].source.file_name == "manual.txt"
-    assert (found.mode_used, found.version, found.query) == ("hybrid", "v000001", "What does it mean?")
-    assert [node.node_id for node in await retriever.aretrieve(query)] == ids(found)
-
-
-def test_a_lexical_search_embeds_nothing(project: Project, tiny_folder) -> None:  # type: ignore[no-untyped-def]
-    project.ingest([tiny_folder])
-    model = CountingEmbedding()
-    retriever = ConversationalRetriever(project.as_retriever(mode="lexical"), embed_model=model)
-    assert ids(retriever.respond(ConversationQuery("Why?", history=said("TS-999"))))
-    assert model.queries == []
 
 
 def test_a_search_does_not_change_the_query() -> None:
@@ -338,16 +256,12 @@ DAY = date(2026, 11, 22)
 @pytest.mark.parametrize("day", [DAY, lambda: DAY])
 def test_time_words_are_searched_with_their_dates_and_the_response_shows_them(day: Any) -> None:
     plain = FixedRetriever(hits(a=1.0))
-    found = ConversationalRetriever(plain, reference_date=day).respond("Costs last year?")
-    assert [query.query_str for query in plain.queries] == ["Costs last year (2025)?"]
+    retriever = ConversationalRetriever(plain, reference_date=day)
+    found = retriever.respond("Costs last year?")
     assert (found.query, found.blend) == ("Costs last year?", QueryBlend(rewritten="Costs last year (2025)?"))
-
-
-def test_a_question_without_time_words_is_not_changed_on_any_day() -> None:
-    plain = FixedRetriever(hits(a=1.0))
-    query = ConversationQuery("Costs?")
-    assert ConversationalRetriever(plain, reference_date=DAY).respond(query).blend is None
-    assert plain.queries[0] is query
+    assert retriever.respond(query := ConversationQuery("Costs?")).blend is None
+    assert [query.query_str for query in plain.queries] == ["Costs last year (2025)?", "Costs?"]
+    assert plain.queries[1] is query
 
 
 def test_time_words_of_a_follow_up_and_of_a_rewritten_question_have_dates_too() -> None:

@@ -8,9 +8,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.llms import MockLLM
-from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_contextual.errors import ConfigurationError
@@ -44,20 +41,12 @@ def weighted(draw: st.DrawFn) -> tuple[list[list[tuple[str, float]]], list[float
 
 def test_each_rank_counts_its_weight_over_k_plus_rank() -> None:
     fused = dict(reciprocal_rank_fusion([[("a", 9), ("b", 8)], [("b", 7), ("c", 6)]], [0.3, 0.7], k=10))
-    assert fused == {
-        "a": pytest.approx(0.3 / (10 + 1)),
-        "b": pytest.approx(0.3 / (10 + 2) + 0.7 / (10 + 1)),
-        "c": pytest.approx(0.7 / (10 + 2)),
-    }
+    wanted = {"a": 0.3 / (10 + 1), "b": 0.3 / (10 + 2) + 0.7 / (10 + 1), "c": 0.7 / (10 + 2)}
+    assert fused == pytest.approx(wanted)
 
 
 def test_sixty_is_the_constant_of_the_paper_and_the_default() -> None:
     assert reciprocal_rank_fusion([[("a", 1.0)]], [1.0]) == [("a", 1 / 61)]
-
-
-def test_scores_do_not_matter_to_reciprocal_ranks() -> None:
-    one = reciprocal_rank_fusion([[("a", 1e9), ("b", -5)], [("b", 3), ("a", 2)]], [0.6, 0.4])
-    assert one == reciprocal_rank_fusion([[("a", 0.2), ("b", 0.1)], [("b", 0), ("a", 0)]], [0.6, 0.4])
 
 
 def test_equal_reciprocal_scores_are_ordered_by_the_best_rank_and_then_by_id() -> None:
@@ -77,16 +66,12 @@ def test_equal_reciprocal_scores_are_ordered_by_the_best_rank_and_then_by_id() -
 
 
 def test_scores_are_scaled_to_their_own_range_before_they_are_weighted() -> None:
-    fused = score_fusion([[("a", 30), ("b", 20), ("c", 10)], [("c", 0.9), ("a", 0.1)]], [0.25, 0.75])
-    assert fused == [("c", 0.25 * 0 + 0.75 * 1), ("a", 0.25 * 1 + 0.75 * 0), ("b", 0.25 * 0.5)]
+    fused = score_fusion([[("a", 30), ("b", 20), ("c", -10)], [("c", 0.9), ("a", 0.1)]], [0.25, 0.75])
+    assert fused == [("c", 0.25 * 0 + 0.75 * 1), ("a", 0.25 * 1 + 0.75 * 0), ("b", 0.25 * 0.75)]
 
 
 def test_a_ranking_of_equal_scores_counts_one_for_each_hit() -> None:
     assert score_fusion([[("a", 0.0), ("b", 0.0)], [("b", 5)]], [0.5, 0.5]) == [("b", 1.0), ("a", 0.5)]
-
-
-def test_negative_scores_are_scaled_like_others() -> None:
-    assert score_fusion([[("a", -1), ("b", -2), ("c", -3)]], [1]) == [("a", 1.0), ("b", 0.5), ("c", 0.0)]
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------
@@ -104,12 +89,6 @@ def test_a_ranking_without_weight_adds_hits_but_no_score(fuse: Fuse) -> None:
     fused = fuse([[("a", 2), ("b", 1)], [("c", 2), ("b", 1)]], [1.0, 0.0])
     assert next(name for name, _ in fused) == "a"
     assert dict(fused)["c"] == 0
-
-
-@BOTH
-def test_there_is_one_weight_per_ranking(fuse: Fuse) -> None:
-    with pytest.raises(ValueError, match=r"zip\(\)"):
-        fuse([[("a", 1)]], [0.5, 0.5])
 
 
 @BOTH
@@ -142,28 +121,21 @@ def test_the_names_matter_only_between_equals(fuse: Fuse, data, names) -> None: 
     assert dict(fuse(renamed, weights)) == before
 
 
-@BOTH
 @given(data=ranking(), weight=st.floats(0.1, 1))
-def test_a_single_ranking_keeps_its_order_up_to_equal_scores(fuse: Fuse, data, weight) -> None:  # type: ignore[no-untyped-def]
-    fused = [name for name, _ in fuse([data], [weight])]
-    if fuse is reciprocal_rank_fusion or len({value for _, value in data}) == len(data):
-        assert [name for name, _ in data][:1] == fused[:1]
-    if fuse is reciprocal_rank_fusion:
-        assert fused == [name for name, _ in data]
+def test_a_single_ranking_keeps_its_order(data, weight) -> None:  # type: ignore[no-untyped-def]
+    names = [name for name, _ in data]
+    assert [name for name, _ in reciprocal_rank_fusion([data], [weight])] == names
+    if len({value for _, value in data}) == len(data):
+        assert [name for name, _ in score_fusion([data], [weight])][:1] == names[:1]
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
 
-def test_weights_are_divided_by_their_sum() -> None:
-    assert normalise_weights([1, 3], 2) == [0.25, 0.75]
-
-
-@given(st.lists(st.floats(0, allow_infinity=False, allow_nan=False), min_size=1, max_size=5))
+@given(st.lists(st.floats(0, allow_infinity=False, allow_nan=False), min_size=1, max_size=5).filter(any))
 def test_usable_weights_always_add_up_to_one(weights: list[float]) -> None:
-    if not any(weights):
-        return
     assert math.fsum(normalise_weights(weights, len(weights))) == pytest.approx(1)
+    assert normalise_weights([1, 3], 2) == [0.25, 0.75]
 
 
 BAD_WEIGHTS = [
@@ -172,8 +144,6 @@ BAD_WEIGHTS = [
     ([-1.0, 1.0], "must be finite and not negative"),
     ([0.0, 0.0], "the weights are all 0: set at least one of them above 0"),
     ([1.0], "there are 1 weights for 2 rankings: pass one weight per ranking"),
-    ([], "there are 0 weights for 2 rankings: pass one weight per ranking"),
-    ([1.0, 1.0, 1.0], "there are 3 weights for 2 rankings: pass one weight per ranking"),
 ]
 
 
@@ -191,68 +161,9 @@ def test_a_hybrid_retriever_needs_something_to_fuse() -> None:
         HybridRetriever([])
 
 
-# ---- the stock QueryFusionRetriever, and ours ------------------------------------------------------------------------
-
-
-def stock(legs: list[FixedRetriever], weights: list[float] | None = None) -> QueryFusionRetriever:
-    return QueryFusionRetriever(
-        legs,
-        llm=MockLLM(),
-        mode=FUSION_MODES.RECIPROCAL_RANK,
-        num_queries=1,
-        retriever_weights=weights,
-        similarity_top_k=10,
-        use_async=False,
-    )
-
-
-def found(nodes: list[NodeWithScore]) -> list[str]:
-    return [hit.node.node_id for hit in nodes]
-
-
-def legs() -> list[FixedRetriever]:
-    return [FixedRetriever(hits(a=3, b=2, c=1)), FixedRetriever(hits(c=3, b=2, a=1))]
-
-
-def test_stock_ignores_the_weights_and_ours_does_not() -> None:
-    heavy, light = [0.99, 0.01], [0.01, 0.99]
-    assert found(stock(legs(), heavy).retrieve("q")) == found(stock(legs(), light).retrieve("q"))
-    assert found(HybridRetriever(legs(), retriever_weights=heavy).retrieve("q"))[0] == "a"
-    assert found(HybridRetriever(legs(), retriever_weights=light).retrieve("q"))[0] == "c"
-
-
-def test_stock_merges_different_nodes_of_equal_text_and_ours_does_not() -> None:
-    def twins() -> list[FixedRetriever]:
-        footer = [NodeWithScore(node=TextNode(id_=f"footer-{n}", text="Confidential."), score=1.0) for n in range(2)]
-        return [FixedRetriever([*hits(best=2), footer[0]]), FixedRetriever([footer[1]])]
-
-    merged = found(stock(twins()).retrieve("q"))
-    assert merged[0].startswith("footer")
-    assert len(merged) == 2
-    ours = found(HybridRetriever(twins()).retrieve("q"))
-    assert set(ours) == {"best", "footer-0", "footer-1"}
-    assert ours[0] == "best"
-
-
-def test_stock_overwrites_the_scores_of_the_nodes_it_was_given_and_ours_does_not() -> None:
-    given_to_stock, given_to_ours = legs(), legs()
-    stock(given_to_stock).retrieve("q")
-    assert [hit.score for hit in given_to_stock[1].hits] != [3, 2, 1]
-    HybridRetriever(given_to_ours).retrieve("q")
-    assert [hit.score for leg in given_to_ours for hit in leg.hits] == [3, 2, 1, 3, 2, 1]
-
-
-def test_stock_demands_a_key_for_a_single_query_and_ours_does_not() -> None:
-    with pytest.raises(ValueError, match="No API key found for OpenAI"):
-        QueryFusionRetriever(legs(), mode=FUSION_MODES.RECIPROCAL_RANK, num_queries=1)
-    assert found(HybridRetriever(legs()).retrieve("q"))
-
-
-@pytest.mark.parametrize("weights", [[0.0, 0.0], [-1.0, 1.0]])
-def test_stock_divides_by_zero_and_ours_raises_a_clear_error(weights: list[float]) -> None:
-    with pytest.raises(ZeroDivisionError):
-        stock(legs(), weights)
-
-
-def test_stock_accepts_nan_as_a_weight() -> None:
-    assert found(stock(legs(), [math.nan, 1.0]).retrieve("q"))
+def test_different_nodes_of_equal_text_are_not_merged() -> None:
+    footers = [NodeWithScore(node=TextNode(id_=f"footer-{n}", text="Confidential."), score=1.0) for n in range(2)]
+    legs = [FixedRetriever([*hits(best=2), footers[0]]), FixedRetriever([footers[1]])]
+    found = [hit.node.node_id for hit in HybridRetriever(list(legs)).retrieve("q")]
+    assert sorted(found) == ["best", "footer-0", "footer-1"]
+    assert found[0] == "best"

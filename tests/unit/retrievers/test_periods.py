@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.retrievers.analysis import Analyzer, tokens
-from llama_index_contextual.retrievers.bm25 import PERIOD_WEIGHT, SETTINGS_FILE, LexicalIndex
+from llama_index_contextual.retrievers.bm25 import PERIOD_WEIGHT, LexicalIndex
 from llama_index_contextual.retrievers.periods import date_token, is_period, period_token, periods
 
 analyzer = Analyzer("english", has_periods=True)
@@ -43,52 +41,22 @@ def test_all_spellings_of_a_period_have_one_term(term: str, text: str) -> None:
     assert term in analyzer.query_terms(f"How much did sales rise in {text}?")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("fiscal years 2018, 2017 and 2016", ["fy2018", "fy2017", "fy2016"]),
-        ("Fiscal 2018 to 2016", ["fy2018", "fy2016"]),
-        ("year ended January 29, 2022", ["2022-01-29", "fy2022", "fy2021"]),
-        ("between May 1, 2018 and June 2, 2019", ["2018-05-01", "2019-06-02"]),
-        ("twelve months ended June 30, 2018", ["2018-06-30", "fy2018"]),
-    ],
+PERIODS = {
+    "fiscal years 2018, 2017 and 2016": ["fy2018", "fy2017", "fy2016"],
+    "Fiscal 2018 to 2016": ["fy2018", "fy2016"],
+    "year ended January 29, 2022": ["2022-01-29", "fy2022", "fy2021"],
+    "between May 1, 2018 and June 2, 2019": ["2018-05-01", "2019-06-02"],
+    "twelve months ended June 30, 2018": ["2018-06-30", "fy2018"],
+}
+NO_PERIODS = (
+    *("2018 2017 2016", "you may 31 2018", "30 February 2018", "fiscal policy", "the fourth quarter", "Q3 25 items"),
+    *("quarter of 2018", "$2,018", "in 2018", "a year ended", "March 2018", "FY", "Q5 2018", "fiscal 18", "May", ""),
 )
-def test_lists_and_ends_of_periods(text: str, expected: list[str]) -> None:
+
+
+@pytest.mark.parametrize(("text", "expected"), [*PERIODS.items(), *((text, []) for text in NO_PERIODS)])
+def test_lists_and_ends_of_periods_and_other_years_and_numbers(text: str, expected: list[str]) -> None:
     assert periods(tokens(text)) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "2018 2017 2016",
-            "you may 31 2018",
-            "30 February 2018",
-            "fiscal policy",
-            "the fourth quarter",
-            "Q3 25 items",
-        ),
-        *(
-            "quarter of 2018",
-            "$2,018",
-            "in 2018",
-            "a year ended",
-            "March 2018",
-            "FY",
-            "Q5 2018",
-            "fiscal 18",
-            "May",
-            "",
-        ),
-    ],
-)
-def test_other_years_and_numbers_are_no_periods(text: str) -> None:
-    assert periods(tokens(text)) == []
-
-
-def test_a_token_of_a_period_has_no_parts_but_its_year() -> None:
-    assert analyzer.terms("FY2018 2018Q1 FY") == ["fy2018", "2018", "2018q1", "2018"]
-    assert analyzer.terms("31.12.2022") == ["31.12.2022", "2022-12-31", "31", "12", "2022"]
 
 
 @pytest.mark.parametrize("token", ["32.1.2018", "1.2.3", "13/13/2018", "1.2.18", "10.0.0.2018", "1/2-2018"])
@@ -96,54 +64,30 @@ def test_figures_that_are_no_date_have_no_date(token: str) -> None:
     assert date_token(token) is None
 
 
-def test_without_periods_the_terms_are_those_of_the_words() -> None:
+def test_a_token_of_a_period_has_no_parts_but_its_year() -> None:
+    assert analyzer.terms("FY2018 2018Q1 FY") == ["fy2018", "2018", "2018q1", "2018"]
+    assert analyzer.terms("31.12.2022") == ["31.12.2022", "2022-12-31", "31", "12", "2022"]
     assert Analyzer("english").terms("FY2018, fiscal 2018") == ["fy2018", "fy", "2018", "fiscal", "2018"]
 
 
 @given(st.dates(date(1900, 1, 1), date(2099, 12, 31)))
 def test_every_date_has_one_term_however_it_is_written(day: date) -> None:
     name = f"{day:%B}"
-    spellings = [
-        f"{name} {day.day}, {day.year}",
-        f"{day.day} {name} {day.year}",
-        f"{name[:3]}. {day.day:02}, {day.year}",
-    ]
-    spellings += [f"{day.month:02}/{day.day:02}/{day.year}", f"{day.day}.{day.month}.{day.year}", day.isoformat()]
-    for text in spellings:
+    named = [f"{name} {day.day}, {day.year}", f"{day.day} {name} {day.year}", f"{name[:3]}. {day.day:02}, {day.year}"]
+    figures = [f"{day.month:02}/{day.day:02}/{day.year}", f"{day.day}.{day.month}.{day.year}", day.isoformat()]
+    for text in named + figures:
         assert analyzer.terms(text).count(day.isoformat()) == 1, text
 
 
-@given(
-    st.text(max_size=300)
-    | st.lists(
-        st.sampled_from(
-            [
-                "fiscal",
-                "FY",
-                "Q1",
-                "1Q",
-                "2018",
-                "May",
-                "31",
-                "31st",
-                "of",
-                "ended",
-                "year",
-                "quarter",
-                "first",
-                "2019",
-                "and",
-            ]
-        )
-    ).map(" ".join)
-)
+WORDS = "fiscal FY Q1 1Q 2018 May 31 31st of ended year quarter first 2019 and".split()  # noqa: SIM905
+
+
+@given(st.text(max_size=300) | st.lists(st.sampled_from(WORDS)).map(" ".join))
 def test_any_text_keeps_its_terms_and_gets_only_terms_of_periods(text: str) -> None:
-    added = periods(tokens(text))
+    added, terms = periods(tokens(text)), analyzer.terms(text)
     assert all(is_period(term) or date.fromisoformat(term) for term in added)
-    assert analyzer.terms(text)[len(analyzer.terms(text)) - len(added) :] == added
-    assert [term for word in tokens(text) for term in period_token(word)] == [
-        term for word in tokens(text) for term in period_token(word) if is_period(term) or term.isdigit()
-    ]
+    assert terms[len(terms) - len(added) :] == added
+    assert all(is_period(term) or term.isdigit() for word in tokens(text) for term in period_token(word))
 
 
 # ---- index -----------------------------------------------------------------------------------------------------------
@@ -156,13 +100,3 @@ def test_a_question_finds_the_other_spelling() -> None:
     assert spelled.counts == {**plain.counts, "fiscal": 1.0}
     first, second = index.scores(plain)
     assert first > second > 0
-
-
-def test_an_index_of_an_earlier_release_is_searched_as_it_was_built(tmp_path: Path) -> None:
-    LexicalIndex.build(["Sales of FY2018."]).save(tmp_path)
-    assert LexicalIndex.load(tmp_path).analyzer.has_periods
-    settings = json.loads((tmp_path / SETTINGS_FILE).read_bytes())
-    del settings["periods"]
-    (tmp_path / SETTINGS_FILE).write_text(json.dumps(settings))
-    former = LexicalIndex.load(tmp_path)
-    assert former.query("fiscal 2018, FY2018").counts == dict.fromkeys(["fiscal", "2018", "fy2018", "fy"], 1.0)

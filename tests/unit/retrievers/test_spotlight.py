@@ -36,8 +36,7 @@ def test_a_long_line_is_divided_into_sentences() -> None:
         "The contract may be terminated by either party at any time.",
         "Notice is due within ninety days of it.",
     ]
-    line = " ".join(sentences * 2)
-    assert pieces(line) == sentences * 2
+    assert pieces(" ".join(sentences * 2)) == sentences * 2
 
 
 def test_lines_that_were_wrapped_by_hand_are_one_unit() -> None:
@@ -45,12 +44,18 @@ def test_lines_that_were_wrapped_by_hand_are_one_unit() -> None:
     assert pieces(text) == [text.partition("\n\n")[0], "next paragraph"]
 
 
-def test_a_part_of_the_question_is_covered_by_one_unit_only() -> None:
-    parts = [{"pump": 3.0, "motor": 1.0}]
-    assert coverage("The pump stops.\nThe motor runs.", "", parts, ENGLISH) == 0.75
-    assert coverage("The pump stops the motor.", "", parts, ENGLISH) == 1.0
-    assert coverage("The pump stops.\nThe valve.", "Motors", parts, ENGLISH) == 1.0
-    assert coverage("", "Motors", parts, ENGLISH) == 0.0  # a header alone says nothing
+@pytest.mark.parametrize(
+    ("text", "header", "share"),
+    [
+        ("The pump stops.\nThe motor runs.", "", 0.75),
+        ("The pump stops the motor.", "", 1.0),
+        ("The pump stops.\nThe valve.", "Motors", 1.0),
+        ("", "Motors", 0.0),  # a header alone says nothing
+    ],
+)
+def test_a_part_of_the_question_is_covered_by_one_unit_only(text: str, header: str, share: float) -> None:
+    assert coverage(text, header, [{"pump": 3.0, "motor": 1.0}], ENGLISH) == share
+    assert coverage(text, header, question_parts("of the", {}, ENGLISH), ENGLISH) == 0.0
 
 
 def test_the_best_covered_sentence_of_the_question_counts() -> None:
@@ -65,7 +70,3 @@ def test_the_best_covered_sentence_of_the_question_counts() -> None:
 def test_a_question_of_short_sentences_is_one_part(question: str) -> None:
     weights = {"pump": 2.0, "motor": 1.0, "valve": 1.0}
     assert question_parts(question, weights, ENGLISH) == [weights]
-
-
-def test_without_terms_nothing_is_covered() -> None:
-    assert coverage("The pump.", "", question_parts("of the", {}, ENGLISH), ENGLISH) == 0.0
