@@ -93,7 +93,8 @@ def project_of(root: Path, texts: Mapping[str, str], *, llm: LLM | None = None, 
     """Return a project over texts, each a document without context, that needs neither key nor network."""
     config = ProjectConfig.local(**{"context": "none", **settings})
     made = ProjectManager(root).create("p", config, embed_model=CountingEmbedding(), llm=llm)
-    made.ingest([Document(id_=name, text=text, metadata={"kind": name[:1]}) for name, text in texts.items()])
+    unread = {"excluded_embed_metadata_keys": ["kind"], "excluded_llm_metadata_keys": ["kind"]}
+    made.ingest([Document(id_=name, text=text, metadata={"kind": name[:1]}, **unread) for name, text in texts.items()])
     return made
 
 

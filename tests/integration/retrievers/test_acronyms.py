@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,40 +18,25 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 
-
-@pytest.mark.parametrize(
-    ("text", "short", "long"),
-    [
-        ("Property, plant and equipment (PP&E) fell.", "PP&E", "Property, plant and equipment"),
-        ("of the Department of Motor Vehicles (DMV)", "DMV", "Department of Motor Vehicles"),
-        ("heat shock transcription factor (HSF)", "HSF", "heat shock transcription factor"),
-        ("messenger RNA (mRNA)", "mRNA", "messenger RNA"),
-        ("Lipschitz constants (LIPCON)", "LIPCON", "Lipschitz constants"),
-        ("application programming interfaces (APIs)", "API", "application programming interfaces"),
-        ("The value added\ntax (“VAT”)", "VAT", "value added tax"),
-        ("IT (information technology) costs", "IT", "information technology"),
-    ],
+EXPLAINED = {
+    "Property, plant and equipment (PP&E) fell.": {"PP&E": "Property, plant and equipment"},
+    "of the Department of Motor Vehicles (DMV)": {"DMV": "Department of Motor Vehicles"},
+    "heat shock transcription factor (HSF)": {"HSF": "heat shock transcription factor"},
+    "messenger RNA (mRNA)": {"mRNA": "messenger RNA"},
+    "Lipschitz constants (LIPCON)": {"LIPCON": "Lipschitz constants"},
+    "application programming interfaces (APIs)": {"API": "application programming interfaces"},
+    "The value added\ntax (“VAT”)": {"VAT": "value added tax"},
+    "IT (information technology) costs": {"IT": "information technology"},
+}
+OTHERS = (
+    *("we use it (see Figure 2)", "(USA)", "foo(BAR)", "the pump (XYZ)", "a value (ab)", "HTTP (HTTPS)"),
+    *("HOME (home = env::var)", "()", "A. (AB)"),
 )
-def test_a_bracket_explains_an_acronym(text: str, short: str, long: str) -> None:
-    assert find_acronyms([text]) == {short: long}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "we use it (see Figure 2)",
-        "(USA)",
-        "foo(BAR)",
-        "the pump (XYZ)",
-        "a value (ab)",
-        "HTTP (HTTPS)",
-        "HOME (home = env::var)",
-        "()",
-        "A. (AB)",
-    ],
-)
-def test_other_brackets_explain_no_acronym(text: str) -> None:
-    assert find_acronyms([text]) == {}
+@pytest.mark.parametrize("text", [*EXPLAINED, *OTHERS])
+def test_a_bracket_explains_an_acronym(text: str) -> None:
+    assert find_acronyms([text]) == EXPLAINED.get(text, {})
 
 
 def test_the_long_form_that_is_written_most_often_counts() -> None:
@@ -92,14 +78,18 @@ TEXTS = {
 }
 
 
+def project_of(root: Path, texts: dict[str, str], **settings: Any) -> Project:
+    for name, text in texts.items():
+        (root / name).write_text(text)
+    config = ProjectConfig.local(context="none", document_weight=0, **settings)
+    made = ProjectManager(root / "knowledge").create("a", config)
+    made.ingest([root / name for name in texts])
+    return made
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    for name, text in TEXTS.items():
-        (tmp_path / name).write_text(text)
-    config = ProjectConfig.local(context="none", acronyms=True, document_weight=0)
-    made = ProjectManager(tmp_path / "knowledge").create("a", config)
-    made.ingest([tmp_path / name for name in TEXTS])
-    return made
+    return project_of(tmp_path, TEXTS, acronyms=True)
 
 
 def names(found) -> list[str]:  # type: ignore[no-untyped-def]
@@ -114,12 +104,9 @@ async def test_an_acronym_finds_its_long_form_and_the_response_says_so(project: 
     assert found.blend.lexical == ((question, 1.0), ("Property, plant and equipment", 0.1))
     assert (await project.aretrieve(question, mode="lexical")).to_dict() == found.to_dict()
     assert project.retrieve_many([question], mode="lexical")[0].to_dict() == found.to_dict()
+    assert project.retrieve("Who inspects?").blend is None
     project.update_config(acronyms=False)
     assert names(project.retrieve(question, mode="lexical")) == ["policy.txt"]
-
-
-def test_a_question_without_acronyms_is_searched_as_it_is(project: Project) -> None:
-    assert project.retrieve("Who inspects?").blend is None
 
 
 def test_acronyms_are_learned_again_for_each_version(project: Project, tmp_path: Path) -> None:
@@ -131,11 +118,10 @@ def test_acronyms_are_learned_again_for_each_version(project: Project, tmp_path:
 
 def test_the_terms_are_added_to_those_of_a_conversation(project: Project) -> None:
     retriever = ConversationalRetriever(project.as_retriever(), embed_model=project.embed_model)
-    query = ConversationQuery("And PP&E?", history=[ChatMessage("Who inspects?")])
-    found = retriever.respond(query)
-    assert found.blend is not None
-    assert [text for text, _ in found.blend.lexical] == ["And PP&E?", "Who inspects?", TABLE.table["PP&E"]]
-    assert len(found.blend.embedded) == 2
+    blend = retriever.respond(ConversationQuery("And PP&E?", history=[ChatMessage("Who inspects?")])).blend
+    assert blend is not None
+    assert [text for text, _ in blend.lexical] == ["And PP&E?", "Who inspects?", TABLE.table["PP&E"]]
+    assert len(blend.embedded) == 2
     alone = retriever.respond("What of PP&E?")
     assert alone.confidence is not None
     assert alone.blend is not None
@@ -147,11 +133,7 @@ def test_a_table_of_ones_own_works_in_both_directions(tmp_path: Path) -> None:
         "short.txt": "Uptime according to the SLA is 99 %.",
         "menu.txt": "Soup is served at noon. Uptime of the soup is an hour.",
     }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    config = ProjectConfig.local(context="none", document_weight=0)
-    project = ProjectManager(tmp_path / "knowledge").create("a", config)
-    project.ingest([tmp_path / name for name in texts])
+    project = project_of(tmp_path, texts)
     assert names(project.retrieve("SLA", mode="lexical")) == ["short.txt"]
     assert project.update_config(acronym_table={"SLA": "service level agreement"}) == []
     found = project.retrieve("SLA", mode="lexical")
@@ -160,9 +142,8 @@ def test_a_table_of_ones_own_works_in_both_directions(tmp_path: Path) -> None:
     assert found.blend.lexical == (("SLA", 1.0), ("service level agreement", 0.333))
     back = project.retrieve("Which service level agreement applies?", mode="lexical")
     assert names(back) == ["agreement.txt", "short.txt"]
-    assert names(project.as_retriever(mode="lexical").changed(acronym_table={}).respond(QueryBundle("SLA"))) == [
-        "short.txt"
-    ]
+    without = project.as_retriever(mode="lexical").changed(acronym_table={})
+    assert names(without.respond(QueryBundle("SLA"))) == ["short.txt"]
 
 
 @pytest.mark.parametrize("table", [{"": "x"}, {"S L A": "x"}, {"SLA": " "}, {" SLA": "x"}], ids=str)

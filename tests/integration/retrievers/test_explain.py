@@ -12,23 +12,15 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.integration.retrievers import conftest, corpus
 from tests.support.models import CountingEmbedding
 
 QUERY = "error TS-999 of the pump"
-TEXTS = {
-    "dry": "Error code TS-999 means that the pump runs dry.",
-    "valve": "Close the valve before the pump is switched off.",
-    "revenue": "Revenue grew in the second quarter.",
-    "tariff": "The tariff is due in March.",
-}
+TEXTS = {**conftest.TEXTS, "tariff": "The tariff is due in March."}
 
 
 def project_of(root: Path, **settings: Any) -> Project:
-    manager = ProjectManager(root)
-    config = ProjectConfig.local(**{"context": "none", **settings})
-    made = manager.create("p", config, embed_model=CountingEmbedding())
-    made.ingest([Document(id_=name, text=text) for name, text in TEXTS.items()])
-    return made
+    return corpus.project_of(root, TEXTS, **settings)
 
 
 def computed(arithmetic: str) -> float:
@@ -66,7 +58,7 @@ def test_the_arithmetic_adds_up_to_the_score(tmp_path: Path, settings: dict[str,
 
 
 @pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
-def test_explaining_does_not_change_the_results(tmp_path: Path, mode: Mode) -> None:
+async def test_explaining_does_not_change_the_results(tmp_path: Path, mode: Mode) -> None:
     project = project_of(tmp_path, candidates=1)
     plain, explained = (project.retrieve(QUERY, mode=mode, top_k=2, explain=e) for e in (False, True))
     assert plain.results == explained.results
@@ -74,6 +66,7 @@ def test_explaining_does_not_change_the_results(tmp_path: Path, mode: Mode) -> N
     assert "explanations" not in plain.to_dict()
     assert [one.node_id for one in explained.explanations] == [hit.node_id for hit in explained]
     assert explained.to_dict()["explanations"][0]["rank"] == 1
+    assert await project.aretrieve(QUERY, mode=mode, top_k=2, explain=True) == explained
 
 
 def test_terms_are_listed_by_text_and_context(tmp_path: Path) -> None:
@@ -103,15 +96,9 @@ def test_the_repr_shows_the_explanations(tmp_path: Path) -> None:
 
 
 def test_terms_that_the_document_has_elsewhere_are_taken_off_in_the_arithmetic(tmp_path: Path) -> None:
-    project = project_of(tmp_path, context="none", chunk_size=40, chunk_overlap=0)
+    project = project_of(tmp_path, chunk_size=40, chunk_overlap=0)
     lease = "\n\n".join(f"Borealis and Aurora agree on point {n} of the lease." for n in range(8))
     project.ingest([Document(id_="lease", text=f"{lease}\n\nBorealis pays in May.")])
-    response = project.retrieve("When does Borealis pay for the lease?", top_k=3, explain=True)
-    assert any("shared terms (-" in explanation.arithmetic for explanation in response.explanations)
-    for explanation in response.explanations:
-        assert computed(explanation.arithmetic) == pytest.approx(explanation.score, abs=0.002)
-
-
-async def test_async_explains_as_well(tmp_path: Path) -> None:
-    project = project_of(tmp_path)
-    assert await project.aretrieve(QUERY, explain=True) == project.retrieve(QUERY, explain=True)
+    found = project.retrieve("When does Borealis pay for the lease?", top_k=3, explain=True).explanations
+    assert any("shared terms (-" in explanation.arithmetic for explanation in found)
+    assert [computed(one.arithmetic) for one in found] == pytest.approx([one.score for one in found], abs=0.002)
