@@ -5,26 +5,21 @@ Skipped without the extra `rerank`; CONTRIBUTING.md names the command that runs 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from llama_index.core.schema import Document, QueryBundle, TextNode
+from llama_index.core.schema import QueryBundle, TextNode
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.retrievers import rerank
 from llama_index_contextual.retrievers.rerank import CrossEncoderReranker, _Passage
 from llama_index_contextual.retrievers.response import RetrievedChunk
-from tests.support.models import CountingEmbedding
 
 pytest.importorskip("torch", reason="needs the extra rerank: pip install 'llama-index-contextual[rerank]'")
 pytest.importorskip("sentence_transformers", reason="needs the extra rerank")
@@ -36,7 +31,7 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 
-def make_model(folder: Path, *, labels: int = 1, length: int = LENGTH, activation: str | None = IDENTITY) -> str:
+def make_model(folder: Path, *, length: int = LENGTH, activation: str | None = IDENTITY) -> str:
     """Write a cross-encoder with random weights, and return its folder."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -52,9 +47,7 @@ def make_model(folder: Path, *, labels: int = 1, length: int = LENGTH, activatio
     )
     names = {"unk": "[UNK]", "pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=length,
-        **{f"{name}_token": token for name, token in names.items()},
+        tokenizer_object=tokenizer, model_max_length=length, **{f"{name}_token": token for name, token in names.items()}
     ).save_pretrained(folder)
     torch.manual_seed(7)
     config = BertConfig(
@@ -64,7 +57,7 @@ def make_model(folder: Path, *, labels: int = 1, length: int = LENGTH, activatio
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=length,
-        num_labels=labels,
+        num_labels=1,
     )
     model = BertForSequenceClassification(config)
     with torch.no_grad():
@@ -186,18 +179,6 @@ def test_texts_in_any_script_are_read_completely(reranker: CrossEncoderReranker)
     assert all(0 < (hit.score or 0.0) < 1 for hit in reranked.hits)
 
 
-def test_batches_do_not_change_the_scores(model: str, reranker: CrossEncoderReranker) -> None:
-    hits = hits_of(*(words(5 + 20 * at, at) for at in range(12)))
-    one = CrossEncoderReranker(model, device="cpu", batch_size=1).rerank(QueryBundle(QUESTION), hits)
-    many = reranker.rerank(QueryBundle(QUESTION), hits)
-    assert [hit.node_id for hit in one.hits] == [hit.node_id for hit in many.hits]
-    assert [hit.score for hit in one.hits] == pytest.approx([hit.score for hit in many.hits], abs=1e-5)
-
-
-def test_the_model_runs_on_the_device(reranker: CrossEncoderReranker) -> None:
-    assert str(reranker._model.device) == "cpu"
-
-
 def test_a_question_as_long_as_the_model_leaves_half_of_it_for_the_passage(
     model: str, reranker: CrossEncoderReranker
 ) -> None:
@@ -207,30 +188,6 @@ def test_a_question_as_long_as_the_model_leaves_half_of_it_for_the_passage(
     assert hit.score == pytest.approx(sigmoid(logit(model, " ".join(question.split()[:half]), text)), abs=1e-5)
 
 
-def test_without_hits_nothing_is_asked(reranker: CrossEncoderReranker) -> None:
-    assert reranker.rerank(QueryBundle(QUESTION), []).hits == []
-
-
-async def test_the_event_loop_runs_while_the_model_reads(
-    reranker: CrossEncoderReranker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released, predict = threading.Event(), reranker._model.predict
-
-    def slow(*args: Any, **options: Any) -> Any:
-        assert released.wait(300), "the event loop was blocked"
-        return predict(*args, **options)
-
-    monkeypatch.setattr(reranker._model, "predict", slow)
-    hits = hits_of(words(20, 1), words(20, 2))
-    task = asyncio.create_task(reranker.arerank(QueryBundle(QUESTION), hits))
-    await asyncio.to_thread(lambda: None)
-    assert not task.done()
-    released.set()
-    reranked = await task
-    monkeypatch.undo()
-    assert reranked == reranker.rerank(QueryBundle(QUESTION), hits)
-
-
 def test_threads_share_a_model(reranker: CrossEncoderReranker) -> None:
     questions = [words(3 + at % 5, at) for at in range(16)]
     hits = hits_of(*(words(40 + at, at) for at in range(6)))
@@ -238,35 +195,6 @@ def test_threads_share_a_model(reranker: CrossEncoderReranker) -> None:
     with ThreadPoolExecutor(8) as threads:
         together = list(threads.map(lambda question: reranker.rerank(QueryBundle(question), hits), questions))
     assert together == alone
-
-
-def test_a_project_drops_hits_below_a_probability_and_explains_windows_and_ranks(tmp_path: Path, model: str) -> None:
-    config = ProjectConfig.local(context="none", rerank=model, chunk_size=200, top_k=3)
-    project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
-    project.ingest([Document(id_=f"d{at}", text=f"word1 {words(30 * (at + 1), at)}") for at in range(8)])
-    response = project.retrieve("word1", explain=True)
-    assert [one.node_id for one in response.explanations] == [hit.node_id for hit in response]
-    for rank, one in enumerate(response.explanations, start=1):
-        assert one.reranking is not None
-        assert (one.rank, one.reranking.after, one.reranking.score) == (rank, rank, one.score)
-        assert f"reranked from {one.reranking.before} to {rank}: probability {one.score:.4f}" in str(one)
-    assert "windows (number" in str(response)
-    assert [one.rank for one in response.near_misses] == [4, 5, 6, 7, 8]
-    threshold = (response[1].score or 0.0) - 1e-9
-    project.update_config(rerank_threshold=threshold)
-    kept = project.retrieve("word1", explain=True)
-    assert [hit.node_id for hit in kept] == [hit.node_id for hit in response][:2]
-    assert len(kept.explanations) == 2
-    dropped = kept.near_misses[0]
-    assert dropped.why_not is not None
-    assert dropped.why_not.startswith("dropped by the reranker from rank ")
-    assert dropped.why_not.endswith(f", below {threshold:g}")
-
-
-def test_a_model_with_classes_is_refused(tmp_path: Path) -> None:
-    folder = make_model(tmp_path / "model", labels=3)
-    with pytest.raises(ModelError, match="returns 3 values for a passage instead of one: choose another"):
-        CrossEncoderReranker(folder, device="cpu").rerank(QueryBundle(QUESTION), hits_of("word1"))
 
 
 def test_a_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
@@ -282,16 +210,3 @@ def test_a_model_that_reads_a_few_words_is_refused(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model", length=16)
     with pytest.raises(ModelError, match="reads only 16 tokens"):
         CrossEncoderReranker(folder, device="cpu")
-
-
-def test_an_output_that_is_no_number_is_an_error(
-    reranker: CrossEncoderReranker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reranker._model, "predict", lambda pairs, **_: [float("nan") for _ in pairs])
-    with pytest.raises(ModelError, match="a value that is not a number"):
-        reranker.rerank(QueryBundle(QUESTION), hits_of("word1"))
-
-
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        CrossEncoderReranker(str(tmp_path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
 import sys
@@ -85,22 +84,18 @@ def test_spellings_are_made_of_the_first_8_unknown_words_of_a_query_only(monkeyp
     assert tried == [*unknown[:7], "pumpz"]
 
 
-def test_of_more_than_256_terms_the_heaviest_are_searched(built: Project) -> None:
+def test_of_more_than_256_terms_the_heaviest_are_searched() -> None:
     known = words(300)
     index = LexicalIndex.build([" ".join(known), " ".join(known[:100]), "other"])
     terms = index.query(" ".join(known))
     assert (len(terms.counts), terms.omitted) == (256, 44)
-    assert set(terms.known) == {*known[:56], *known[100:]}  # the rarer ones, then the first ones
-    assert list(terms.counts) == [*known[:56], *known[100:]]  # in the order of the query
+    # The rarer ones, then the first ones; in the order of the query.
+    assert list(terms.counts) == [*known[:56], *known[100:]]
+    assert set(terms.known) == set(terms.counts)
     weighed = index.query([(" ".join(known[:100]), 2.0), (" ".join(known[100:]), 0.1)])
     assert set(known[:100]) < set(weighed.known)
-
-
-def test_terms_that_no_text_contains_are_left_out_first() -> None:
-    known, unknown = ["pump", "motor"], words(300)
-    terms = LexicalIndex.build(["pump motor"]).query(" ".join([*unknown, *known]))
-    assert terms.known == ("pump", "motor")
-    assert terms.omitted == 46
+    unknown = LexicalIndex.build(["pump motor"]).query(" ".join([*known, "pump", "motor"]))
+    assert (unknown.known, unknown.omitted) == (("pump", "motor"), 46)
 
 
 def test_a_response_says_that_terms_were_left_out(built: Project) -> None:
@@ -133,8 +128,6 @@ def test_the_memory_of_a_search_is_bounded_for_a_megabyte_of_anything(built: Pro
 
 
 async def test_a_megabyte_of_white_space_is_an_empty_query(built: Project) -> None:
-    with pytest.raises(InputError, match="The query is empty: ask a question"):
-        built.retrieve(QUERIES["spaces"](MEGABYTE))
     with pytest.raises(InputError, match="The query is empty: ask a question"):
         await built.aretrieve(QUERIES["spaces"](MEGABYTE))
 
@@ -192,14 +185,6 @@ def test_a_text_is_cut_to_what_an_embedding_model_takes() -> None:
         assert 7_000 < embedding_tokens(cut) <= 8_192
 
 
-@given(st.text(max_size=40), st.integers(1_000, 12_000))
-def test_the_embedded_beginning_fits_the_model(unit: str, times: int) -> None:
-    text = (unit * times)[:40_000]
-    cut = cut_to_input(text)
-    assert text.startswith(cut)
-    assert embedding_tokens(cut) <= 8_192
-
-
 async def test_a_response_says_that_a_query_was_embedded_in_part(built: Project) -> None:
     query = "水" * 20_000
     model = built.embed_model
@@ -247,17 +232,16 @@ def test_the_intent_of_a_hostile_question_is_found_at_once() -> None:
     assert guess_intent("write me a poem" + "!" * MEGABYTE + "\nx").tier in ("words", "default", "pattern")
 
 
-@pytest.mark.parametrize(
-    ("question", "sides"),
-    [
-        ("x" + " " * MEGABYTE + "vs", ()),
-        ("compare" + " " * MEGABYTE + "x", ()),
-        ("Well, A \n vs.  B?", ("A", "B")),
-        ("Compare debit  cards\nwith credit cards.", ("debit cards", "credit cards")),
-    ],
-)
-def test_the_sides_of_a_comparison_are_found_at_once(question: str, sides: tuple[str, ...]) -> None:
-    assert tuple(aspects_of(question)) == sides
+SIDES = {
+    "x" + " " * MEGABYTE + "vs": [],
+    "compare" + " " * MEGABYTE + "x": [],
+    "Well, A \n vs.  B?": ["A", "B"],
+    "Compare debit  cards\nwith credit cards.": ["debit cards", "credit cards"],
+}
+
+
+def test_the_sides_of_a_comparison_are_found_at_once() -> None:
+    assert {question: list(aspects_of(question)) for question in SIDES} == SIDES
 
 
 def test_numbers_that_are_too_long_are_not_figures() -> None:
@@ -287,11 +271,3 @@ def test_an_excerpt_looks_for_a_bounded_number_of_terms(built: Project, monkeypa
     monkeypatch.setattr(excerpts.re, "finditer", finditer)
     response[0].excerpt(response.query, 40)
     assert len(looked) <= 257
-
-
-def test_many_long_queries_at_once_are_each_cut(built: Project) -> None:
-    async def ask() -> list[int]:
-        found = await asyncio.gather(*(built.aretrieve("pump " * 10_000, mode="lexical") for _ in range(4)))
-        return [len(response.warnings) for response in found]
-
-    assert asyncio.run(ask()) == [1, 1, 1, 1]
