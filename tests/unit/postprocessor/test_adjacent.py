@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.llms import MockLLM
-from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
 from llama_index_contextual.postprocessor.adjacent import joint_section
-from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
@@ -43,17 +36,21 @@ def stored(nodes: list[TextNode]) -> SQLiteDocumentStore:
 # ---- merging -------------------------------------------------------------------------------------------------------
 
 
-def test_the_overlap_of_two_hits_is_not_repeated() -> None:
-    first, second, _ = chunks_of(TEXT, SPANS)
-    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(second), hit(first, 0.5)])
+async def test_the_overlap_of_two_hits_is_not_repeated() -> None:
+    nodes = chunks_of(TEXT, SPANS)
+    before = [node.model_dump() for node in nodes]
+    hits = [hit(nodes[1]), hit(nodes[0], 0.5)]
+    (passage,) = AdjacentChunkMerger().postprocess_nodes(hits)
     assert passage.node.text == TEXT[0:30]
     assert (passage.node.start_char_idx, passage.node.end_char_idx) == (0, 30)
+    assert [node.model_dump() for node in nodes] == before, "the given nodes are not changed"
+    assert await AdjacentChunkMerger().apostprocess_nodes(hits) == [passage]
 
 
-def test_hits_with_a_chunk_between_them_stay_apart() -> None:
-    nodes = chunks_of(TEXT, TOUCHING)
-    passages = AdjacentChunkMerger().postprocess_nodes([hit(nodes[0]), hit(nodes[2], 0.5)])
-    assert [result.node.node_id for result in passages] == ["doc-0", "doc-2"]
+def test_hits_with_a_chunk_between_them_and_hits_of_two_documents_stay_apart() -> None:
+    nodes, other = chunks_of(TEXT, TOUCHING), chunks_of(TEXT, TOUCHING, doc_id="other")
+    passages = AdjacentChunkMerger().postprocess_nodes([hit(nodes[0]), hit(nodes[2], 0.5), hit(other[0], 0.1)])
+    assert [result.node.node_id for result in passages] == ["doc-0", "doc-2", "other-0"]
 
 
 def test_score_evidence_context_and_position_are_those_of_the_best_hit() -> None:
@@ -83,17 +80,11 @@ def test_pages_section_and_source_are_those_of_the_whole_passage() -> None:
     assert passage.node.next_node is None
 
 
-def test_a_passage_without_sections_has_none_and_that_of_one_section_is_named_once() -> None:
-    for section in (None, "One"):
-        facts = {} if section is None else {"section": section}
-        (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(node) for node in chunks_of(TEXT, SPANS, **facts)])
-        assert passage.node.metadata.get("section") == section
-
-
 @pytest.mark.parametrize(
     ("paths", "named"),
     [
         ([None, None], None),
+        (["One", "One"], "One"),
         ([None, "A > B", "A > B"], "A > B"),
         (["A > B", None, "A > C"], "A > B; C"),
         (["A", "A > B"], "A; A > B"),
@@ -123,11 +114,6 @@ def test_a_chunk_inside_another_adds_nothing() -> None:
     assert (passage.node.text, ids(passage)) == (TEXT[:30], ["doc-0", "doc-1"])
 
 
-def test_equal_spans_of_two_documents_stay_apart() -> None:
-    one, other = (chunks_of(TEXT, SPANS, doc_id=name)[0] for name in ("one", "other"))
-    assert len(AdjacentChunkMerger().postprocess_nodes([hit(one), hit(other)])) == 2
-
-
 def test_offsets_that_contradict_the_text_merge_nothing() -> None:
     first, second, _ = chunks_of(TEXT, SPANS)
     lying = second.model_copy(update={"start_char_idx": 14, "end_char_idx": 32})
@@ -137,75 +123,38 @@ def test_offsets_that_contradict_the_text_merge_nothing() -> None:
         assert [result.node.text for result in passages] == [first.text, wrong.text]
 
 
-def test_the_given_nodes_are_not_changed() -> None:
-    nodes = chunks_of(TEXT, SPANS)
-    before = [node.model_dump() for node in nodes]
-    AdjacentChunkMerger().postprocess_nodes([hit(node) for node in nodes])
-    assert [node.model_dump() for node in nodes] == before
-
-
 # ---- white space between chunks ------------------------------------------------------------------------------------
 
 
-def test_a_paragraph_break_between_linked_chunks_is_restored() -> None:
+def test_a_paragraph_break_between_linked_chunks_is_restored_and_a_wider_gap_is_not_guessed() -> None:
     first, second = chunks_of("One.\n\nTwo.", [(0, 4), (6, 10)])
     (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(first), hit(second)])
     assert passage.node.text == "One.\n\nTwo."
-
-
-def test_a_wider_gap_is_not_guessed() -> None:
-    first, second = chunks_of("One. \n\n Two.", [(0, 4), (8, 12)])
-    assert len(AdjacentChunkMerger().postprocess_nodes([hit(first), hit(second)])) == 2
-
-
-def test_the_white_space_comes_from_the_docstore_of_a_project(manager: ProjectManager, tmp_path: Path) -> None:
-    text = "".join(f"Paragraph {n} speaks of valve {n}.\n \t\n\n" for n in range(40))
-    (tmp_path / "valves.txt").write_text(text, encoding="utf-8")
-    project = manager.create("a", ProjectConfig.local(chunk_size=30, chunk_overlap=0))
-    project.ingest([tmp_path / "valves.txt"])
-    read = project.read("valves.txt")
-    nodes = list(project.storage_context.docstore.docs.values())
-    merger = AdjacentChunkMerger(docstore=project.storage_context.docstore)
-    (passage,) = merger.postprocess_nodes([hit(node) for node in nodes])
-    assert len(nodes) > 5
-    assert passage.node.text == read[passage.node.start_char_idx : passage.node.end_char_idx] == read.strip()
+    wider = chunks_of("One. \n\n Two.", [(0, 4), (8, 12)])
+    assert len(AdjacentChunkMerger().postprocess_nodes([hit(node) for node in wider])) == 2
 
 
 # ---- bridging and growing ------------------------------------------------------------------------------------------
 
 
-def test_the_chunk_between_two_hits_is_included_on_request() -> None:
-    nodes = chunks_of(TEXT, TOUCHING)
-    merger = AdjacentChunkMerger(bridge=True, docstore=stored(nodes))
+@pytest.mark.parametrize("kind", [SQLiteDocumentStore, SimpleDocumentStore])
+def test_one_chunk_between_two_hits_is_included_on_request(kind: type[SQLiteDocumentStore]) -> None:
+    nodes, store = chunks_of(TEXT, TOUCHING), kind()
+    store.add_documents(nodes)
+    merger = AdjacentChunkMerger(bridge=True, docstore=store)
     (passage,) = merger.postprocess_nodes([hit(nodes[2]), hit(nodes[0], 0.5)])
     assert (passage.node.text, passage.node.node_id) == (TEXT[0:39], "doc-2")
     assert ids(passage) == ["doc-0", "doc-1", "doc-2"]
+    assert len(merger.postprocess_nodes([hit(nodes[0]), hit(nodes[3])])) == 2, "two chunks between them"
 
 
-def test_two_missing_chunks_are_not_bridged() -> None:
-    nodes = chunks_of(TEXT, TOUCHING)
-    merger = AdjacentChunkMerger(bridge=True, docstore=stored(nodes))
-    assert len(merger.postprocess_nodes([hit(nodes[0]), hit(nodes[3])])) == 2
-
-
-def test_bridging_works_with_the_stock_docstore() -> None:
-    nodes = chunks_of(TEXT, TOUCHING)
-    store = SimpleDocumentStore()
-    store.add_documents(nodes)
-    (passage,) = AdjacentChunkMerger(bridge=True, docstore=store).postprocess_nodes([hit(nodes[0]), hit(nodes[2])])
-    assert passage.node.text == TEXT[0:39]
-
-
-def test_a_passage_grows_as_long_as_it_keeps_its_similarity() -> None:
+@pytest.mark.parametrize(("keep", "end"), [(0.9, 28), (1.0, 11)])
+def test_a_passage_grows_as_long_as_it_keeps_its_similarity(keep: float, end: int) -> None:
     text = "pump pump. pump valve pump. tax tax tax tax."
     nodes = chunks_of(text, [(0, 11), (11, 28), (28, 44)])
-    model = CountingEmbedding()
-    merger = AdjacentChunkMerger(expand=True, keep=0.9, docstore=stored(nodes), embed_model=model)
+    merger = AdjacentChunkMerger(expand=True, keep=keep, docstore=stored(nodes), embed_model=CountingEmbedding())
     (passage,) = merger.postprocess_nodes([hit(nodes[0])], query_str="pump")
-    assert passage.node.text == text[0:28]
-    strict = AdjacentChunkMerger(expand=True, keep=1.0, docstore=stored(nodes), embed_model=model)
-    (alone,) = strict.postprocess_nodes([hit(nodes[0])], query_str="pump")
-    assert alone.node.text == text[0:11]
+    assert passage.node.text == text[0:end]
 
 
 def test_passages_that_grow_into_each_other_become_one() -> None:
@@ -218,9 +167,8 @@ def test_passages_that_grow_into_each_other_become_one() -> None:
 
 def test_a_passage_does_not_grow_beyond_its_tokens() -> None:
     nodes = chunks_of(TEXT, TOUCHING)
-    merger = AdjacentChunkMerger(
-        expand=True, keep=0.01, max_tokens=6, docstore=stored(nodes), embed_model=CountingEmbedding()
-    )
+    options = {"docstore": stored(nodes), "embed_model": CountingEmbedding()}
+    merger = AdjacentChunkMerger(expand=True, keep=0.01, max_tokens=6, **options)
     (passage,) = merger.postprocess_nodes([hit(nodes[1])], query_str="gamma")
     assert len(ids(passage)) < 4
 
@@ -241,26 +189,6 @@ def test_it_survives_serialisation_except_for_store_and_model() -> None:
     again = AdjacentChunkMerger.from_dict(merger.to_dict())
     assert (again.bridge, again.keep, again.docstore, again.embed_model) == (True, 0.8, None, None)
     assert again.to_dict() == merger.to_dict()
-
-
-def test_async_gives_what_sync_gives() -> None:
-    nodes = [hit(node) for node in chunks_of(TEXT, SPANS)]
-    merger = AdjacentChunkMerger()
-    assert asyncio.run(merger.apostprocess_nodes(nodes)) == merger.postprocess_nodes(nodes)
-
-
-async def test_a_query_engine_reads_passages_instead_of_chunks(manager: ProjectManager, tmp_path: Path) -> None:
-    text = "\n\n".join(f"Valve {n} of the pump station opens at {n} bar." for n in range(12))
-    (tmp_path / "valves.txt").write_text(text, encoding="utf-8")
-    project = manager.create("a", ProjectConfig.local(chunk_size=40, chunk_overlap=10))
-    project.ingest([tmp_path / "valves.txt"])
-    merger = AdjacentChunkMerger(docstore=project.storage_context.docstore)
-    engine = RetrieverQueryEngine.from_args(project.as_retriever(), llm=MockLLM(), node_postprocessors=[merger])
-    for response in (engine.query("Which valve?"), await engine.aquery("Which valve?")):
-        (source,) = response.source_nodes
-        assert isinstance(source, MergedChunk)
-        assert source.node.text == text
-        assert str(response).count("Valve 3 of") == 1
 
 
 # ---- for every document --------------------------------------------------------------------------------------------

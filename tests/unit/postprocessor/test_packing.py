@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.llms import MockLLM
-from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
+from llama_index_contextual.postprocessor import ContextWindowPacker
 from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS, best_run, split_sentences
-from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.response import RetrievedChunk
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
 
@@ -34,11 +29,14 @@ def tokens(results: list[NodeWithScore]) -> int:
 # ---- which and in which order --------------------------------------------------------------------------------------
 
 
-def test_the_best_that_fit_are_kept_and_smaller_ones_fill_the_rest() -> None:
+async def test_the_best_that_fit_are_kept_and_smaller_ones_fill_the_rest() -> None:
     large, small = "word " * 50, "few words"
     hits = [hit(TextNode(id_=i, text=t), s) for i, t, s in (("a", large, 0.9), ("b", large, 0.8), ("c", small, 0.1))]
-    budget = count_tokens(large) + SEPARATOR_TOKENS + count_tokens(small)
-    assert [r.node.node_id for r in ContextWindowPacker(max_tokens=budget).postprocess_nodes(hits)] == ["a", "c"]
+    packer = ContextWindowPacker(max_tokens=count_tokens(large) + SEPARATOR_TOKENS + count_tokens(small))
+    packed = packer.postprocess_nodes(hits)
+    assert [r.node.node_id for r in packed] == ["a", "c"]
+    assert await packer.apostprocess_nodes(hits) == packed
+    assert packer.postprocess_nodes([]) == []
 
 
 def test_the_budget_is_used_to_the_last_token() -> None:
@@ -56,21 +54,16 @@ def test_passages_of_a_document_come_in_its_order_and_documents_by_their_best_re
 
 
 def test_the_score_decides_because_a_reranker_writes_nothing_else() -> None:
-    nodes = [TextNode(id_=i, text="one two three") for i in "ab"]
     reranked = [
-        RetrievedChunk(node=nodes[0], score=0.1, relevance=0.8),
-        RetrievedChunk(node=nodes[1], score=0.9, relevance=0.1),
+        RetrievedChunk(node=TextNode(id_=name, text="one two three"), score=score, relevance=1 - score)
+        for name, score in (("a", 0.1), ("b", 0.9))
     ]
     assert [r.node.node_id for r in ContextWindowPacker(max_tokens=4).postprocess_nodes(reranked)] == ["b"]
 
 
-def test_equal_scores_keep_the_given_order() -> None:
-    hits = [hit(TextNode(id_=i, text="one two three"), 0.5) for i in "cab"]
-    assert [r.node.node_id for r in ContextWindowPacker().postprocess_nodes(hits)] == ["c", "a", "b"]
-
-
-def test_without_scores_the_given_order_counts() -> None:
-    hits = [NodeWithScore(node=TextNode(id_=i, text="one two three")) for i in "cab"]
+@pytest.mark.parametrize("score", [0.5, None])
+def test_equal_scores_or_none_keep_the_given_order(score: float | None) -> None:
+    hits = [NodeWithScore(node=TextNode(id_=i, text="one two three"), score=score) for i in "cab"]
     assert [r.node.node_id for r in ContextWindowPacker().postprocess_nodes(hits)] == ["c", "a", "b"]
 
 
@@ -83,24 +76,6 @@ def test_the_text_that_an_llm_reads_is_counted() -> None:
 # ---- compression ---------------------------------------------------------------------------------------------------
 
 
-def test_a_passage_that_does_not_fit_is_cut_to_the_sentences_that_answer() -> None:
-    text = "The plant opened in 1998. " * 20 + "Error TS-999 means a dry pump. Close valve V2. " + "Nothing more. " * 20
-    (node,) = chunks_of(text, [(0, len(text))], token_count=999)
-    packer = ContextWindowPacker(max_tokens=20, compress=True, min_tokens=5)
-    (passage,) = packer.postprocess_nodes([hit(node)], query_str="What does error TS-999 mean?")
-    assert passage.node.text == "Error TS-999 means a dry pump."
-    assert text[passage.node.start_char_idx : passage.node.end_char_idx] == passage.node.text
-    assert passage.node.metadata["token_count"] == count_tokens(passage.node.text)
-    assert node.text == text
-
-
-def test_without_compression_a_passage_that_does_not_fit_is_left_out() -> None:
-    hits = [hit(TextNode(id_="a", text="Some word. " * 100), 0.9), hit(TextNode(id_="b", text="A word."), 0.1)]
-    assert [r.node.node_id for r in ContextWindowPacker(max_tokens=20).postprocess_nodes(hits, query_str="word")] == [
-        "b"
-    ]
-
-
 def test_nothing_is_compressed_into_too_little_room() -> None:
     small, large = TextNode(id_="a", text="A few words here."), TextNode(id_="b", text="Some words here. " * 100)
     packer = ContextWindowPacker(max_tokens=20, compress=True, min_tokens=21)
@@ -111,14 +86,15 @@ def test_nothing_is_compressed_into_too_little_room() -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_the_best_result_is_cut_at_sentences_if_none_fits(compress: bool) -> None:
+def test_the_best_result_is_cut_to_the_sentences_that_answer_if_none_fits(compress: bool) -> None:
     text = "The plant opened in 1998. " * 20 + "Error TS-999 means a dry pump. Close valve V2. " + "Nothing more. " * 20
-    best, other = (chunks_of(text, [(0, len(text))], doc_id=name)[0] for name in ("best", "other"))
+    best, other = (chunks_of(text, [(0, len(text))], doc_id=name, token_count=999)[0] for name in ("best", "other"))
     packer = ContextWindowPacker(max_tokens=20, compress=compress)
     (passage,) = packer.postprocess_nodes([hit(other, 0.1), hit(best, 0.9)], query_str="What does error TS-999 mean?")
     assert passage.node.ref_doc_id == "best"
     assert passage.node.text == "Error TS-999 means a dry pump."
     assert text[passage.node.start_char_idx : passage.node.end_char_idx] == passage.node.text
+    assert passage.node.metadata["token_count"] == count_tokens(passage.node.text)
     assert best.text == text
 
 
@@ -135,36 +111,34 @@ def test_if_no_sentence_fits_the_error_names_a_sufficient_budget() -> None:
         ContextWindowPacker(max_tokens=enough - 1).postprocess_nodes([hit(node)], query_str="pump")
 
 
-def test_without_results_nothing_is_packed() -> None:
-    assert ContextWindowPacker(max_tokens=1).postprocess_nodes([]) == []
-
-
 def test_sentences_are_found_without_their_white_space() -> None:
     text = "  One is here.  Two is there.\n\n- three\n- four\n"
     assert [text[a:b] for a, b in split_sentences(text)] == ["One is here.", "Two is there.", "- three", "- four"]
 
 
-def test_rare_words_decide_and_the_shortest_run_that_has_them_wins() -> None:
-    text = "The pump runs. The pump stops. The pump leaks oil. The pump is red. The valve is red."
-    start, end = best_run(text, "Does the pump leaks?", 30) or (0, 0)
-    assert text[start:end] == "The pump leaks oil."
-
-
-def test_without_a_word_of_the_query_the_beginning_is_taken() -> None:
-    text = "First words. Second words. Third words."
-    start, end = best_run(text, "zebra", 8) or (0, 0)
-    assert text[start:end] == "First words. Second words."
-
-
-def test_scripts_without_spaces_are_searched_too() -> None:
-    text = "本合同自签署之日起生效。任何一方可提前三十日书面通知解除合同。价格另行约定。"
-    start, end = best_run(text, "如何解除合同？", 20) or (0, 0)
-    assert text[start:end] == "任何一方可提前三十日书面通知解除合同。"
-
-
-def test_a_sentence_longer_than_the_room_gives_nothing() -> None:
-    assert best_run("word " * 100 + ".", "word", 10) is None
-    assert best_run("", "word", 10) is None
+@pytest.mark.parametrize(
+    ("text", "query", "room", "run"),
+    [
+        (  # rare words decide, and the shortest run that has them
+            "The pump runs. The pump stops. The pump leaks oil. The pump is red. The valve is red.",
+            "Does the pump leaks?",
+            30,
+            "The pump leaks oil.",
+        ),
+        ("First words. Second words. Third words.", "zebra", 8, "First words. Second words."),  # the beginning
+        (
+            "本合同自签署之日起生效。任何一方可提前三十日书面通知解除合同。价格另行约定。",
+            "如何解除合同？",
+            20,
+            "任何一方可提前三十日书面通知解除合同。",
+        ),
+        ("word " * 100 + ".", "word", 10, None),
+        ("", "word", 10, None),
+    ],
+)
+def test_the_best_run_has_the_rare_words_of_the_query(text: str, query: str, room: int, run: str | None) -> None:
+    found = best_run(text, query, room)
+    assert (found and text[slice(*found)]) == run
 
 
 # ---- as a LlamaIndex component -------------------------------------------------------------------------------------
@@ -179,22 +153,6 @@ def test_it_survives_serialisation() -> None:
 def test_a_budget_is_positive(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         ContextWindowPacker(**{field: 0})
-
-
-def test_async_gives_what_sync_gives() -> None:
-    hits = [hit(node, 1 / n) for n, node in enumerate(chunks_of(TEXT, TOUCHING), 1)]
-    packer = ContextWindowPacker(max_tokens=9)
-    assert asyncio.run(packer.apostprocess_nodes(hits)) == packer.postprocess_nodes(hits)
-
-
-def test_merger_and_packer_work_together_in_a_query_engine(project: Project, text_folder: Path) -> None:
-    project.ingest([text_folder])
-    steps = [AdjacentChunkMerger(), ContextWindowPacker(max_tokens=70, compress=True, min_tokens=10)]
-    engine = RetrieverQueryEngine.from_args(project.as_retriever(), llm=MockLLM(), node_postprocessors=steps)
-    response = engine.query("What does error TS-999 mean?")
-    assert response.source_nodes
-    assert tokens(response.source_nodes) <= 70
-    assert "the pump runs dry" in response.source_nodes[0].node.get_content()
 
 
 # ---- for every document --------------------------------------------------------------------------------------------
