@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +17,6 @@ from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.embeddings.contextual import aembed_documents
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import contextual_model, embedding_identity, load_embed_model
-from llama_index_contextual.retrievers.semantic import QueryEmbedder
-from tests.support.faults import FaultKind
 from tests.support.recorder import PATIENCE
 from tests.support.records import CONTEXTUAL_PATH, Answer, Request
 from tests.support.server import LoopbackProvider
@@ -56,28 +52,34 @@ async def vectors(documents: list[list[str]], model: VoyageContextualEmbedding |
 # ---- wire format ---------------------------------------------------------------------------------------------------
 
 
-async def test_documents_are_sent_as_lists_of_chunks(provider: LoopbackProvider) -> None:
+@pytest.mark.usefixtures("lasting_connections")
+async def test_documents_are_sent_as_lists_of_chunks_over_one_connection(provider: LoopbackProvider) -> None:
+    raw: list[bytes] = []
+    provider.tamper = lambda request, _: raw.append(request.raw)
     found = await vectors(DOCUMENTS)
     for at, texts in enumerate(DOCUMENTS):
         assert found[at] == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
     (record,) = provider.history
     assert (record.method, record.path) == ("POST", CONTEXTUAL_PATH)
     assert record.headers["content-type"] == "application/json"
-    assert record.body == {
-        "inputs": DOCUMENTS,
-        "model": "voyage-context-3",
-        "input_type": "document",
-        "encoding_format": "base64",
-    }
+    body = {"inputs": DOCUMENTS, "model": "voyage-context-3", "input_type": "document", "encoding_format": "base64"}
+    assert record.body == json.loads(raw[0].decode("utf-8")) == body
+    provider.reset()
+    await vectors(
+        [["one"], ["two"]], VoyageContextualEmbedding(api_base=provider.api_base, max_documents_per_request=1)
+    )
+    assert len(provider.history) == 2
+    assert len({record.connection_id for record in provider.history}) == 1
 
 
-async def test_a_query_is_sent_alone_and_as_a_query(provider: LoopbackProvider) -> None:
+async def test_queries_and_single_texts_are_sent_alone(provider: LoopbackProvider) -> None:
     expected = pytest.approx(contextual_vectors(["Which valve?"], 16)[0], abs=1e-6)
     assert load().get_query_embedding("Which valve?") == expected
     assert await load().aget_query_embedding("Which valve?") == expected
     for record in provider.history:
-        assert record.body["inputs"] == [["Which valve?"]]
-        assert record.body["input_type"] == "query"
+        assert (record.body["inputs"], record.body["input_type"]) == ([["Which valve?"]], "query")
+    load().get_text_embedding_batch(["of one document", "of another"])
+    assert provider.history[-1].body["inputs"] == [["of one document"], ["of another"]]
 
 
 def test_the_requested_dimensions_are_sent(provider: LoopbackProvider) -> None:
@@ -109,28 +111,17 @@ def test_vectors_come_as_numbers_too_and_in_any_order(provider: LoopbackProvider
         assert np.array(other) == pytest.approx(np.array(one), abs=1e-6)
 
 
-def test_single_texts_never_become_neighbours(provider: LoopbackProvider) -> None:
-    load().get_text_embedding_batch(["of one document", "of another"])
-    (record,) = provider.history
-    assert record.body["inputs"] == [["of one document"], ["of another"]]
-
-
 async def test_requests_respect_the_limits_of_the_service(provider: LoopbackProvider) -> None:
     long = "The revenue of the company grew. " * 500
-    documents = [[f"{at} {long}", long] for at in range(20)] + [[f"short {at}"] for at in range(2_100)]
-    assert len(await vectors(documents)) == len(documents)
-    assert {record.status for record in provider.history} == {200}
-    sent = [record.usage["total_tokens"] for record in provider.history]  # type: ignore[index]
-    assert max(sent) <= 32_000
-    provider.reset()
-    assert len(await vectors(documents, VoyageContextualEmbedding(**_large(provider)))) == len(documents)
-    large = [record.usage["total_tokens"] for record in provider.history]  # type: ignore[index]
-    assert 32_000 < max(large) <= 120_000
-    assert max(len(record.body["inputs"]) for record in provider.history) <= 1_000
-
-
-def _large(provider: LoopbackProvider) -> dict[str, Any]:
-    return {"api_base": provider.api_base, "max_tokens_per_request": 120_000}
+    documents = [[f"{at} {long}", long] for at in range(20)] + [[f"short {at}"] for at in range(1_050)]
+    for least, most in ((0, 32_000), (32_000, 120_000)):
+        model = VoyageContextualEmbedding(api_base=provider.api_base, max_tokens_per_request=most)
+        assert len(await vectors(documents, model)) == len(documents)
+        assert {record.status for record in provider.history} == {200}
+        sent = [record.usage["total_tokens"] for record in provider.history]  # type: ignore[index]
+        assert least < max(sent) <= most
+        assert max(len(record.body["inputs"]) for record in provider.history) <= 1_000
+        provider.reset()
 
 
 # ---- keys and addresses --------------------------------------------------------------------------------------------
@@ -146,12 +137,10 @@ def test_the_model_is_loaded_by_name_and_has_that_name(monkeypatch: pytest.Monke
     assert contextual_model("openai:text-embedding-3-small") is None
     with pytest.raises(ModelError, match="needs VOYAGE_API_KEY, which is not set: set it, or pass api_key="):
         named.get_query_embedding("q")
-
-
-def test_a_model_that_embeds_texts_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOYAGE_API_KEY", KEY)
     with pytest.raises(ModelError, match="'voyage-3-large' is not a contextual embedding model: use one such as"):
         load_embed_model("voyage:voyage-3-large")
+    assert PriceTable().price(NAME).input == pytest.approx(0.18)  # type: ignore[union-attr]
 
 
 def test_the_address_follows_the_issuer_of_the_key() -> None:
@@ -192,44 +181,7 @@ def test_a_model_can_be_copied_and_serialised(provider: LoopbackProvider) -> Non
         assert other.get_query_embedding("q") == model.get_query_embedding("q")
 
 
-def test_prices_are_known_by_name() -> None:
-    price = PriceTable().price(NAME)
-    assert price is not None
-    assert price.input == pytest.approx(0.18)
-
-
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "kind", ["rate_limit", "server_error", "unavailable", "drop", "drop_in_body", "malformed_json"]
-)
-async def test_a_short_outage_is_retried_without_an_error(kind: FaultKind, provider: LoopbackProvider) -> None:
-    provider.fault(kind, times=2, retry_after=0.001)
-    assert len(await vectors(DOCUMENTS)) == 2
-    assert len(provider.contextual_calls) == 3
-
-
-@pytest.mark.parametrize(
-    ("kind", "calls", "sentence"),
-    [
-        ("server_error", 3, "The provider of 'voyage:voyage-context-3' keeps returning 500 (server error)"),
-        ("rate_limit", 3, "keeps returning 429 (rate limit): lower the concurrency, or try again later"),
-        ("drop", 3, "cannot be reached: check the address and the network, then try again"),
-        ("invalid_key", 1, "refused the API key: check the key in the environment"),
-        ("model_not_found", 1, "change the setting 'embed_model'"),
-        ("content_filter_error", 1, "failed: ProviderError: HTTP 400: The response was filtered"),
-    ],
-)
-async def test_a_permanent_failure_is_an_error_after_the_last_attempt(
-    kind: FaultKind, calls: int, sentence: str, provider: LoopbackProvider
-) -> None:
-    provider.fault(kind, times=None, retry_after=0.001)
-    with pytest.raises(ModelError) as raised:
-        await vectors(DOCUMENTS)
-    assert sentence in str(raised.value)
-    assert raised.value.setting == "embed_model"
-    assert len(provider.contextual_calls) == calls
 
 
 class ImpatientOnce(VoyageContextualEmbedding):
@@ -272,76 +224,40 @@ async def test_an_unknown_model_and_too_many_tokens_have_their_advice(provider: 
         await vectors([["word " * 20_000] * 2], Trusting(api_base=provider.api_base))
 
 
-def _no_data(answer: Answer) -> None:
-    del answer.payload["data"]
+def _changed(place: str, value: Any) -> Any:
+    """Return a change of the answer at a place such as `data.0.index`; None deletes."""
 
+    def change(answer: Answer) -> None:
+        *path, last = (int(key) if key.isdigit() else key for key in place.split("."))
+        target: Any = answer.payload
+        for key in path:
+            target = target[key]
+        if value is None:
+            del target[last]
+        else:
+            target[last] = value
 
-def _same_index(answer: Answer) -> None:
-    answer.payload["data"][0]["data"][1]["index"] = 0
-
-
-def _no_index(answer: Answer) -> None:
-    del answer.payload["data"][1]["index"]
-
-
-def _cut_base64(answer: Answer) -> None:
-    answer.payload["data"][0]["data"][0]["embedding"] = "AAA"
+    return change
 
 
 def _page(answer: Answer) -> None:
     answer.payload = ["<html>"]
 
 
-def _too_few(answer: Answer) -> None:
-    answer.payload["data"].pop()
+CHANGES = [
+    _page,
+    _changed("data", None),
+    _changed("data.1", None),
+    _changed("data.1.index", None),
+    _changed("data.0.data.1.index", 0),
+    _changed("data.0.data.0.embedding", "AAA"),
+]
 
 
-@pytest.mark.parametrize("change", [_no_data, _same_index, _no_index, _cut_base64, _page, _too_few])
+@pytest.mark.parametrize("change", CHANGES)
 async def test_an_answer_in_another_format_is_an_error(change: Any, provider: LoopbackProvider) -> None:
     provider.tamper = lambda _, answer: change(answer)
     with pytest.raises(ModelError, match=r"is not that of Voyage's API|did not return one vector per chunk") as raised:
         await vectors(DOCUMENTS)
     assert "run the same call again" in str(raised.value)
     assert len(provider.contextual_calls) == 1
-
-
-async def test_nothing_answers_at_the_address() -> None:
-    with socket.socket() as used:
-        used.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can while it is taken
-        model = VoyageContextualEmbedding(api_key=KEY, api_base=f"http://127.0.0.1:{used.getsockname()[1]}/v1")
-        with pytest.raises(ModelError, match="cannot be reached: check the address and the network"):
-            await vectors([["one"]], model)
-
-
-# ---- clients -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("lasting_connections")
-def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(provider: LoopbackProvider) -> None:
-    embedder = QueryEmbedder(load())
-
-    async def several(loop: int) -> None:
-        for number in range(3):
-            assert len(await embedder.aembed([f"question {loop} {number}"])) == 16
-
-    asyncio.run(several(1))
-    asyncio.run(several(2))
-    for number in range(3):
-        assert len(embedder.embed([f"question 3 {number}"])) == 16
-    assert len(provider.contextual_calls) == 9
-    assert len({record.connection_id for record in provider.contextual_calls}) == 3
-
-
-@pytest.mark.usefixtures("lasting_connections")
-async def test_the_requests_of_a_run_use_one_connection(provider: LoopbackProvider) -> None:
-    model = VoyageContextualEmbedding(api_base=provider.api_base, max_documents_per_request=1)
-    await vectors([["one"], ["two"], ["three"]], model)
-    assert len(provider.contextual_calls) == 3
-    assert len({record.connection_id for record in provider.contextual_calls}) == 1
-
-
-def test_the_body_of_a_request_is_json_in_utf8(provider: LoopbackProvider) -> None:
-    bodies: list[bytes] = []
-    provider.tamper = lambda request, _: bodies.append(request.raw)
-    load().get_document_embeddings(DOCUMENTS)
-    assert json.loads(bodies[0].decode("utf-8"))["inputs"] == DOCUMENTS

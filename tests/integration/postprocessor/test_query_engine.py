@@ -26,6 +26,7 @@ async def test_a_query_engine_reads_passages_instead_of_chunks(manager: ProjectM
     (whole,) = AdjacentChunkMerger(docstore=docstore).postprocess_nodes([hit(node) for node in nodes])
     assert whole.node.text == read.strip(), "the white space comes from the document"
 
+    question = "Which valve opens at 3 bar?"
     packer = ContextWindowPacker(max_tokens=70, compress=True, min_tokens=10)
     for steps in ([AdjacentChunkMerger(docstore=docstore)], [AdjacentChunkMerger(docstore=docstore), packer]):
         engine = RetrieverQueryEngine.from_args(project.as_retriever(), llm=MockLLM(), node_postprocessors=steps)

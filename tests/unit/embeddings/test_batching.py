@@ -10,23 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.schema import TextNode
 
 from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.embeddings.batching import aembed, batches, unit_vectors
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.project.manager import ProjectManager
 from tests.support.models import CountingEmbedding
 
 QUICK = RetryPolicy(attempts=3, base_delay=0)
 
 
-@given(
-    counts=st.lists(st.integers(0, 8_192) | st.just(8_192), max_size=300),
-    max_inputs=st.integers(1, 60),
-)
+@given(counts=st.lists(st.integers(0, 8_192) | st.just(8_192), max_size=300), max_inputs=st.integers(1, 60))
 def test_batches_keep_both_limits_and_every_text_once(counts: list[int], max_inputs: int) -> None:
     texts = [str(at) for at in range(len(counts))]
     slices = list(batches(texts, counts, max_inputs=max_inputs))
@@ -39,21 +33,13 @@ def test_batches_keep_both_limits_and_every_text_once(counts: list[int], max_inp
         assert full or sum(counts[part]) + counts[following.start] > batching.MAX_TOKENS_PER_REQUEST, "not filled"
 
 
-def test_no_texts_make_no_batch() -> None:
-    assert list(batches([], [], max_inputs=5)) == []
-
-
 @given(st.lists(st.lists(st.floats(width=32, allow_nan=False), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_rows_become_unit_vectors_or_stay_zero(rows: list[list[float]]) -> None:
     units = unit_vectors(np.asarray(rows, dtype=np.float32))
     for row, unit in zip(rows, units, strict=True):
         assert np.linalg.norm(unit) == (pytest.approx(1, abs=1e-4) if any(row) else 0)
-
-
-def test_nan_is_replaced_by_zero() -> None:
-    assert unit_vectors(np.array([[math.nan, 3, 4], [math.nan] * 3], dtype=np.float32)) == pytest.approx(
-        np.array([[0, 0.6, 0.8], [0, 0, 0]])
-    )
+    with_nan = unit_vectors(np.array([[math.nan, 3, 4], [math.nan] * 3], dtype=np.float32))
+    assert with_nan == pytest.approx(np.array([[0, 0.6, 0.8], [0, 0, 0]]))
 
 
 # ---- aembed ----------------------------------------------------------------------------------------------------------
@@ -66,12 +52,8 @@ async def test_vectors_come_in_the_order_of_the_texts() -> None:
     assert model.batches == [2, 2, 1]
     assert result.dtype == np.float32
     assert result == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
-
-
-async def test_no_text_needs_no_call() -> None:
-    model = CountingEmbedding()
     assert (await aembed(model, [], name="m")).shape[0] == 0
-    assert model.batches == []
+    assert model.batches == [2, 2, 1]
 
 
 async def test_a_text_that_is_too_long_is_refused_before_anything_is_sent() -> None:
@@ -96,23 +78,20 @@ class Crooked(CountingEmbedding):
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]]])
-async def test_an_answer_with_a_wrong_number_of_vectors_is_an_error(answer: list[Any]) -> None:
-    with pytest.raises(ModelError, match="'m' did not return one vector of the same length per text") as raised:
-        await aembed(Crooked(answer=answer), ["one", "two"], name="m")
+WRONG_NUMBER = "'m' did not return one vector of the same length per text"
+NOT_FINITE = "'m' returned vectors that are not finite numbers 3 times: run the same"
+ANSWERS = [
+    *((answer, WRONG_NUMBER) for answer in ([], [[1.0] * 2], [[1.0]] * 3, [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]])),
+    *(([[bad, 1.0]] * 2, NOT_FINITE) for bad in (math.nan, math.inf, 1e300)),
+    ([[1.0, 2.0, 3.0]] * 2, "'m' returned vectors with 3 dimensions instead of 2: set the"),
+]
+
+
+@pytest.mark.parametrize(("answer", "message"), ANSWERS)
+async def test_an_answer_with_wrong_vectors_is_an_error_that_names_the_model(answer: list[Any], message: str) -> None:
+    with pytest.raises(ModelError, match=f"^{message}") as raised:
+        await aembed(Crooked(answer=answer, dimensions=2), ["one", "two"], name="m")
     assert raised.value.setting == "embed_model"
-
-
-@pytest.mark.parametrize("bad", [[math.nan, 1.0], [math.inf, 1.0], [1e300, 1.0]])
-async def test_a_vector_that_is_never_finite_is_an_error_that_names_the_model(bad: list[float]) -> None:
-    model = Crooked(answer=[bad], dimensions=2)
-    with pytest.raises(ModelError, match=r"^'m' returned vectors that are not finite numbers 3 times: run the sa"):
-        await aembed(model, ["one"], name="m")
-
-
-async def test_vectors_of_a_wrong_length_are_an_error_that_names_the_model() -> None:
-    with pytest.raises(ModelError, match=r"^'m' returned vectors with 2 dimensions instead of 16: set the"):
-        await aembed(Crooked(answer=[[1.0, 2.0]], dimensions=16), ["one"], name="m")
 
 
 @pytest.mark.parametrize("error", [ValueError("refused"), ConnectionError("gone"), ModelError("Said already.")])
@@ -158,18 +137,6 @@ async def test_only_texts_without_a_vector_are_sent_again(first: float) -> None:
     assert [model.texts.count(text) for text in texts] == [1, 3, 1, 3]
 
 
-async def test_vectors_that_are_never_finite_are_refused() -> None:
-    with pytest.raises(ModelError, match="'m' returned vectors that are not finite numbers 3 times: run the"):
-        await aembed(Odd(first=float("nan"), times=9), ["pump", "odd valve"], name="m")
-
-
 async def test_a_vector_that_is_zero_each_time_stays_zero() -> None:
     result = await aembed(Odd(first=0.0, times=9), ["pump", "odd valve"], name="m")
     assert result.any(axis=1).tolist() == [True, False]
-
-
-def test_a_vector_of_zeros_is_not_kept_in_the_ledger(manager: ProjectManager) -> None:
-    model = Odd(first=0.0, times=9)
-    project = manager.create("p", ProjectConfig.local(context="none"), embed_model=model)
-    project.ingest([TextNode(id_="a", text="pump"), TextNode(id_="b", text="odd valve")])
-    assert project.info().ledger.embeddings == 1

@@ -77,17 +77,21 @@ def test_the_chunks_of_a_document_are_embedded_together_in_the_order_of_the_text
     assert parts_of(Neighbours(), nodes) == [[2, 0, 3], [1], [4]]
 
 
-def test_a_long_document_is_split_between_segments() -> None:
+@pytest.mark.parametrize(
+    ("limits", "parts"),
+    [
+        ({"max_tokens_per_document": 36}, [[0, 1, 2, 3, 4, 5, 6, 7, 8]]),
+        ({"max_tokens_per_document": 35}, [[0, 1, 2, 3, 4, 5], [6, 7, 8]]),
+        ({"max_tokens_per_document": 23}, [[0, 1, 2], [3, 4, 5], [6, 7, 8]]),
+        ({"max_chunks_per_request": 5}, [[0, 1, 2], [3, 4, 5], [6, 7, 8]]),
+        ({"max_tokens_per_document": 9}, [[0, 1], [2, 3], [4, 5], [6, 7], [8]]),
+    ],
+)
+def test_a_long_document_is_split_between_segments_and_a_long_segment_between_chunks(
+    limits: dict[str, int], parts: list[list[int]]
+) -> None:
     nodes = [chunk("w " * 4, "a", segment=at // 3, start=at) for at in range(9)]
-    assert parts_of(Neighbours(max_tokens_per_document=36), nodes) == [list(range(9))]
-    assert parts_of(Neighbours(max_tokens_per_document=35), nodes) == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]
-    assert parts_of(Neighbours(max_tokens_per_document=23), nodes) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert parts_of(Neighbours(max_chunks_per_request=5), nodes) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-
-
-def test_a_segment_that_is_too_long_is_split_between_chunks() -> None:
-    nodes = [chunk("w " * 4, "a", segment=0, start=at) for at in range(5)]
-    assert parts_of(Neighbours(max_tokens_per_document=9), nodes) == [[0, 1], [2, 3], [4]]
+    assert parts_of(Neighbours(**limits), nodes) == parts
 
 
 def test_a_chunk_that_is_too_long_is_an_error_before_anything_is_sent() -> None:
@@ -105,10 +109,11 @@ def test_parts_keep_to_the_limits_and_cover_each_chunk_once(seed: int) -> None:
     draw = random.Random(seed)
     limit = draw.randint(5, 40)
     model = Neighbours(max_tokens_per_document=limit, max_chunks_per_request=draw.randint(1, 8))
-    nodes = []
-    for doc in "abc":
-        for at in range(draw.randint(0, 15)):
-            nodes.append(chunk("w " * draw.randint(0, 5), doc, segment=at // draw.randint(1, 4), start=at))
+    nodes = [
+        chunk("w " * draw.randint(0, 5), doc, segment=at // draw.randint(1, 4), start=at)
+        for doc in "abc"
+        for at in range(draw.randint(0, 15))
+    ]
     parts = parts_of(model, nodes)
     assert sorted(at for part in parts for at in part) == list(range(len(nodes))), seed
     for part in parts:
@@ -137,19 +142,20 @@ async def test_single_texts_have_no_neighbours() -> None:
     expected = [contextual_vectors([text], 16)[0] for text in ("one", "two")]
     assert model.get_text_embedding_batch(["one", "two"]) == expected
     assert await model.aget_text_embedding_batch(["one", "two"]) == expected
-    assert model.get_text_embedding("one") == await model.aget_text_embedding("one") == expected[0]
-    assert model.get_query_embedding("one") == await model.aget_query_embedding("one") == expected[0]
+    for alone in (model.get_text_embedding, model.get_query_embedding):
+        assert alone("one") == expected[0]
+    for alone in (model.aget_text_embedding, model.aget_query_embedding):
+        assert await alone("one") == expected[0]
     assert all(len(texts) == 1 for request in model.requests for texts in request)
 
 
 async def test_a_pipeline_embeds_the_nodes_of_a_document_together() -> None:
     nodes = [chunk("the pump", "a", start=0), chunk("the valve", "a", start=9), chunk("the pump", "b", start=0)]
     model = Neighbours()
-    done = IngestionPipeline(transformations=[model], disable_cache=True).run(nodes=nodes)
     expected = [*contextual_vectors(["the pump", "the valve"], 16), *contextual_vectors(["the pump"], 16)]
-    assert [node.embedding for node in done] == expected
-    again = await IngestionPipeline(transformations=[model], disable_cache=True).arun(nodes=nodes)
-    assert [node.embedding for node in again] == expected
+    pipeline = IngestionPipeline(transformations=[model], disable_cache=True)
+    for done in (pipeline.run(nodes=nodes), await pipeline.arun(nodes=nodes)):
+        assert [node.embedding for node in done] == expected
     requests = len(model.requests)
     index = VectorStoreIndex(done, embed_model=model)
     assert len(model.requests) == requests, "nodes that have an embedding are not embedded again"
@@ -158,14 +164,12 @@ async def test_a_pipeline_embeds_the_nodes_of_a_document_together() -> None:
 
 @pytest.mark.parametrize("answer", [[[[1.0]]], [[[1.0], [1.0]], [[1.0]]], [[1.0], [1.0]], [3]])
 async def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -> None:
-    for asynchronous in (False, True):
-        model = Neighbours()
-        model._answers.append(answer)
-        documents = [["one", "two"]]
-        with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per chunk"):
-            await model.aget_document_embeddings(documents) if asynchronous else model.get_document_embeddings(
-                documents
-            )
+    model = Neighbours()
+    model._answers += [answer, answer]
+    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per chunk"):
+        model.get_document_embeddings([["one", "two"]])
+    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per chunk"):
+        await model.aget_document_embeddings([["one", "two"]])
 
 
 # ---- requests of a project -----------------------------------------------------------------------------------------
@@ -220,9 +224,6 @@ async def test_vectors_of_different_or_no_length_are_an_error(answer: Any) -> No
     model._answers.append(answer)
     with pytest.raises(ModelError, match="did not return vectors of the same number of dimensions"):
         await rows(model, [["one", "two"]])
-
-
-async def test_vectors_of_another_length_than_requested_are_an_error() -> None:
     with pytest.raises(ModelError, match="did not return vectors of 8 dimensions"):
         await rows(Neighbours(dimensions=8), [["one"]])
 

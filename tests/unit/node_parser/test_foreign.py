@@ -10,14 +10,7 @@ from llama_index.core.extractors import TitleExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import MarkdownNodeParser, SentenceSplitter
-from llama_index.core.schema import (
-    BaseNode,
-    Document,
-    ImageDocument,
-    MetadataMode,
-    NodeRelationship,
-    TextNode,
-)
+from llama_index.core.schema import BaseNode, Document, ImageDocument, MetadataMode, NodeRelationship, TextNode
 
 from llama_index_contextual.metadata import HEADINGS, PAGES, RESERVED_KEYS, DocumentMap, Heading
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens

@@ -160,11 +160,7 @@ def test_a_budget_is_positive(field: str) -> None:
 
 @given(cut_documents(), cut_documents("other"), st.integers(1, 40), st.booleans(), st.data())
 def test_the_budget_is_not_exceeded_and_every_passage_is_the_documents_text(
-    one: tuple[str, list[TextNode]],
-    other: tuple[str, list[TextNode]],
-    budget: int,
-    compress: bool,
-    data: st.DataObject,
+    one: tuple[str, list[TextNode]], other: tuple[str, list[TextNode]], budget: int, compress: bool, data: st.DataObject
 ) -> None:
     texts = {"doc": one[0], "other": other[0]}
     nodes = [*one[1], *other[1]]

@@ -237,11 +237,7 @@ def test_words_of_which_a_term_matches_are_found_as_a_whole(text: str, question:
         ("FY18 and fiscal 2018", "fiscal year 2018", ["FY18", "fiscal 2018"]),
         ("fiscal years 2018 and 2017", "FY17", ["2017"]),
         ("for the year ended May 31, 2018", "FY2018", ["year ended May 31, 2018"]),
-        (
-            "the twelve months ended on Monday, May 31, 2018",
-            "FY2018",
-            ["twelve months ended on Monday, May 31, 2018"],
-        ),
+        ("the twelve months ended on Monday, May 31, 2018", "FY2018", ["twelve months ended on Monday, May 31, 2018"]),
         ("on 31.12.2022", "December 31, 2022", ["31.12.2022"]),
     ],
 )

@@ -14,12 +14,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
-from llama_index_contextual.retrievers.documents import (
-    DocumentIndex,
-    DocumentIndexBuilder,
-    DocumentLeg,
-    document_entry,
-)
+from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentIndexBuilder, DocumentLeg, document_entry
 from llama_index_contextual.retrievers.fusion import Hits, add_support, best_of_group, reciprocal_shares, scaled_shares
 from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
