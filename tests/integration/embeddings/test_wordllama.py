@@ -103,9 +103,3 @@ def test_the_weights_are_loaded_once_and_a_missing_package_is_named(monkeypatch:
         model.get_text_embedding("x")
     assert raised.value.setting == "embed_model"
     wordllama._load.cache_clear()
-
-
-def test_the_model_is_serialised_as_a_dictionary() -> None:
-    data = WordLlamaEmbedding(embed_batch_size=7).to_dict()
-    assert data["class_name"] == "WordLlamaEmbedding"
-    assert WordLlamaEmbedding.from_dict(data).embed_batch_size == 7

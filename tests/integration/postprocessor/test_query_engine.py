@@ -30,10 +30,7 @@ async def test_a_query_engine_reads_passages_instead_of_chunks(manager: ProjectM
     packer = ContextWindowPacker(max_tokens=70, compress=True, min_tokens=10)
     for steps in ([AdjacentChunkMerger(docstore=docstore)], [AdjacentChunkMerger(docstore=docstore), packer]):
         engine = RetrieverQueryEngine.from_args(project.as_retriever(), llm=MockLLM(), node_postprocessors=steps)
-        for response in (
-            engine.query("Which valve opens at 3 bar?"),
-            await engine.aquery("Which valve opens at 3 bar?"),
-        ):
+        for response in (engine.query(question), await engine.aquery(question)):
             (source,) = response.source_nodes
             assert isinstance(source, MergedChunk)
             assert source.node.text in read

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import re
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -219,10 +218,6 @@ def test_another_process_knows_the_live_version_by_the_content_of_current_not_by
     assert said == ["v000001", "v000002", "v000003", "v000002", "v000001"]
 
 
-def test_a_version_is_opened_once(built: Project) -> None:
-    assert built._live.current() is built._live.current()
-
-
 def test_a_running_query_is_answered_by_the_version_it_started_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,13 +229,6 @@ def test_a_running_query_is_answered_by_the_version_it_started_with(
     response = retriever._search(QueryBundle("quince"), *prepared).respond()
     assert response.version == "v000001"
     assert "quince" not in ids(response)
-
-
-def test_files_of_an_opened_version_may_vanish_without_harm_to_lexical_search(tmp_path: Path) -> None:
-    project = project_of(tmp_path)
-    before = project.retrieve(QUERY, mode="lexical").to_dict()
-    shutil.rmtree(tmp_path / "p" / "parts" / "p000001" / "bm25")
-    assert project.retrieve(QUERY, mode="lexical").to_dict() == before
 
 
 @pytest.mark.parametrize("run", ["sync", "async"])

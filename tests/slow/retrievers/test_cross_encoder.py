@@ -138,17 +138,6 @@ def test_scores_are_the_sigmoid_of_the_output_whatever_the_activation_of_the_mod
     assert all(reranked.decisions[hit.node_id].before == hit.rank for hit in reranked.hits)
 
 
-def test_a_long_passage_has_the_score_of_its_best_window(model: str, reranker: CrossEncoderReranker) -> None:
-    text = words(300, 11)
-    windows = reranker.windows(QUESTION, _Passage("", text))
-    logits = [logit(model, QUESTION, window) for window in windows]
-    assert len(windows) > 5
-    (hit,) = (reranked := reranker.rerank(QueryBundle(QUESTION), hits_of(text))).hits
-    assert hit.score == pytest.approx(sigmoid(max(logits)), abs=1e-5)
-    best = int(np.argmax(logits)) + 1
-    assert reranked.decisions["n1"].reason.endswith(f", the best of {len(windows)} windows (number {best})")
-
-
 @pytest.mark.parametrize("count", [1, 49, 50, 51, 52, 60, 90, 111, 1_000])
 @pytest.mark.parametrize("context", ["", "word5 word6 word7.", "word8 " * 40])
 def test_windows_cover_a_passage_and_the_model_cuts_nothing_off(

@@ -13,7 +13,7 @@ from llama_index.core.node_parser import MarkdownNodeParser, SentenceSplitter
 from llama_index.core.schema import BaseNode, Document, ImageDocument, MetadataMode, NodeRelationship, TextNode
 
 from llama_index_contextual.metadata import HEADINGS, PAGES, RESERVED_KEYS, DocumentMap, Heading
-from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from tests.unit.node_parser.texts import prose
 
 TEXT = prose(6_000, seed=21)
@@ -101,12 +101,6 @@ async def test_sync_and_async_give_the_same_nodes_in_a_pipeline_too() -> None:
     assert_slices(nodes)
     assert all("document_title" in node.metadata for node in nodes)
     assert [node.node_id for node in nodes] == [node.node_id for node in ours]
-
-
-def test_chunks_can_be_chunked_again() -> None:
-    again = ChunkNodeParser(chunk_size=60, chunk_overlap=0)(small()[1](small()[0]([document()])))
-    assert_slices(again)
-    assert max(count_tokens(node.get_content()) for node in again) <= 60
 
 
 def test_a_node_without_place_or_document_is_its_own_document() -> None:
@@ -216,11 +210,3 @@ def test_keys_of_the_user_that_are_named_like_ours_are_kept_where_we_know_nothin
     (chunk,) = ChunkNodeParser()([source])
     assert (chunk.metadata["page_label"], chunk.metadata["section"]) == ("iv", "Mine")
     assert chunk.metadata["source"] == "https://example.com"
-
-
-def test_segments_given_one_at_a_time_give_the_same_spans() -> None:
-    segmenter, chunker = small()
-    segments = segmenter([document()])
-    together = [(c.start_char_idx, c.end_char_idx) for c in chunker(segments)]  # type: ignore[attr-defined]
-    alone = [(c.start_char_idx, c.end_char_idx) for s in segments for c in chunker([s])]  # type: ignore[attr-defined]
-    assert together == alone

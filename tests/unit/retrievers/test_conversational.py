@@ -66,13 +66,6 @@ def test_a_question_without_history_is_not_changed(query: object) -> None:
     assert model.queries[asked:] == ["pump"]
 
 
-def test_the_first_turn_reaches_a_foreign_retriever_unchanged() -> None:
-    inner = FixedRetriever([])
-    query = ConversationQuery("pump", history=[ChatMessage(role="system", content="Be kind.")])
-    ConversationalRetriever(inner).retrieve(query)
-    assert inner.queries == [query]
-
-
 # ---- the lexical leg -------------------------------------------------------------------------------------------------
 
 
@@ -97,11 +90,6 @@ def test_the_terms_of_a_long_answer_share_their_weight() -> None:
     blend = retriever.respond(ConversationQuery("q", history=said("a", answer))).blend
     assert blend is not None
     assert blend.lexical[-1][1] == pytest.approx(4.0 / 161)
-
-
-def test_without_turns_nothing_is_blended() -> None:
-    retriever = ConversationalRetriever(lexical(), weights=BlendWeights(turns=0))
-    assert retriever.respond(ConversationQuery("pump", history=said("sensor", "calibrated"))).blend is None
 
 
 # ---- the embedding ---------------------------------------------------------------------------------------------------
