@@ -22,6 +22,7 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from tests.support.models import CountingEmbedding
+from tests.unit.embeddings.test_batching import Odd
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
@@ -246,6 +247,12 @@ def test_forget_keeps_the_averaged_vectors_of_live_chunks(manager: ProjectManage
     project.update_config(language="none")
     project.rebuild()
     assert len(model.texts) == sent
+
+
+def test_a_vector_of_zeros_is_not_kept_in_the_ledger(manager: ProjectManager) -> None:
+    project = manager.create("p", ProjectConfig.local(context="none"), embed_model=Odd(first=0.0, times=9))
+    project.ingest([Document(doc_id="a", text="pump"), Document(doc_id="b", text="odd valve")])
+    assert vectors_in(project) == 1
 
 
 @pytest.mark.parametrize("value", [0, 31, -1, "all", 1.5])
