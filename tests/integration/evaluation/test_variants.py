@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,87 +14,103 @@ from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError
 from llama_index_contextual.evaluation.compare import workspace
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.run import VariantProgress
+from llama_index_contextual.evaluation.run import VariantProgress, evaluate
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.project_file import write_lock
-from tests.integration.evaluation.support import QUESTIONS
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
+from tests.unit.evaluation.support import QUESTIONS
 
 PRICES = {"ScriptedLLM:scripted": TokenPrice(input=2.0, cached=0.5, output=8.0)}
-
-
-@pytest.fixture
-def filled(project: Project, text_folder: Path) -> Project:
-    project.ingest([text_folder])
-    return project
+FREE: tuple[ContextKind, ...] = ("none", "structural")
 
 
 def names_in(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()}
 
 
-def test_the_variants_differ_in_context_only_and_are_removed(filled: Project) -> None:
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(filled: Project) -> Iterator[None]:
+    """Whatever a test compares, the project is as it was, and nothing is next to it."""
     live = filled.versions()
-    comparison = filled.compare(QUESTIONS, variants=("none", "structural"), ks=[1, 3])
+    yield
+    assert names_in(filled.directory.parent) == {filled.name}
+    assert filled.versions() == live
+
+
+@pytest.fixture
+def llm(filled: Project) -> ScriptedLLM:
+    """The LLM of the project, with a price."""
+    filled._llm = llm = ScriptedLLM()
+    filled.config = filled.config.changed(prices=PRICES)
+    return llm
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> ProjectManager:
+    """Another root folder of projects."""
+    return ProjectManager(tmp_path / "elsewhere")
+
+
+def test_the_variants_differ_in_context_only_and_cost_nothing_without_an_llm(filled: Project) -> None:
+    events: list[VariantProgress] = []
+    comparison = filled.compare(QUESTIONS, variants=FREE, ks=[1, 3], max_cost=0.0, progress=events.append)
     assert comparison.names == ["none", "structural"]
     for name, has_context in (("none", False), ("structural", True)):
         chunks = [chunk for result in comparison[name].results for chunk in result.results]
         assert all((chunk.context is not None) == has_context for chunk in chunks)
     assert comparison.costs == {"none": 0.0, "structural": 0.0}
     assert comparison.notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
-    assert filled.versions() == live
-    assert names_in(filled.directory.parent) == {filled.name}
+    stages = list(dict.fromkeys((event.stage, event.name) for event in events))
+    assert stages == [("price", ""), ("build", "none"), ("ask", "")]
+    assert (events[0].dollars, events[-1].done, events[-1].total) == (0, 4, 4)
 
 
-def test_on_the_examples_the_free_context_is_recommended(manager: ProjectManager) -> None:
+def test_on_the_examples_the_free_context_is_recommended(elsewhere: ProjectManager) -> None:
     examples = ROOT / "examples" / "data"
-    project = manager.create("examples", ProjectConfig.local())
+    project = elsewhere.create("examples", ProjectConfig.local())
     project.ingest([examples])
-    comparison = project.compare(examples / "questions.jsonl", variants=("none", "structural"))
+    comparison = project.compare(examples / "questions.jsonl", variants=FREE)
     # recall@10 is near its ceiling for both, and does not tell them apart.
     assert comparison["none"].mean("recall@10") > 0.9
     assert not comparison.difference("none", "structural", "recall@10").significant
-    assert comparison.recommended == "structural"
     assert comparison.difference("none", "structural").significant
     assert comparison.recommendation.startswith("Use 'structural': it is better than 'none' in nDCG@10 on 23 questions")
     assert comparison.recommendation.endswith(" at no extra cost.")
 
 
 def test_a_variant_retrieves_like_a_project_with_its_settings(
-    filled: Project, manager: ProjectManager, text_folder: Path
+    filled: Project, elsewhere: ProjectManager, text_folder: Path
 ) -> None:
-    comparison = filled.compare(QUESTIONS, variants=("none", "structural"), ks=[3])
-    plain = manager.create("plain", ProjectConfig.local(context="none"))
+    comparison = filled.compare(QUESTIONS, variants=FREE, ks=[3])
+    plain = elsewhere.create("plain", ProjectConfig.local(context="none"))
     plain.ingest([text_folder])
     for result in comparison["none"].results:
         expected = plain.retrieve(result.question.text, top_k=3)
         assert [(c.node_id, c.score) for c in result.results] == [(c.node_id, c.score) for c in expected]
 
 
-def test_an_llm_that_reranks_also_reranks_in_the_variants(manager: ProjectManager, text_folder: Path) -> None:
-    llm = ScriptedLLM(default="[2, 1]")
-    project = manager.create("a", ProjectConfig.local(rerank="llm"), llm=llm)
-    project.ingest([text_folder])
-    comparison = project.compare(QUESTIONS, variants=("none", "structural"), ks=[2])
+def test_an_llm_that_reranks_also_reranks_in_the_variants(filled: Project, llm: ScriptedLLM) -> None:
+    llm.default = "[2, 1]"
+    filled.config = filled.config.changed(rerank="llm")
+    comparison = filled.compare(QUESTIONS, variants=FREE, ks=[2])
     assert len(llm.history) == 2 * len(QUESTIONS)
     assert all(prompt.startswith("Sort passages") for prompt in llm.history)
     assert all(result.results[0].score == 1.0 for result in comparison["none"].results)
 
 
-def test_contexts_are_paid_for_once_and_their_cost_is_known(manager: ProjectManager, text_folder: Path) -> None:
-    with LoopbackProvider() as provider, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_API_KEY", "sk-test")
-        patch.setenv("OPENAI_API_BASE", provider.api_base)
-        project = manager.create("a", ProjectConfig.local(llm="openai:gpt-4.1"))
+def test_contexts_are_paid_for_once_and_their_cost_is_known(
+    elsewhere: ProjectManager, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LoopbackProvider() as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_API_BASE", provider.api_base)
+        project = elsewhere.create("a", ProjectConfig.local(llm="openai:gpt-4.1"))
         project.ingest([text_folder])
-        first = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
-        calls = len(provider.calls())
-        again = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
-        assert calls == 2
-        assert len(provider.calls()) == calls
+        first, again = (project.compare(QUESTIONS, variants=("none", "llm"), ks=[3]) for _ in range(2))
+        assert len(provider.calls()) == 2
     assert first.costs == again.costs
     assert first.costs["none"] == 0
     assert first.costs["llm"] is not None
@@ -101,21 +118,10 @@ def test_contexts_are_paid_for_once_and_their_cost_is_known(manager: ProjectMana
     assert project.info().ledger.contexts == 2
 
 
-def test_chunks_whose_context_failed_are_noted(manager: ProjectManager, text_folder: Path) -> None:
-    llm = ScriptedLLM()
+def test_chunks_whose_context_failed_are_noted(filled: Project, llm: ScriptedLLM) -> None:
     llm.enqueue(*[ValueError("no")] * 2)
-    project = manager.create("a", ProjectConfig.local(), llm=llm)
-    project.ingest([text_folder])
-    comparison = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
+    comparison = filled.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
     assert "The LLM failed for 2 chunks of 'llm': their context is structural." in comparison.notes
-
-
-def test_progress_reports_the_stages(filled: Project) -> None:
-    events: list[VariantProgress] = []
-    filled.compare(QUESTIONS, variants=("none", "structural"), progress=events.append)
-    stages = list(dict.fromkeys((p.stage, p.name) for p in events))
-    assert stages == [("price", ""), ("build", "none"), ("ask", "")]
-    assert (events[-1].done, events[-1].total) == (4, 4)
 
 
 # ---- a sample ------------------------------------------------------------------------------------------------------
@@ -126,24 +132,19 @@ def test_a_sample_keeps_documents_with_evidence_and_their_questions(filled: Proj
         Question(id="a", text="error TS-999", evidence=[Evidence(file="manual.txt", text="the pump runs dry")]),
         Question(id="b", text="revenue", evidence=[Evidence(file="quarter.md", text="grew by 3 %")]),
     ]
-    comparison = filled.compare(calls, variants=("none", "structural"), sample=1)
+    comparison = filled.compare(calls, variants=FREE, sample=1)
     assert len(comparison["none"].results) == 1
-    assert {c.source.file_name for r in comparison["none"].results for c in r.results} <= {"manual.txt", "quarter.md"}
     assert comparison.notes[0] == (
         "1 of 2 documents, 1 chunk, 1 question. Left out because of evidence outside the sample: 1 question."
     )
     assert comparison["structural"].mean("recall@1") == 1
-
-
-def test_a_sample_as_large_as_the_project_is_the_project(filled: Project) -> None:
-    comparison = filled.compare(QUESTIONS, variants=("none", "structural"), sample=2)
-    assert comparison.notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
+    assert filled.compare(calls, variants=FREE, sample=2).notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
 
 
 def test_a_question_with_chunk_evidence_belongs_to_the_document_of_the_chunk(filled: Project) -> None:
     chunk = filled.retrieve("TS-999", top_k=1)[0]
     calls = [Question(text="error TS-999", evidence=[Evidence(chunk_id=chunk.node_id)])]
-    comparison = filled.compare(calls, variants=("none", "structural"), sample=1)
+    comparison = filled.compare(calls, variants=FREE, sample=1)
     assert comparison["none"].mean("recall@1") == comparison["structural"].mean("recall@1") == 1
 
 
@@ -151,65 +152,11 @@ def test_a_question_with_chunk_evidence_belongs_to_the_document_of_the_chunk(fil
 def test_a_sample_without_any_question_is_an_error(filled: Project, size: int, message: str) -> None:
     both = [Evidence(file="manual.txt", text="pump"), Evidence(file="quarter.md", text="revenue")]
     with pytest.raises(InputError, match=message):
-        filled.compare([Question(text="?", evidence=both)], variants=("none", "structural"), sample=size)
+        filled.compare([Question(text="?", evidence=both)], variants=FREE, sample=size)
 
 
-# ---- cost estimate -------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_sent_if_the_cost_exceeds_the_limit(filled: Project) -> None:
-    llm = ScriptedLLM()
-    filled._llm = llm
-    filled.config = filled.config.changed(prices=PRICES)
-    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than the limit of \$0\.0001"):
-        filled.compare(QUESTIONS, max_cost=0.0001)
-    filled.config = filled.config.changed(prices={})
-    with pytest.raises(InputError, match="cannot be estimated: set the prices of the models"):
-        filled.compare(QUESTIONS, max_cost=0.0001)
-    assert llm.history == []
-    filled.compare(QUESTIONS)
-    assert len(llm.history) == 2
-
-
-def test_the_cost_is_reported_before_anything_is_built_and_can_stop_it(filled: Project) -> None:
-    llm = ScriptedLLM()
-    filled._llm = llm
-    filled.config = filled.config.changed(prices=PRICES)
-    prices: list[float | None] = []
-
-    def stop_at_the_price(progress: VariantProgress) -> None:
-        assert progress.stage == "price"
-        prices.append(progress.dollars)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        filled.compare(QUESTIONS, progress=stop_at_the_price)
-    assert prices[0] is not None
-    assert prices[0] > 0
-    assert llm.history == []
-    assert names_in(filled.directory.parent) == {filled.name}
-
-
-def test_a_sweep_is_priced_before_anything_is_built(filled: Project) -> None:
-    llm = ScriptedLLM()
-    filled._llm = llm
-    filled.config = filled.config.changed(prices=PRICES)
-    events: list[VariantProgress] = []
-    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than the limit"):
-        filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=events.append)
-    assert events == []
-    assert llm.history == []
-    filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[800], max_cost=1.0, progress=events.append)
-    assert events[0].stage == "price"
-    assert events[0].dollars is not None
-    assert 0 < events[0].dollars < 1
-    assert events[-1].name == "llm, 800 tokens"
-
-
-def test_a_sample_notes_the_cost_of_all_documents(filled: Project) -> None:
-    filled._llm = ScriptedLLM()
-    filled.config = filled.config.changed(prices=PRICES)
-    kinds: list[ContextKind] = ["none", "structural", "llm"]
+def test_a_sample_notes_the_cost_of_all_documents(filled: Project, llm: ScriptedLLM) -> None:
+    kinds: list[ContextKind] = [*FREE, "llm"]
     comparison = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
     (price,) = [note for note in comparison.notes if "would cost" in note]
     assert re.fullmatch(r"'llm' for all 2 documents would cost about \$0\.00\d\d more\.", price)
@@ -218,44 +165,68 @@ def test_a_sample_notes_the_cost_of_all_documents(filled: Project) -> None:
     assert "'llm' for all 2 documents would cost an unknown amount more." in comparison.notes
 
 
-def test_without_an_llm_and_with_the_local_embedding_the_cost_is_zero(filled: Project) -> None:
+# ---- cost estimate -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_if_the_cost_exceeds_the_limit(filled: Project, llm: ScriptedLLM) -> None:
     events: list[VariantProgress] = []
-    filled.compare(QUESTIONS, variants=("none", "structural"), max_cost=0.0, progress=events.append)
-    assert events[0].dollars == 0
+    message = r"2 documents would cost about \$0\.00\d\d, more than the limit of \$0\.0001"
+    with pytest.raises(InputError, match=message):
+        filled.compare(QUESTIONS, max_cost=0.0001)
+    with pytest.raises(InputError, match=message):
+        filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=events.append)
+    filled.config = filled.config.changed(prices={})
+    with pytest.raises(InputError, match="cannot be estimated: set the prices of the models"):
+        filled.compare(QUESTIONS, max_cost=0.0001)
+    assert (events, llm.history) == ([], [])
+    filled.compare(QUESTIONS)
+    assert len(llm.history) == 2
+
+
+@pytest.mark.parametrize("method", ["compare", "sweep"])
+def test_the_cost_is_reported_before_anything_is_built_and_can_stop_it(
+    filled: Project, llm: ScriptedLLM, method: str
+) -> None:
+    prices: list[float | None] = []
+
+    def stop_at_the_price(progress: VariantProgress) -> None:
+        assert progress.stage == "price"
+        prices.append(progress.dollars)
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"variants": ("none", "llm")} if method == "compare" else {"contexts": ["llm"]}
+    with pytest.raises(KeyboardInterrupt):
+        getattr(filled, method)(QUESTIONS, **options, progress=stop_at_the_price)
+    assert prices[0] is not None
+    assert 0 < prices[0] < 1
+    assert llm.history == []
 
 
 # ---- without questions ---------------------------------------------------------------------------------------------
 
 
 def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
-    manager: ProjectManager, text_folder: Path
+    filled: Project, llm: ScriptedLLM
 ) -> None:
-    llm = ScriptedLLM(default="1. What does TS-999 mean?\n2. Which valve is closed?\n3. One too many?")
-    project = manager.create("a", ProjectConfig.local(), llm=llm)
-    project.ingest([text_folder])
+    llm.default = "1. What does TS-999 mean?\n2. Which valve is closed?\n3. One too many?"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        comparison = project.compare(variants=("none", "structural"), number=3, ks=[3])
+        comparison = filled.compare(variants=FREE, number=3, ks=[3])
     calls = [result.question for result in comparison["none"].results]
     assert [question.text for question in calls[:2]] == ["What does TS-999 mean?", "Which valve is closed?"]
-    assert len(calls) == 3
-    assert len(llm.history) == 2
+    assert (len(calls), len(llm.history)) == (3, 2)
     for question in calls:
         (item,) = question.evidence
         assert item.file is not None
         assert item.span is not None
-        assert project.read(item.file, *item.span) in "".join(llm.history)
-    context = project.retrieve("TS-999", top_k=1)[0].context
+        assert filled.read(item.file, *item.span) in "".join(llm.history)
+    context = filled.retrieve("TS-999", top_k=1)[0].context
     assert context
     assert not any(context in prompt for prompt in llm.history)
     assert comparison.notes[-1] == "The questions were written by ScriptedLLM:scripted, each from one chunk."
-
-
-def test_an_llm_that_writes_no_question_is_an_error(manager: ProjectManager, text_folder: Path) -> None:
-    project = manager.create("a", ProjectConfig.local(), llm=ScriptedLLM(default="\n"))
-    project.ingest([text_folder])
+    llm.default = "\n"
     with pytest.raises(InputError, match="wrote no question"):
-        project.compare(variants=("none", "structural"))
+        filled.compare(variants=FREE)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
@@ -267,16 +238,13 @@ def test_unknown_or_too_few_variants_are_an_error(filled: Project, variants: Any
         filled.compare(QUESTIONS, variants=variants)
 
 
-def test_an_empty_project_has_nothing_to_compare(project: Project) -> None:
-    with pytest.raises(NoVersionError):
-        project.compare(QUESTIONS, variants=("none", "structural"))
-    assert names_in(project.directory.parent) == {project.name}
-
-
-def test_an_error_leaves_nothing_behind(filled: Project) -> None:
+def test_an_error_leaves_nothing_behind(filled: Project, elsewhere: ProjectManager) -> None:
     with pytest.raises(InputError, match="no metric"):
-        filled.compare(QUESTIONS, variants=("none", "structural"), metric="f1")
-    assert names_in(filled.directory.parent) == {filled.name}
+        filled.compare(QUESTIONS, variants=FREE, metric="f1")
+    empty = elsewhere.create("empty", ProjectConfig.local())
+    with pytest.raises(NoVersionError):
+        empty.compare(QUESTIONS, variants=FREE)
+    assert names_in(elsewhere.root) == {"empty"}
 
 
 @pytest.mark.parametrize("stage", ["build", "ask"])
@@ -285,62 +253,47 @@ def test_ctrl_c_leaves_nothing_behind_and_the_project_as_it_was(filled: Project,
         if progress.stage == stage:
             raise KeyboardInterrupt
 
-    live = filled.versions()
     with pytest.raises(KeyboardInterrupt):
-        filled.compare(QUESTIONS, variants=("none", "structural"), progress=interrupt)
+        filled.compare(QUESTIONS, variants=FREE, progress=interrupt)
     assert names_in(filled.directory.parent) == {filled.name}
-    assert filled.versions() == live
-    assert filled.compare(QUESTIONS, variants=("none", "structural")).names == ["none", "structural"]
+    assert filled.compare(QUESTIONS, variants=FREE).names == ["none", "structural"]
 
 
 def test_the_remains_of_an_interrupted_comparison_are_removed(filled: Project) -> None:
     left = filled.directory.with_name(f".{filled.name}.compare") / "1" / "versions"
     left.mkdir(parents=True)
     (left / "half").write_text("x")
-    assert filled.compare(QUESTIONS, variants=("none", "structural")).names == ["none", "structural"]
-    assert names_in(filled.directory.parent) == {filled.name}
+    assert filled.compare(QUESTIONS, variants=FREE).names == ["none", "structural"]
 
 
-def test_two_comparisons_of_one_project_at_once_are_refused(filled: Project) -> None:
-    with workspace(filled._origin()), pytest.raises(ProjectLockedError):
-        filled.compare(QUESTIONS, variants=("none", "structural"))
-
-
-def test_a_project_that_is_being_written_to_is_not_compared(filled: Project) -> None:
-    with write_lock(filled.directory), pytest.raises(ProjectLockedError, match="'reports'"):
-        filled.compare(QUESTIONS, variants=("none", "structural"))
-    assert names_in(filled.directory.parent) == {filled.name}
-
-
-def test_the_workspace_of_a_comparison_is_not_a_project(filled: Project, manager: ProjectManager) -> None:
+def test_a_project_that_is_compared_or_written_to_is_not_compared(filled: Project, manager: ProjectManager) -> None:
     with workspace(filled._origin()):
-        assert manager.list() == [filled.name]
+        assert manager.list() == [filled.name], "the workspace is not a project"
+        with pytest.raises(ProjectLockedError):
+            filled.compare(QUESTIONS, variants=FREE)
+    with write_lock(filled.directory), pytest.raises(ProjectLockedError, match="'reports'"):
+        filled.compare(QUESTIONS, variants=FREE)
 
 
 # ---- a sweep -------------------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_has_a_row_for_every_combination(filled: Project) -> None:
-    sweep = filled.sweep(
-        QUESTIONS, chunk_sizes=[20, 800], contexts=["none", "structural"], modes=["lexical", "hybrid"], top_ks=[1, 3]
-    )
+def test_a_sweep_has_a_row_for_every_combination_and_the_best_has_the_highest_recall(filled: Project) -> None:
+    sweep = filled.sweep(QUESTIONS, chunk_sizes=[20, 800], contexts=[*FREE], modes=["lexical", "hybrid"], top_ks=[1, 3])
     keys = [(row.context, row.chunk_size, row.mode, row.top_k) for row in sweep.rows]
     assert keys == [
-        (context, size, mode, k)
-        for context in ("none", "structural")
-        for size in (20, 800)
-        for mode in ("lexical", "hybrid")
-        for k in (1, 3)
+        (c, size, mode, k) for c in FREE for size in (20, 800) for mode in ("lexical", "hybrid") for k in (1, 3)
     ]
     small, large = sweep.rows[0], sweep.rows[4]
     assert small.chunks > large.chunks == 2
     assert small.tokens < large.tokens
-    assert names_in(filled.directory.parent) == {filled.name}
+    best = sweep.best()
+    assert best.top_k == 3
+    assert best.recall == max(row.recall for row in sweep.rows if row.top_k == 3)
+    assert sweep.best(1).top_k == 1
 
 
 def test_a_row_of_a_sweep_equals_an_evaluation_of_its_setting(filled: Project) -> None:
-    from llama_index_contextual.evaluation.run import evaluate
-
     (row,) = filled.sweep(QUESTIONS, modes=["hybrid"], top_ks=[2]).rows
     expected = evaluate(filled, QUESTIONS, ks=[2])
     assert row.recall == expected.mean("recall@2")
@@ -349,22 +302,16 @@ def test_a_row_of_a_sweep_equals_an_evaluation_of_its_setting(filled: Project) -
     assert row.tokens == sum(counts) / len(counts)
 
 
-def test_the_best_setting_has_the_highest_recall_at_the_largest_k(filled: Project) -> None:
-    sweep = filled.sweep(QUESTIONS, contexts=["none", "structural"], top_ks=[1, 3])
-    best = sweep.best()
-    assert best.top_k == 3
-    assert best.recall == max(row.recall for row in sweep.rows if row.top_k == 3)
-    assert sweep.best(1).top_k == 1
-
-
-def test_chunks_of_several_sizes_cannot_be_evidence(filled: Project) -> None:
-    calls = [Question(text="?", evidence=[Evidence(chunk_id="c")])]
-    with pytest.raises(InputError, match="chunks of another size have other ids"):
-        filled.sweep(calls, chunk_sizes=[400, 800])
-
-
-def test_a_sweep_of_nothing_is_an_error(filled: Project) -> None:
-    with pytest.raises(InputError, match="no settings to evaluate"):
-        filled.sweep(QUESTIONS, modes=[])
-    with pytest.raises(InputError, match="no settings to evaluate"):
-        filled.sweep(QUESTIONS, top_ks=[0])
+@pytest.mark.parametrize(
+    ("evidence", "options", "message"),
+    [
+        ({"chunk_id": "c"}, {"chunk_sizes": [400, 800]}, "chunks of another size have other ids"),
+        ({"text": "pump"}, {"modes": []}, "no settings to evaluate"),
+        ({"text": "pump"}, {"top_ks": [0]}, "no settings to evaluate"),
+    ],
+)
+def test_a_sweep_that_cannot_be_evaluated_is_an_error(
+    filled: Project, evidence: dict[str, str], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        filled.sweep([Question(text="?", evidence=[Evidence(**evidence)])], **options)

@@ -29,12 +29,6 @@ def test_the_interval_is_about_two_standard_errors_wide() -> None:
     assert interval.high == pytest.approx(interval.mean + 1.96 * error, abs=0.15 * error)
 
 
-def test_less_confidence_is_a_narrower_interval() -> None:
-    values = np.random.default_rng(6).normal(0, 1, 50)
-    wide, narrow = bootstrap_interval(values), bootstrap_interval(values, confidence=0.5)
-    assert wide.low < narrow.low < narrow.high < wide.high
-
-
 def test_intervals_contain_the_true_mean_as_often_as_their_confidence() -> None:
     random = np.random.default_rng(7)
     samples = [random.normal(0.0, 1.0, 60) for _ in range(200)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,33 +24,23 @@ BEFORE = [record("same"), record("changed"), record("absent"), record("failed", 
 GIVEN = {"same": "1", "changed": "2", "new": "1"}
 
 
-def test_each_document_gets_exactly_one_action() -> None:
-    plan = make_plan(BEFORE, GIVEN)
-    assert ids(plan.keep) == ["same", "absent", "failed"]
-    assert (plan.add, plan.update, plan.drop, plan.rework) == (["new"], ["changed"], [], [])
-
-
-def test_replace_drops_documents_that_are_not_inputs() -> None:
-    plan = make_plan(BEFORE, GIVEN, replace=True)
-    assert plan.drop == ["absent", "failed"]
-    assert ids(plan.keep) == ["same"]
-
-
-def test_a_removed_document_is_dropped_even_if_it_is_an_input() -> None:
-    plan = make_plan(BEFORE, GIVEN, remove=frozenset({"same", "changed"}))
-    assert plan.drop == ["same", "changed"]
-    assert plan.update == []
-
-
-def test_a_rebuild_processes_every_document() -> None:
-    plan = make_plan(BEFORE, GIVEN, rebuild=True)
-    assert plan.keep == []
-    assert ids(plan.rework) == ["same", "absent", "failed"]
-    assert plan.update == ["changed"]
-
-
-def test_only_documents_with_failed_chunks_are_retried() -> None:
-    assert ids(make_plan(BEFORE, {}, retry_failed=True).rework) == ["failed"]
+@pytest.mark.parametrize(
+    ("options", "keep", "rework", "update", "drop"),
+    [
+        ({}, ["same", "absent", "failed"], [], ["changed"], []),
+        ({"replace": True}, ["same"], [], ["changed"], ["absent", "failed"]),
+        ({"remove": frozenset({"same", "changed"})}, ["absent", "failed"], [], [], ["same", "changed"]),
+        ({"rebuild": True}, [], ["same", "absent", "failed"], ["changed"], []),
+        ({"retry_failed": True}, ["same", "absent"], ["failed"], ["changed"], []),
+    ],
+    ids=str,
+)
+def test_each_document_gets_exactly_one_action(
+    options: dict[str, Any], keep: list[str], rework: list[str], update: list[str], drop: list[str]
+) -> None:
+    plan = make_plan(BEFORE, GIVEN, **options)
+    assert (ids(plan.keep), ids(plan.rework)) == (keep, rework)
+    assert (plan.add, plan.update, plan.drop) == (["new"], update, drop)
 
 
 doc_ids = st.sampled_from("abcdef")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
+from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.ingestion.report import IngestReport, condense, skipped_lines
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
@@ -56,13 +56,6 @@ def test_failures_are_one_line_for_each_kind_with_a_count_and_an_example() -> No
     assert str(report).count("project.retry_failed()") == 1
     assert str(report).count("\n") == 3
     assert [failure["error"] for failure in report.to_dict()["failures"]] == [f.error for f in failures]  # type: ignore[attr-defined]
-
-
-def test_errors_with_different_status_codes_are_different_kinds() -> None:
-    failures = tuple(ChunkFailure("n", "d", f"'m' failed: Error code: {status}") for status in (400, 429, 500, 400))
-    assert [line.partition(" ")[0] for line in IngestReport(version="v", failures=failures).failure_lines()] == [
-        *("2", "1", "1")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +114,3 @@ def test_a_report_is_converted_to_json() -> None:
     assert raw["failures"] == [failure]
     assert raw["added"] == ["a", "b"]
     assert set(raw) == set(IngestReport.__dataclass_fields__)
-
-
-def test_results_of_the_contextualizer_are_added_to_a_copy() -> None:
-    done = IngestReport(version="v1").completed(Contextualized([], [ChunkFailure("n", "a", "e")], 7))
-    assert (done.contexts_paid, len(done.failures)) == (7, 1)
-    assert IngestReport(version="v1").contexts_paid == 0

@@ -1,42 +1,14 @@
-"""Documents of LlamaIndex's own readers: their pages and headings."""
+"""Documents of LlamaIndex's own readers: which of them are Markdown, and how their pages are named."""
 
 from __future__ import annotations
 
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual import Project
 from llama_index_contextual.metadata import HEADINGS, source_line
 from llama_index_contextual.readers.documents import with_headings
 
 MARKDOWN = "# Apples\n\nText about apples.\n\n## Pears\n\nText about pears.\n"
-
-
-def page(number: int) -> Document:
-    """A page as LlamaIndex's PDF reader returns it."""
-    return Document(
-        id_=f"fruit.pdf_part_{number - 1}",
-        text=f"Page about cherry number {number}.",
-        metadata={"page_label": str(number), "file_name": "fruit.pdf", "file_path": "/data/fruit.pdf"},
-    )
-
-
-def test_pages_of_one_file_are_documents_that_are_told_apart(project: Project) -> None:
-    report = project.ingest([page(1), page(2), page(3)])
-    assert sorted(report.added) == ["fruit.pdf_part_0", "fruit.pdf_part_1", "fruit.pdf_part_2"]
-
-    hit = project.retrieve("cherry number 2", top_k=1)[0]
-    assert (str(hit.source), hit.source.page_label, hit.source.file_name) == ("fruit.pdf, page 2", "2", "fruit.pdf")
-    assert hit.node.metadata["source"] == "Source: fruit.pdf, page 2"
-    assert len(project.ingest([page(1), page(2), page(3)]).unchanged) == 3
-
-
-def test_markdown_headings_become_sections(project: Project) -> None:
-    text = MARKDOWN.replace("Text about pears.", "Text about pears. " * 60)
-    project.ingest([Document(id_="a", text=text, metadata={"file_name": "fruit.md"})])
-    hit = project.retrieve("pears", top_k=1)[0]
-    assert hit.source.section == "Apples > Pears"
-    assert str(hit.source) == "fruit.md, section Apples > Pears"
 
 
 @pytest.mark.parametrize(
