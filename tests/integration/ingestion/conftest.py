@@ -1,16 +1,16 @@
-"""A project whose embedding model counts its calls."""
+"""A project whose embedding model counts its calls, and a provider."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.current import leftovers, version_names
 from tests.support.models import CountingEmbedding
+from tests.support.server import LoopbackProvider
 
 
 @pytest.fixture
@@ -25,13 +25,12 @@ def counted(manager: ProjectManager, model: CountingEmbedding) -> Project:
     return manager.create("counted", ProjectConfig.local(), embed_model=model)
 
 
-@pytest.fixture(autouse=True)
-def _every_project_is_sound_in_the_end(tmp_path: Path) -> object:
-    """Whatever a test did: what is live opens, every checksum is right, and nothing unfinished lies about."""
-    yield
-    for file in tmp_path.glob("knowledge/*/project.json"):
-        project = Project(file.parent, ProjectConfig.local())
-        report = project.verify()
-        assert report.sound, report
-        assert leftovers(file.parent) == []
-        assert [version.name for version in project.versions()] == version_names(file.parent)
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    """The provider of OpenAI's models, whose batches are looked for without a pause."""
+    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+    with LoopbackProvider(embedding_encoding="cl100k_base") as running:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"):
+            monkeypatch.setenv(name, running.api_base)
+        yield running

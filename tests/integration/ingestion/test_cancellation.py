@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.ingestion import pipeline
+from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.node_parser import ChunkNodeParser
+from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.budgets import SMALL, cost_at, write_documents
+from llama_index_contextual.storage.current import current_name, leftovers
+from tests.benchmarks.budgets import cost_at
+from tests.integration.ingestion.support import ids, passages
 from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
-from tests.support.source import ROOT
 
 
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "PATIENCE", PATIENCE)
-    with LoopbackProvider(embedding_encoding="cl100k_base") as running:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
-        yield running
-
-
-def nodes(number: int) -> list[TextNode]:
-    return [TextNode(id_=f"n{at}", text=f"Passage {at} of the handbook.") for at in range(number)]
 
 
 def chunks(provider: LoopbackProvider) -> list[str]:
@@ -53,7 +49,7 @@ async def test_a_cancelled_ingest_keeps_the_answers_to_the_calls_in_flight(
     provider: LoopbackProvider, project: Project, caplog: pytest.LogCaptureFixture
 ) -> None:
     with provider.hold():
-        running = asyncio.create_task(project.aingest(nodes(9)))
+        running = asyncio.create_task(project.aingest(passages(9)))
         await asyncio.to_thread(provider.wait_in_flight, 4)
         running.cancel()
         await has_logged(caplog, "for 4 calls in flight")
@@ -62,7 +58,7 @@ async def test_a_cancelled_ingest_keeps_the_answers_to_the_calls_in_flight(
         await running
     assert len(provider.chat_calls) == project.info().ledger.contexts == 4
     assert project.cost().booked == 0.0
-    await project.aingest(nodes(9))
+    await project.aingest(passages(9))
     assert len(provider.chat_calls) == len(set(chunks(provider))) == 9, "each is paid for once"
     assert project.cost().dollars == pytest.approx(cost_at(provider.charged()))
 
@@ -71,7 +67,7 @@ async def test_a_second_cancellation_ends_the_ingest_at_once_and_books_the_calls
     provider: LoopbackProvider, project: Project, caplog: pytest.LogCaptureFixture
 ) -> None:
     with provider.hold():
-        running = asyncio.create_task(project.aingest(nodes(9)))
+        running = asyncio.create_task(project.aingest(passages(9)))
         await asyncio.to_thread(provider.wait_in_flight, 4)
         running.cancel()
         await has_logged(caplog, "for 4 calls in flight")
@@ -88,7 +84,7 @@ async def test_calls_that_are_not_answered_in_time_do_not_delay_the_end(
 ) -> None:
     monkeypatch.setattr(pipeline, "PATIENCE", 0.0)
     with provider.hold():
-        running = asyncio.create_task(project.aingest(nodes(9)))
+        running = asyncio.create_task(project.aingest(passages(9)))
         await asyncio.to_thread(provider.wait_in_flight, 4)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -101,15 +97,80 @@ async def test_a_cancelled_ingest_keeps_the_vectors_of_a_request_in_flight(
 ) -> None:
     project = manager.create("vectors", ProjectConfig(context="none", bm25=False, embed_window=None))
     with provider.hold():
-        running = asyncio.create_task(project.aingest(nodes(9)))
+        running = asyncio.create_task(project.aingest(passages(9)))
         await asyncio.to_thread(provider.wait_in_flight, 1)
         running.cancel()
         await has_logged(caplog, "for 1 call in flight")
     with pytest.raises(asyncio.CancelledError):
         await running
     assert project.info().ledger.embeddings == 9
-    await project.aingest(nodes(9))
+    await project.aingest(passages(9))
     assert len(provider.embedding_calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "work", "left"),
+    [
+        (VersionBuilder, "publish", lambda project: project.aingest([Document(id_="d", text="More.")]), "abcd"),
+        (project_module, "remove_documents", lambda project: project.aremove("a"), "bc"),
+    ],
+    ids=["ingest", "remove"],
+)
+async def test_a_run_cancelled_while_it_publishes_or_removes_is_completed_first(
+    counted: Project, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, work: Callable[..., Any], left: str
+) -> None:
+    counted.ingest([Document(id_=one, text=f"Pump {one} runs.") for one in "abc"])
+    reached, goes_on = threading.Event(), threading.Event()
+    real = getattr(owner, name)
+
+    def held(*given: Any, **options: Any) -> Any:
+        reached.set()
+        assert goes_on.wait(PATIENCE)
+        return real(*given, **options)
+
+    monkeypatch.setattr(owner, name, held)
+    running = asyncio.create_task(work(counted))
+    assert await asyncio.to_thread(reached.wait, PATIENCE)
+    running.cancel()
+    await asyncio.sleep(0)
+    assert not running.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ids(counted) == [*left]
+    assert counted.verify().sound
+    assert leftovers(counted.directory) == []
+    monkeypatch.undo()
+    counted.remove("b")  # the lock is free
+
+
+async def test_a_cancelled_run_reads_no_further_and_leaves_nothing_unfinished(
+    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsing, go_on = threading.Event(), threading.Event()
+    parsed: list[str] = []
+    real = ChunkNodeParser.__call__
+
+    def slow(self: ChunkNodeParser, nodes: Any, **options: Any) -> Any:
+        parsed.append(nodes[0].node_id)
+        parsing.set()
+        assert go_on.wait(PATIENCE)
+        return real(self, nodes, **options)
+
+    monkeypatch.setattr(ChunkNodeParser, "__call__", slow)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(executor := ThreadPoolExecutor(max_workers=2))
+    task = asyncio.create_task(counted.aingest([text_folder]))
+    assert await asyncio.to_thread(parsing.wait, PATIENCE)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (counted.directory / "versions" / "v000001.building").exists()
+    go_on.set()
+    executor.shutdown(wait=True)
+    assert len(parsed) == 1, "the second document is not read any more"
+    assert leftovers(counted.directory) == []
+    assert current_name(counted.directory) is None
 
 
 def test_nothing_is_awaited_without_calls_in_flight(manager: ProjectManager, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,44 +180,5 @@ def test_nothing_is_awaited_without_calls_in_flight(manager: ProjectManager, cap
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        project.ingest(nodes(3), progress=interrupt)
+        project.ingest(passages(3), progress=interrupt)
     assert "in flight" not in caplog.text
-
-
-PATIENT_PROGRAM = f"""
-from llama_index_contextual.ingestion import pipeline
-pipeline.PATIENCE = {PATIENCE}
-from llama_index_contextual.cli.app import main
-main()
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("interruptions", [1, 2])
-def test_ctrl_c_waits_for_the_calls_in_flight_and_a_second_one_does_not(
-    provider: LoopbackProvider, tmp_path: Path, interruptions: int
-) -> None:
-    documents = write_documents(tmp_path / "documents", parts=3)
-    project = ProjectManager(tmp_path / "knowledge").create(
-        "p", ProjectConfig(**SMALL, llm="openai:gpt-4.1", llm_concurrency=2)
-    )
-    command = [sys.executable, "-c", PATIENT_PROGRAM, "ingest", "p", str(documents), "--quiet"]
-    root = ["--root", str(tmp_path / "knowledge")]
-    with provider.hold():
-        child = subprocess.Popen([*command, *root], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        provider.wait_in_flight(2)
-        child.send_signal(signal.SIGINT)
-        assert child.stderr is not None
-        line = child.stderr.readline()
-        if interruptions == 2:
-            child.send_signal(signal.SIGINT)
-            assert child.wait(PATIENCE) == 130
-    rest = child.stderr.read()
-    child.stderr.close()
-    assert child.wait(PATIENCE) == 130
-    assert line.startswith(f"Interrupted: waiting at most {PATIENCE:.0f} s for 2 calls in flight")
-    assert "Run the same command again to continue." in rest
-    assert "Traceback" not in rest
-    assert len(provider.chat_calls) == 2
-    assert project.info().ledger.contexts == (2 if interruptions == 1 else 0)
-    assert (project.cost().booked > 0) == (interruptions == 2)

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +18,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
-from tests.support.source import ROOT
 from tests.support.voyage import contextual_vectors
 
 NAME = "voyage:voyage-context-3"
@@ -240,35 +233,6 @@ def test_requests_answered_before_a_failure_are_not_paid_for_again(
     assert project.ingest(documents).chunks == project.info().chunks
     sent = [tuple(texts) for texts in lists(provider)]
     assert len(sent) == len(set(sent)) == 4
-
-
-@pytest.mark.parametrize("kind", ["kill", "interrupt"])
-def test_an_ended_process_has_paid_for_no_answered_request_twice(
-    kind: str, tmp_path: Path, provider: LoopbackProvider, manager: ProjectManager
-) -> None:
-    manager.create("a", config())
-    script = textwrap.dedent(f"""
-        import sys
-        from llama_index.core.schema import Document
-        from llama_index_contextual import ProjectManager, VoyageContextualEmbedding
-        model = VoyageContextualEmbedding(api_base={provider.api_base!r}, max_documents_per_request=1)
-        texts = [f"Pump {{at}} runs dry. " * 30 for at in range(5)]
-        documents = [Document(id_=str(at), text=text) for at, text in enumerate(texts)]
-        ProjectManager({str(manager.root)!r}).load("a", embed_model=model).ingest(documents)
-    """)
-    command = [sys.executable, "-c", script]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    provider.fault("hang", after=3)
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-    provider.wait_until(lambda: len(provider.history) == 4)
-    process.send_signal(signal.SIGKILL if kind == "kill" else signal.SIGINT)
-    process.communicate(timeout=300)
-    assert process.returncode != 0
-    assert len(lists(provider)) == 3
-    done = subprocess.run(command, env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    sent = [tuple(texts) for texts in lists(provider)]
-    assert len(sent) == len(set(sent)) == 5
 
 
 def test_forget_keeps_the_vectors_of_live_documents_and_no_others(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from tests.benchmarks.budgets import cost_at
+from tests.integration.ingestion.support import files_of, interrupt_batch, nodes_of
 from tests.support.batches import BatchPlan
 from tests.support.log_check import check
 from tests.support.records import Request
@@ -25,15 +26,6 @@ from tests.support.server import LoopbackProvider
 
 CONFIG = {"embed_model": "openai:text-embedding-3-small", "context": "llm", "llm": "openai:gpt-4.1"}
 SIZES = {"segment_size": 2000, "segment_overlap": 200, "chunk_size": 200, "chunk_overlap": 20}
-
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
-    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
-    with LoopbackProvider(context_tokens=100, embedding_encoding="cl100k_base") as running:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
-        yield running
 
 
 @pytest.fixture
@@ -57,8 +49,7 @@ def project_of(manager: ProjectManager, name: str = "costs", **changes: object) 
 
 
 def contexts_of(project: Project) -> dict[str, str]:
-    nodes = project.storage_context.docstore.iterate()  # type: ignore[attr-defined]
-    return {node.node_id: node.metadata["context"] for node in nodes}
+    return {node.node_id: node.metadata["context"] for node in nodes_of(project)}
 
 
 # ---- estimate ------------------------------------------------------------------------------------------------------
@@ -69,9 +60,9 @@ def test_an_estimate_sends_nothing_writes_nothing_and_needs_no_key(
 ) -> None:
     project = project_of(manager)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    before = {path: path.read_bytes() for path in project.directory.rglob("*") if path.is_file()}
+    before = files_of(project.directory)
     found = project.estimate([folder])
-    assert {path: path.read_bytes() for path in project.directory.rglob("*") if path.is_file()} == before
+    assert files_of(project.directory) == before
     assert (found.documents, found.model) == (2, "openai:gpt-4.1")
     assert found.dollars
     json.dumps(found.to_dict())
@@ -176,7 +167,7 @@ def test_a_new_first_sentence_is_paid_for_in_the_first_segment_only(
     (folder / "long.md").write_text(f"Some words were put before all others.\n\n{text}")
     again = project.ingest([folder / "long.md"])
     assert again.updated == ("long.md",)
-    segments = {node.metadata["segment_index"] for node in project.storage_context.docstore.iterate()}  # type: ignore[attr-defined]
+    segments = {node.metadata["segment_index"] for node in nodes_of(project)}
     assert len(segments) >= 3
     assert 0 < again.contexts_paid <= first.contexts_paid / 2
 
@@ -184,30 +175,25 @@ def test_a_new_first_sentence_is_paid_for_in_the_first_segment_only(
 # ---- limit ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_stops_before_its_limit_and_keeps_the_contexts_paid_for(
+def test_a_run_uses_its_limit_to_the_last_call_that_fits_and_keeps_the_contexts_paid_for(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
-    project = project_of(manager, llm_concurrency=2)
+    project = project_of(manager, llm_concurrency=2, faiss=False)
     whole = project.estimate([folder]).dollars
     assert whole
+    limit = whole / 3
     with pytest.raises(
         BudgetExceededError, match=r"cost limit of \$\S+ is reached: .* Nothing is published; .* To continue, run"
-    ):
-        project.ingest([folder], max_cost=whole / 2)
+    ) as raised:
+        project.ingest([folder], max_cost=limit)
     assert project.versions() == []
-    paid = len(provider.chat_calls)
-    assert 0 < paid < project.estimate([folder]).chunks
-    assert project.info().ledger.contexts == paid
-    spent = sum(cost(record.usage or {}) for record in provider.chat_calls)
-    assert 0 < spent <= whole / 2
+    spent = cost_at(provider.charged())
+    assert limit * 0.8 <= spent <= limit
+    assert raised.value.spent == pytest.approx(spent)
+    assert project.cost().dollars == pytest.approx(spent)
+    assert project.info().ledger.contexts == len(provider.chat_calls), "the answers to calls in flight are kept"
     report = project.ingest([folder], max_cost=whole)
-    assert report.version
     assert len(provider.chat_calls) == report.chunks, "no context was paid for twice"
-
-
-def cost(usage: dict[str, object]) -> float:
-    given, cached = int(usage["prompt_tokens"]), int(usage["prompt_tokens_details"]["cached_tokens"])  # type: ignore[call-overload, index]
-    return ((given - cached) * 2 + cached * 0.5 + int(usage["completion_tokens"]) * 8) / 1e6  # type: ignore[call-overload]
 
 
 def test_a_limit_of_zero_sends_nothing(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
@@ -236,6 +222,7 @@ def test_a_run_with_the_limit_of_the_estimate_completes(
     assert found.dollars is not None
     assert found.max_cost == float(money(found.max_cost).removeprefix("$")), "it can be copied from the text"
     report = project.ingest([folder], batch=batch, max_cost=found.max_cost)
+    assert (provider.chat_calls == [], provider.batch_history == []) == (batch, not batch)
     assert (report.chunks, report.failures) == (found.chunks, ())
     assert report.paid is not None
     assert report.paid.dollars is not None
@@ -276,21 +263,6 @@ def test_reserves_do_not_stop_a_run_whose_limit_is_its_price(
     assert report.chunks == report.contexts_paid
 
 
-def test_a_small_budget_is_used_to_the_last_call_that_fits(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path
-) -> None:
-    project = project_of(manager, faiss=False)
-    whole = project.estimate([folder]).dollars
-    assert whole
-    limit = whole / 3
-    with pytest.raises(BudgetExceededError) as raised:
-        project.ingest([folder], max_cost=limit)
-    assert raised.value.spent == pytest.approx(spent_at(provider))
-    assert limit * 0.8 <= raised.value.spent <= limit
-    assert project.info().ledger.contexts == len(provider.chat_calls), "the answers to calls in flight are kept"
-    assert project.cost().dollars == pytest.approx(raised.value.spent)
-
-
 # ---- batches -------------------------------------------------------------------------------------------------------
 
 
@@ -318,27 +290,13 @@ def test_a_batch_builds_the_same_version_at_half_the_price(
         assert not ledger.batches.has_replies()
 
 
-def test_calls_for_several_chunks_are_sent_in_batches_too(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path
-) -> None:
-    report = project_of(manager, chunks_per_call="all").ingest([folder], batch=True)
-    assert provider.chat_calls == []
-    assert report.failures == ()
-    assert 0 < len(provider.batch_history) < report.chunks
-
-
 def test_a_later_ingest_collects_the_batch_of_an_interrupted_process(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(polls=None)
     project = project_of(manager)
-
-    def stop(state: IngestProgress) -> None:
-        if state.stage == "batch":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        project.ingest([folder], batch=True, progress=stop)
+        project.ingest([folder], batch=True, progress=interrupt_batch)
     assert project.versions() == []
     waiting = project.info().ledger.batched_requests
     assert waiting == project.estimate([folder]).chunks
@@ -355,13 +313,8 @@ def test_a_batch_under_way_brings_nothing_back_that_was_forgotten(
     project = project_of(manager)
     project.ingest([folder / "short.md"])
     provider.batch_plan = BatchPlan(polls=None)
-
-    def stop(state: IngestProgress) -> None:
-        if state.stage == "batch":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        project.ingest([folder / "long.md"], batch=True, progress=stop)
+        project.ingest([folder / "long.md"], batch=True, progress=interrupt_batch)
     waiting = project.info().ledger.batched_requests
     assert waiting
     assert project.forget().batched_requests == waiting
@@ -373,27 +326,6 @@ def test_a_batch_under_way_brings_nothing_back_that_was_forgotten(
         assert ledger.info().contexts == report.chunks
 
 
-def test_unanswered_requests_of_an_expired_batch_are_sent_again(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path
-) -> None:
-    provider.batch_plan = BatchPlan(ending="expired")
-    report = project_of(manager).ingest([folder], batch=True)
-    # Each batch answers half of its requests; after the third, the others are sent live.
-    assert 0 < len(provider.chat_calls) < len(provider.batch_history)
-    assert len(provider.chat_calls) + len(provider.batch_history) == report.chunks
-    assert report.failures == ()
-
-
-def batch_cost(usage: dict[str, object]) -> float:
-    return cost(usage) / 2
-
-
-def spent_at(provider: LoopbackProvider) -> float:
-    """Return the cost of all calls for contexts that the provider has answered."""
-    live = sum(cost(record.usage) for record in provider.chat_calls if record.usage)
-    return live + sum(batch_cost(record.usage) for record in provider.batch_history if record.usage)
-
-
 def maximum_of(project: Project, folder: Path) -> float:
     """Return the maximum cost of one batch with all chunks of a folder."""
     chosen = project.estimate([folder], batch=True).chosen
@@ -401,19 +333,22 @@ def maximum_of(project: Project, folder: Path) -> float:
     return (chosen.input_tokens * 2 + chosen.calls * 400 * 8) / 2e6 + 0.001
 
 
-def test_a_limit_applies_to_all_rounds_of_batches_together(
+def test_unanswered_requests_of_an_expired_batch_are_sent_again_within_one_limit(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(ending="expired")
     project = project_of(manager, faiss=False)
     limit = maximum_of(project, folder)
     report = project.ingest([folder], batch=True, max_cost=limit)
-    batches = {record.batch_id for record in provider.batch_history}
-    assert len(batches) == 3
+    # Each batch answers half of its requests; after the third, the others are sent live.
+    assert len({record.batch_id for record in provider.batch_history}) == 3
+    assert 0 < len(provider.chat_calls) < len(provider.batch_history)
+    assert len(provider.chat_calls) + len(provider.batch_history) == report.chunks
+    assert report.failures == ()
     assert report.paid is not None
-    assert report.paid.dollars == pytest.approx(spent_at(provider))
     assert report.paid.contexts.calls == report.chunks
-    assert spent_at(provider) <= limit
+    assert report.paid.dollars == pytest.approx(cost_at(provider.charged()))
+    assert cost_at(provider.charged()) <= limit
 
 
 def test_live_calls_leave_room_in_the_limit_for_a_batch_in_progress(
@@ -421,20 +356,15 @@ def test_live_calls_leave_room_in_the_limit_for_a_batch_in_progress(
 ) -> None:
     provider.batch_plan = BatchPlan(polls=None)
     project = project_of(manager, faiss=False, llm_concurrency=1)
-
-    def stop(state: IngestProgress) -> None:
-        if state.stage == "batch":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        project.ingest([folder / "short.md"], batch=True, progress=stop)
+        project.ingest([folder / "short.md"], batch=True, progress=interrupt_batch)
     provider.advance_batch("batch_1", "completed")
-    limit = 2 * sum(batch_cost(record.usage) for record in provider.batch_history if record.usage)
+    limit = 2 * cost_at(provider.charged())
     assert limit
     with pytest.raises(BudgetExceededError):
         project.ingest([folder], max_cost=limit)
     assert provider.chat_calls, "the longer document comes first"
-    assert spent_at(provider) <= limit
+    assert cost_at(provider.charged()) <= limit
 
 
 def test_equal_requests_of_a_batch_count_once_against_a_limit(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from llama_index.core.schema import TextNode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
@@ -17,6 +15,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from tests.benchmarks.budgets import cost_at
 from tests.integration.contextualizer.segments_of import loose
+from tests.integration.ingestion.support import ids, passages
 from tests.support.batches import BatchPlan
 from tests.support.records import Request
 from tests.support.replies import Reply, default_reply
@@ -26,21 +25,8 @@ CONFIG: dict[str, Any] = {"llm": "openai:gpt-4.1", "faiss": False}
 
 
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
-    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
-    with LoopbackProvider(embedding_encoding="cl100k_base") as running:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
-        yield running
-
-
-@pytest.fixture
 def project(manager: ProjectManager) -> Project:
     return manager.create("p", ProjectConfig(**CONFIG))
-
-
-def nodes(number: int, *, name: str = "n") -> list[TextNode]:
-    return [TextNode(id_=f"{name}{at}", text=f"Passage {at} of the handbook {name}.") for at in range(number)]
 
 
 def refuse(request: Request) -> Reply:
@@ -63,7 +49,7 @@ def test_a_refusal_is_requested_once_and_not_again_by_a_retry_or_another_ingest(
     provider: LoopbackProvider, project: Project, batch: bool
 ) -> None:
     provider.reply = refuse
-    report = project.ingest(nodes(6), batch=batch)
+    report = project.ingest(passages(6), batch=batch)
     assert [failure.is_held_back for failure in report.failures] == [True] * 3
     assert len(provider.chat_calls) + len(provider.batch_history) == 6
     provider.clear_history()
@@ -71,7 +57,7 @@ def test_a_refusal_is_requested_once_and_not_again_by_a_retry_or_another_ingest(
     assert (again.version, again.rebuilt, len(again.failures)) == (report.version, (), 3)
     assert again.retry_max_cost == report.retry_max_cost
     assert len(project.versions()) == 1
-    project.ingest([*nodes(6), *nodes(1, name="other")], batch=batch)
+    project.ingest([*passages(6), *passages(1, name="other")], batch=batch)
     assert project.rebuild().version is not None
     assert len(provider.chat_calls) + len(provider.batch_history) == 1, "the new one"
 
@@ -80,7 +66,7 @@ def test_a_refused_context_is_requested_again_with_the_limit_that_the_report_nam
     provider: LoopbackProvider, project: Project
 ) -> None:
     provider.reply = refuse
-    report = project.ingest(nodes(6))
+    report = project.ingest(passages(6))
     assert f"project.retry_failed(max_cost={limit_of(report)})" in str(report)
     provider.clear_history()
     assert len(project.retry_failed(max_cost=limit_of(report)).failures) == 3
@@ -90,12 +76,12 @@ def test_a_refused_context_is_requested_again_with_the_limit_that_the_report_nam
     done = project.retry_failed(max_cost=limit_of(report))
     assert (done.failures, done.contexts_paid, done.retry_max_cost) == ((), 3, None)
     assert cost_at(provider.charged()) <= limit_of(report)
-    assert project.ingest(nodes(6)).contexts_paid == 0
+    assert project.ingest(passages(6)).contexts_paid == 0
 
 
 def test_an_answer_that_declines_in_words_is_a_refusal(provider: LoopbackProvider, project: Project) -> None:
     provider.reply = lambda _request: "I'm sorry, but I can't help with that."
-    report = project.ingest(nodes(2))
+    report = project.ingest(passages(2))
     assert len(provider.chat_calls) == 2
     assert {failure.error for failure in report.failures} == {"'openai:gpt-4.1' refused to write a context."}
 
@@ -103,20 +89,13 @@ def test_an_answer_that_declines_in_words_is_a_refusal(provider: LoopbackProvide
 def test_chunks_refused_together_are_requested_once_alone(provider: LoopbackProvider, manager: ProjectManager) -> None:
     project = manager.create("groups", ProjectConfig(**CONFIG, chunks_per_call=4))
     provider.reply = lambda _request: Reply("", finish_reason="content_filter")
-    report = project.ingest(loose(*(node.text for node in nodes(4))))
+    report = project.ingest(loose(*(node.text for node in passages(4))))
     assert (len(report.failures), len(provider.chat_calls)) == (4, 1 + 4)
-
-
-def test_an_estimate_does_not_count_refused_contexts(provider: LoopbackProvider, project: Project) -> None:
-    provider.reply = refuse
-    project.ingest(nodes(6))
-    project.remove([record.doc_id for record in project.documents()])
-    assert project.estimate(nodes(6)).chosen is None
 
 
 def test_refusals_survive_forgetting_and_are_no_contexts(provider: LoopbackProvider, project: Project) -> None:
     provider.reply = refuse
-    project.ingest(nodes(6))
+    project.ingest(passages(6))
     assert project.info().ledger.contexts == 3
     assert project.forget().contexts == 0
     provider.clear_history()
@@ -124,6 +103,8 @@ def test_refusals_survive_forgetting_and_are_no_contexts(provider: LoopbackProvi
     assert provider.chat_calls == []
     with closing(Ledger(project.directory / LEDGER_FILE, read_only=True)) as ledger:
         assert len(ledger.entries()) == 3
+    project.remove(ids(project))
+    assert project.estimate(passages(6)).chosen is None, "a refused context is not counted"
 
 
 def test_a_retry_publishes_what_it_has_got_although_other_contexts_failed_again(
@@ -131,7 +112,7 @@ def test_a_retry_publishes_what_it_has_got_although_other_contexts_failed_again(
 ) -> None:
     fault = provider.fault("content_filter_error", None, "Passage 0 of")
     provider.reply = refuse
-    first = project.ingest(nodes(2))
+    first = project.ingest(passages(2))
     assert len(first.failures) == 2
     assert "To request the others again: project.retry_failed()" in str(first)
     assert project.retry_failed().version == first.version
@@ -149,9 +130,9 @@ def test_a_charged_request_stays_booked_and_is_not_sent_again_before_its_reply_i
     provider: LoopbackProvider, project: Project, output: Any
 ) -> None:
     provider.batch_plan = BatchPlan(output=output)
-    limit = project.estimate(nodes(9), batch=True).max_cost
+    limit = project.estimate(passages(9), batch=True).max_cost
     assert limit is not None
-    report = project.ingest(nodes(9), batch=True, max_cost=limit)
+    report = project.ingest(passages(9), batch=True, max_cost=limit)
     assert report.paid is not None
     charged = cost_at(provider.charged())
     assert charged <= (report.paid.dollars or 0.0) <= limit
@@ -159,7 +140,7 @@ def test_a_charged_request_stays_booked_and_is_not_sent_again_before_its_reply_i
     assert project.cost().dollars == pytest.approx(report.paid.dollars)
     assert {failure.is_held_back for failure in report.failures} == {True}
     assert "its reply in a batch cannot be read, but may be charged" in report.failures[0].error
-    for again in (project.retry_failed(), project.ingest(nodes(1, name="other"))):
+    for again in (project.retry_failed(), project.ingest(passages(1, name="other"))):
         assert again.version is not None
     assert len(provider.chat_calls) == 1, "the new one"
     assert len(provider.batch_history) == 9
@@ -170,7 +151,7 @@ def test_a_charged_request_is_sent_again_for_the_sum_that_the_user_names_and_its
     provider: LoopbackProvider, project: Project
 ) -> None:
     provider.batch_plan = BatchPlan(output="missing")
-    report = project.ingest(nodes(4), batch=True)
+    report = project.ingest(passages(4), batch=True)
     booked = project.cost().booked
     assert booked > 0
     with pytest.raises(BudgetExceededError):
@@ -193,7 +174,7 @@ def test_a_later_run_books_the_replies_that_it_can_read_instead_of_the_reserve(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("llama_index_contextual.contextualizer.batch.parse_output", lambda _content: iter(()))
-        assert len(project.ingest(nodes(4), batch=True).failures) == 4
+        assert len(project.ingest(passages(4), batch=True).failures) == 4
     done = project.retry_failed()
     assert (done.failures, provider.chat_calls, len(provider.batch_history)) == ((), [], 4)
     assert project.cost().booked == 0.0

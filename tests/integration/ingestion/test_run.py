@@ -6,59 +6,31 @@ import asyncio
 import gc
 import itertools
 import os
-import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from llama_index.core.schema import BaseNode, Document, MetadataMode
+from llama_index.core.schema import Document, MetadataMode
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import (
-    CorruptVersionError,
-    InputError,
-    ModelError,
-    ProjectLockedError,
-)
+from llama_index_contextual.errors import CorruptVersionError, InputError, ModelError, ProjectLockedError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
-from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage import part as part_module
-from llama_index_contextual.storage.current import current_name, leftovers, version_names
-from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.storage.lock import LOCK_FILE
+from llama_index_contextual.storage.current import current_name, leftovers
+from llama_index_contextual.storage.project_file import write_lock
+from tests.integration.ingestion.support import MANUAL, QUARTER, TARIFF, files_of, ids, nodes_of, vectors_of
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk, written
 from tests.support.recorder import PATIENCE
-
-MANUAL, QUARTER, TARIFF = "reports/manual.txt", "reports/quarter.md", "reports/tariff.pdf"
-
-
-def nodes_of(project: Project, doc_id: str | None = None) -> list[BaseNode]:
-    return list(project.storage_context.docstore.iterate(doc_id=doc_id))  # type: ignore[attr-defined]
-
-
-def vectors_of(project: Project) -> dict[str, list[float]]:
-    store = project.storage_context.vector_store
-    assert isinstance(store, UnitFaissVectorStore)
-    ids = store.docstore.ids
-    return {node_id: row.tolist() for node_id, row in zip(ids, store.vectors(range(len(ids))), strict=True)}
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.fixture
@@ -87,47 +59,37 @@ def test_the_text_of_every_format_is_read_back_exactly_after_an_ingest(project: 
     assert project.read(MANUAL) == TEXT
     assert project.read(QUARTER) == MARKDOWN
     assert [page in project.read(TARIFF) for page in PDF_PAGES] == [True, True]
-    pages = [node.metadata.get("page_start") for node in nodes_of(project, TARIFF)]
-    assert pages[0] == 1
+    assert nodes_of(project, TARIFF)[0].metadata["page_start"] == 1
     assert project.retrieve("What is the duty on cast iron?").results[0].source.file_name == "tariff.pdf"
 
 
-def test_a_second_run_over_unchanged_files_publishes_reads_and_embeds_nothing(
-    counted: Project, model: CountingEmbedding, text_folder: Path, read: list[str]
-) -> None:
-    counted.ingest([text_folder])
-    embedded, before = list(model.texts), files_of(counted.directory / "versions")
-    assert sorted(read) == [MANUAL, QUARTER]
-    read.clear()
-    report = counted.ingest([text_folder])
-    assert (report.version, list(report.unchanged)) == ("v000001", [MANUAL, QUARTER])
-    assert (report.added, report.updated, report.contexts_paid) == ((), (), 0)
-    assert report.chunks == len(nodes_of(counted))
-    assert read == []
-    assert model.texts == embedded
-    assert files_of(counted.directory / "versions") == before
-
-
-def test_a_run_over_unchanged_files_loads_no_model_and_compares_no_vectors(
+def test_a_second_run_over_unchanged_files_reads_publishes_and_loads_nothing(
     counted: Project, manager: ProjectManager, text_folder: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted.ingest([text_folder])
+    assert sorted(read) == [MANUAL, QUARTER]
     read.clear()
+    before = files_of(counted.directory / "versions")
     monkeypatch.setattr(part_module, "_parts", part_module._OpenParts())  # as in another process
     hashed: list[str] = []
     real = files.xxh3
     monkeypatch.setattr(files, "xxh3", lambda path: hashed.append(path.name) or real(path))
     fresh = manager.load("counted", embed_model=CountingEmbedding())
     monkeypatch.setattr(project_module, "make_stages", lambda *_args, **_options: pytest.fail("models were loaded"))
-    assert len(fresh.ingest([text_folder]).unchanged) == 2
+    report = fresh.ingest([text_folder])
+    assert hashed == ["docstore.sqlite"], "no vectors are compared"
+    assert (report.version, list(report.unchanged)) == ("v000001", [MANUAL, QUARTER])
+    assert (report.added, report.updated, report.contexts_paid) == ((), (), 0)
+    assert report.chunks == len(nodes_of(counted))
     assert read == []
-    assert hashed == ["docstore.sqlite"]
+    assert files_of(counted.directory / "versions") == before
 
 
 def test_only_changed_documents_are_read_and_embedded_again(
     counted: Project, model: CountingEmbedding, text_folder: Path, read: list[str]
 ) -> None:
     counted.ingest([text_folder])
+    nodes, vectors = nodes_of(counted, QUARTER), vectors_of(counted)
     (text_folder / "manual.txt").write_text(TEXT + "\nError TS-200 is new.\n", encoding="utf-8")
     (text_folder / "note.txt").write_text("A new note.", encoding="utf-8")
     read.clear()
@@ -139,45 +101,25 @@ def test_only_changed_documents_are_read_and_embedded_again(
     assert sorted(read) == [MANUAL, "reports/note.txt"]
     assert len(model.texts) == 2
     assert "TS-200" in counted.read(MANUAL)
-
-
-def test_unchanged_documents_keep_ids_contexts_and_vectors(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
-    nodes, vectors = nodes_of(counted, QUARTER), vectors_of(counted)
-    records = {record.doc_id: record for record in counted.documents()}
-    counted.ingest([Document(id_="new", text="Something else."), text_folder])
-    assert current_name(counted.directory) == "v000002"
     assert nodes_of(counted, QUARTER) == nodes
-    assert [node.metadata["context"] for node in nodes] != []
-    assert {node_id: vectors_of(counted)[node_id] for node_id in vectors} == vectors
-    assert {record.doc_id: record for record in counted.documents() if record.doc_id != "new"} == records
-    assert counted.read(QUARTER) == MARKDOWN
-
-
-def test_the_same_documents_in_another_project_have_the_same_node_ids(
-    counted: Project, manager: ProjectManager, text_folder: Path
-) -> None:
-    other = manager.create("other", ProjectConfig.local(), embed_model=CountingEmbedding())
-    counted.ingest([text_folder])
-    other.ingest([text_folder / "quarter.md", text_folder])
-    assert {node.node_id for node in nodes_of(counted)} != set()
-    assert vectors_of(counted).keys() & vectors_of(other).keys() == {n.node_id for n in nodes_of(counted, MANUAL)}
+    assert all(vectors_of(counted)[node.node_id] == vectors[node.node_id] for node in nodes)
 
 
 def test_documents_that_are_not_inputs_stay_unless_replace_is_set(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     report = counted.ingest([Document(id_="note", text="A note.")])
     assert (list(report.added), list(report.unchanged)) == (["note"], [])
-    assert [record.doc_id for record in counted.documents()] == [MANUAL, QUARTER, "note"]
+    assert ids(counted) == [MANUAL, QUARTER, "note"]
     report = counted.ingest([text_folder / "quarter.md"], replace=True)
     assert (list(report.unchanged), list(report.removed)) == ([QUARTER], [MANUAL, "note"])
-    assert [record.doc_id for record in counted.documents()] == [QUARTER]
+    assert ids(counted) == [QUARTER]
     assert {node.ref_doc_id for node in nodes_of(counted)} == {QUARTER}
 
 
 def test_a_deleted_file_is_reported_and_kept_until_replace_is_set(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     (text_folder / "manual.txt").unlink()
+    assert counted.ingest([text_folder / "quarter.md"]).missing == ()
     report = counted.ingest([text_folder])
     assert list(report.missing) == [MANUAL]
     assert report.version == "v000001"
@@ -208,7 +150,7 @@ def test_paths_documents_and_ready_chunks_go_into_one_version(counted: Project, 
     plain = chunk("p", "Orders rose.", doc_id="ready")
     alone = chunk("alone", "A single line.")
     document = Document(id_="note", text="Prices were stable.", metadata={"fund": "IV"})
-    report = counted.ingest([text_folder, original, plain, alone, document])
+    report = counted.ingest([text_folder, original, alone, plain, document])
     assert sorted(report.added) == ["alone", "note", "ready", MANUAL, QUARTER]
     nodes = {node.node_id: node for node in nodes_of(counted)}
     assert nodes["g"].metadata["context"] == "The cost report of Orlen."
@@ -217,8 +159,8 @@ def test_paths_documents_and_ready_chunks_go_into_one_version(counted: Project, 
     assert nodes["g"].get_content() == "Costs fell."
     assert nodes["p"].metadata["context_source"] == "structural"
     assert [node.metadata["fund"] for node in nodes_of(counted, "note")] == ["IV"]
-    assert original.metadata == {"context": "The cost report of Orlen."}
-    assert document.metadata == {"fund": "IV"}
+    assert (original.metadata, document.metadata) == ({"context": "The cost report of Orlen."}, {"fund": "IV"})
+    assert alone.relationships == {}
     assert counted.read("note") == "Prices were stable."
 
     counted.ingest([Document(id_="later", text="Later.")])
@@ -234,14 +176,19 @@ def test_ready_chunks_are_unchanged_until_one_of_them_changes(counted: Project) 
     assert [node.get_content() for node in nodes_of(counted)] == ["Text of a.", "Changed."]
 
 
-def test_chunks_without_offsets_cannot_be_read_back_as_text(counted: Project) -> None:
+def test_chunks_are_read_back_as_text_by_their_offsets_and_without_any_not_at_all(counted: Project) -> None:
     whole = "Revenue grew. Costs fell."
     placed = [
         chunk("p", whole[:13], doc_id="placed", start_char_idx=0, end_char_idx=13),
         chunk("q", whole[14:], doc_id="placed", start_char_idx=14, end_char_idx=len(whole)),
     ]
-    counted.ingest([*placed, chunk("a", doc_id="loose"), chunk("b", doc_id="loose")])
+    late = [
+        chunk("n1", "Hello world.", doc_id="late", start_char_idx=100),
+        chunk("n2", "A second.", doc_id="late", start_char_idx=120),
+    ]
+    counted.ingest([*placed, *late, chunk("a", doc_id="loose"), chunk("b", doc_id="loose")])
     assert counted.read("placed") == whole
+    assert (counted.read("late", 100, 112), counted.read("late", 120)) == ("Hello world.", "A second.")
     for end in (None, 0, 14):
         placed[1].end_char_idx = end
         counted.ingest(placed)
@@ -249,45 +196,6 @@ def test_chunks_without_offsets_cannot_be_read_back_as_text(counted: Project) ->
         assert counted.read("placed", 20, 24) == whole[20:24], end
     with pytest.raises(InputError, match=r"'loose' was ingested as chunks without offsets: read its chunks instead"):
         counted.read("loose")
-
-
-def test_a_node_id_used_by_another_document_is_refused_and_nothing_is_published(counted: Project) -> None:
-    counted.ingest([chunk("n", doc_id="d")])
-    with pytest.raises(InputError, match=r"Node 'n' of 'e' has the id of a node of another document: assign a unique"):
-        counted.ingest([chunk("n", doc_id="e")])
-    assert current_name(counted.directory) == "v000001"
-
-
-METALS = ("zinc", "copper", "tin")
-
-
-def test_many_ready_chunks_keep_their_order_and_their_documents(counted: Project) -> None:
-    chunks = [chunk(f"{d}-{n}", f"Line {n} of {d}.", doc_id=d) for d in METALS for n in range(200)]
-    report = counted.ingest(chunks)
-    assert report.chunks == 600
-    assert [node.node_id for node in nodes_of(counted)] == [node.node_id for node in chunks]
-    assert [(record.doc_id, record.chunks) for record in counted.documents()] == [(metal, 200) for metal in METALS]
-    assert counted.retrieve("line 150 of copper", mode="lexical").results[0].node_id == "copper-150"
-
-
-def test_a_rebuild_replaces_generated_contexts_but_not_given_ones(
-    manager: ProjectManager, model: CountingEmbedding, text_folder: Path
-) -> None:
-    config = ProjectConfig.local(context="none")
-    project = manager.create("plain", config, embed_model=model)
-    inputs = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
-    report = project.ingest([text_folder, inputs, chunk("p", "Orders rose.", doc_id="ready")])
-    assert report.contexts_paid == 0
-    sources = {node.node_id: node.metadata["context_source"] for node in nodes_of(project)}
-    assert (sources.pop("g"), set(sources.values())) == ("given", {"none"})
-    assert project.update_config(context="structural") == ["context"]
-    report = project.rebuild()
-    assert sorted(report.rebuilt) == ["ready", MANUAL, QUARTER]
-    nodes = {node.node_id: node for node in nodes_of(project)}
-    assert nodes["g"].metadata["context"] == "The cost report."
-    assert {node.metadata["context_source"] for node in nodes.values()} == {"given", "structural"}
-    assert nodes.keys() == {"g", *sources}
-    assert project.read(QUARTER) == MARKDOWN
 
 
 @pytest.mark.parametrize("leg", ["faiss", "bm25"])
@@ -314,12 +222,12 @@ def test_an_unreadable_file_is_skipped_with_its_reason_and_the_rest_is_ingested(
     (text_folder / "copy.md").write_bytes((text_folder / "quarter.md").read_bytes())
     report = counted.ingest([text_folder, text_folder / "nowhere.txt"])
     assert sorted(report.added) == ["reports/copy.md", MANUAL]
-    reasons = {Path(file.path).name: file.reason for file in report.skipped}
-    assert sorted(reasons) == ["empty.txt", "letter.zip", "nowhere.txt", "quarter.md"]
-    assert "empty" in reasons["empty.txt"]
-    assert "unpack it" in reasons["letter.zip"]
-    assert reasons["nowhere.txt"] == "does not exist"
-    assert "has the same content as" in reasons["quarter.md"]
+    why = {Path(file.path).name: file.reason for file in report.skipped}
+    assert sorted(why) == ["empty.txt", "letter.zip", "nowhere.txt", "quarter.md"]
+    assert "empty" in why["empty.txt"]
+    assert "unpack it" in why["letter.zip"]
+    assert why["nowhere.txt"] == "does not exist"
+    assert "has the same content as" in why["quarter.md"]
     assert all(f"skipped {file.path}: {file.reason}" in str(report) for file in report.skipped)
 
 
@@ -332,66 +240,46 @@ def test_a_document_whose_new_file_cannot_be_read_keeps_its_former_content(count
     assert (list(report.updated), list(report.unchanged)) == ([QUARTER], [MANUAL])
     assert [Path(file.path).name for file in report.skipped] == ["manual.txt"]
     assert nodes_of(counted, MANUAL) == nodes
+    (text_folder / "manual.txt").write_bytes(b" ")
+    report = counted.ingest([text_folder])
+    assert (report.version, len(report.skipped)) == ("v000002", 1), "nothing is published"
     assert counted.read(MANUAL) == TEXT
 
 
-def test_an_unreadable_file_does_not_publish_a_version_at_every_run(counted: Project, text_folder: Path) -> None:
-    (text_folder / "empty.txt").write_bytes(b"")
-    counted.ingest([text_folder])
-    for content in (b" ", b"  "):
-        (text_folder / "manual.txt").write_bytes(content)
-        report = counted.ingest([text_folder])
-        assert report.version == "v000001"
-        assert sorted(report.unchanged) == [MANUAL, QUARTER]
-        assert len(report.skipped) == 2
-        assert version_names(counted.directory) == ["v000001"]
-    assert counted.read(MANUAL) == TEXT
+def test_a_document_that_takes_too_long_to_divide_is_skipped_and_its_former_content_kept(
+    project: Project, tmp_path: Path
+) -> None:
+    changed, other = tmp_path / "changed.txt", tmp_path / "other.txt"
+    changed.write_text("The pump runs dry.", encoding="utf-8")
+    project.ingest([changed])
+    changed.write_text("The pump runs again.", encoding="utf-8")
+    other.write_text("The valve is closed.", encoding="utf-8")
+    inputs = [changed, other, Document(text="The motor hums.", id_="m")]
+    report = project.ingest(inputs, limits=ReadLimits(max_seconds=0))
+    reason = "takes more than 0 seconds to divide into chunks: split it into smaller files"
+    assert {file.path: file.reason for file in report.skipped} == dict.fromkeys([str(changed), str(other), "m"], reason)
+    assert [hit.text for hit in project.retrieve("pump")] == ["The pump runs dry."]
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_run_without_a_single_document_is_refused_with_the_reasons(
+def test_a_run_without_a_single_document_is_refused_with_the_reasons_and_changes_nothing(
     replace: bool, counted: Project, text_folder: Path
 ) -> None:
+    if replace:
+        counted.ingest([text_folder])
     empty = text_folder / "empty"
     empty.mkdir()
-    with pytest.raises(InputError, match=r"^There is nothing to ingest\. .*nowhere: does not exist"):
-        counted.ingest([text_folder / "nowhere"], replace=replace)
-    with pytest.raises(InputError, match=r"^There is nothing to ingest\. .*empty: contains no file"):
-        counted.ingest([empty], replace=replace)
-    with pytest.raises(InputError, match=r"^There is nothing to ingest\.$"):
-        counted.ingest([], replace=replace)
-    many = [text_folder / f"nowhere {n}" for n in range(8)]
-    with pytest.raises(InputError, match=r"nowhere 4: does not exist; and 3 more\.$"):
-        counted.ingest(many, replace=replace)
-    assert current_name(counted.directory) is None
-
-
-def test_replacing_with_a_missing_path_does_not_empty_the_project(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
     (text_folder / "blank.txt").write_bytes(b" ")
-    for inputs in ([text_folder / "nowhere"], [text_folder / "blank.txt"], []):
-        with pytest.raises(InputError, match=r"There is nothing to ingest"):
-            counted.ingest(inputs, replace=True)
-    assert current_name(counted.directory) == "v000001"
-    assert len(counted.documents()) == 2
-
-
-def test_every_document_can_be_removed(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
-    report = counted.remove([MANUAL, QUARTER])
-    assert list(report.removed) == [MANUAL, QUARTER]
-    assert list(counted.documents()) == []
-    assert counted.retrieve("pump").results == ()
-    assert list(counted.ingest([text_folder]).added) == [MANUAL, QUARTER]
-
-
-def test_a_file_above_the_limit_is_skipped_and_ingested_with_a_higher_limit(
-    counted: Project, text_folder: Path
-) -> None:
-    report = counted.ingest([text_folder], limits=ReadLimits(max_bytes=200))
-    assert [Path(file.path).name for file in report.skipped] == ["quarter.md"]
-    assert "split it into smaller files" in report.skipped[0].reason
-    assert list(counted.ingest([text_folder], limits=ReadLimits(max_bytes=10_000)).added) == [QUARTER]
+    for inputs, message in (
+        ([text_folder / "nowhere"], r"\. .*nowhere: does not exist"),
+        ([empty], r"\. .*empty: contains no file"),
+        ([text_folder / "blank.txt"], r"\. .*blank.txt: "),
+        ([], r"\.$"),
+        ([text_folder / f"nowhere {n}" for n in range(8)], r"\. .*nowhere 4: does not exist; and 3 more\.$"),
+    ):
+        with pytest.raises(InputError, match=r"^There is nothing to ingest" + message):
+            counted.ingest(inputs, replace=replace)
+    assert (current_name(counted.directory), len(ids(counted))) == (("v000001", 2) if replace else (None, 0))
 
 
 # ---- the ledger ----------------------------------------------------------------------------------------------------
@@ -419,182 +307,121 @@ def test_embeddings_of_other_dimensions_are_not_reused(manager: ProjectManager, 
     assert {len(row) for row in vectors_of(wider).values()} == {16}
 
 
-def test_contexts_are_paid_for_once(manager: ProjectManager, model: CountingEmbedding, text_folder: Path) -> None:
+@pytest.fixture
+def paid(manager: ProjectManager, model: CountingEmbedding) -> tuple[Project, ScriptedLLM]:
+    """An empty project whose contexts an LLM writes."""
     llm = ScriptedLLM()
-    project = manager.create("paid", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
-    llm.enqueue("The manual of the test bench; this part of it says what the two error codes mean there.")
+    return manager.create("paid", ProjectConfig.local(context="llm"), llm=llm, embed_model=model), llm
+
+
+def test_contexts_are_paid_for_once(paid: tuple[Project, ScriptedLLM], text_folder: Path) -> None:
+    project, llm = paid
+    context = "The manual of the test bench; this part of it says what the two error codes mean there."
+    llm.enqueue(context)
     report = project.ingest([text_folder])
     calls = len(llm.history)
     assert report.contexts_paid == calls == report.chunks
-    assert "The manual of the test bench; this part of it says what the two error codes mean there." in set(
-        map(written, nodes_of(project))
-    )
+    assert context in set(map(written, nodes_of(project)))
     project.remove([MANUAL])
-    report = project.ingest([text_folder])
-    assert report.contexts_paid == 0
-    assert len(llm.history) == calls
-    assert project.info().ledger.contexts == calls
+    assert project.ingest([text_folder]).contexts_paid == 0
+    assert project.info().ledger.contexts == len(llm.history) == calls
 
 
-def test_a_chunk_whose_context_fails_is_reported_and_retried(
-    manager: ProjectManager, model: CountingEmbedding, text_folder: Path
+def test_a_chunk_whose_context_fails_is_reported_and_it_alone_is_retried(
+    paid: tuple[Project, ScriptedLLM], text_folder: Path
 ) -> None:
-    llm = ScriptedLLM()
-    project = manager.create("failing", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
+    project, llm = paid
     llm.enqueue(ValueError("odd answer"))
     report = project.ingest([text_folder])
     assert len(report.failures) == 1
     assert "odd answer" in str(report)
     (failed,) = [record for record in project.documents() if record.fallback_chunks]
     assert list(failed.fallback_chunks) == [report.failures[0].node_id]
+    calls = len(llm.history)
     again = project.retry_failed()
     assert (list(again.rebuilt), again.contexts_paid, again.failures) == ([failed.doc_id], 1, ())
+    assert len(llm.history) == calls + 1
     assert {node.metadata["context_source"] for node in nodes_of(project)} == {"llm"}
     assert project.retry_failed().version == again.version
 
 
-# ---- interruptions -------------------------------------------------------------------------------------------------
+def test_if_a_model_fails_the_old_version_stays_live_and_paid_results_are_kept(
+    paid: tuple[Project, ScriptedLLM], model: CountingEmbedding, text_folder: Path
+) -> None:
+    project, llm = paid
+    model.fail_on = "Orlen Valve Works"
+    project.ingest([text_folder / "manual.txt"])
+    before = len(llm.history)
+    with pytest.raises(ModelError, match=r"this model takes no text with 'Orlen Valve Works'"):
+        project.ingest([text_folder])
+    assert current_name(project.directory) == "v000001"
+    assert leftovers(project.directory) == []
+    assert project.info().ledger.contexts == len(llm.history) > before
+    model.fail_on = None
+    assert project.ingest([text_folder]).contexts_paid == 0
+
+
+def test_a_damaged_version_can_be_replaced_without_paying_again(
+    paid: tuple[Project, ScriptedLLM], model: CountingEmbedding, text_folder: Path
+) -> None:
+    project, llm = paid
+    project.ingest([text_folder])
+    calls, embedded = len(llm.history), len(model.texts)
+    (project.directory / "parts" / "p000001" / "docstore.sqlite").write_bytes(b"damaged")
+    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has 7 bytes .*`rebuild`"):
+        project.ingest([text_folder])
+    assert list(project.ingest([text_folder], replace=True).added) == [MANUAL, QUARTER]
+    (project.directory / "CURRENT").write_bytes(b"nonsense")
+    with pytest.raises(CorruptVersionError, match=r"^CURRENT "):
+        project.ingest([text_folder])
+    assert list(project.ingest([text_folder], replace=True).added) == [MANUAL, QUARTER]
+    assert (len(llm.history), len(model.texts)) == (calls, embedded)
+    assert project.read(MANUAL) == TEXT
+
+
+# ---- interruptions and other writers -------------------------------------------------------------------------------
 
 
 class Stop(Exception):
     """Raised by a callback."""
 
 
-def interrupting(at: int, error: type[BaseException]) -> tuple[Callable[[IngestProgress], None], list[IngestProgress]]:
-    """Return a progress callback that raises at its n-th call, and what it was told."""
-    messages: list[IngestProgress] = []
-
-    def report(state: IngestProgress) -> None:
-        messages.append(state)
-        if len(messages) == at:
-            raise error
-
-    return report, messages
-
-
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
 def test_an_interruption_anywhere_leaves_the_old_version_live_and_nothing_unfinished(
     error: type[BaseException], counted: Project, text_folder: Path
 ) -> None:
+    def interrupt_after(steps: int) -> Callable[[IngestProgress], None]:
+        left = itertools.count(steps, -1)
+
+        def report(state: IngestProgress) -> None:
+            if next(left) == 0 and state.stage != "done":
+                raise error
+
+        return report
+
     counted.ingest([Document(id_="old", text="The old version.")])
     before = files_of(counted.directory / "versions")
-    steps = 0
-    while True:
-        steps += 1
-        report, messages = interrupting(steps, error)
+    for steps in itertools.count():
         try:
-            counted.ingest([text_folder], progress=report)
+            counted.ingest([text_folder], progress=interrupt_after(steps))
         except error:
-            if version_names(counted.directory) != ["v000001"]:
-                assert messages[-1].stage == "done"
-                break
             assert leftovers(counted.directory) == []
             assert files_of(counted.directory / "versions") == before
-            assert [record.doc_id for record in counted.documents()] == ["old"]
             assert counted.retrieve("old version").results[0].source.doc_id == "old"
-            continue
-        break
+        else:
+            break
     assert steps > 4
     assert current_name(counted.directory) == "v000002"
     assert len(counted.documents()) == 3
 
 
-def test_if_a_model_fails_the_old_version_stays_live_and_paid_results_are_kept(
-    manager: ProjectManager, text_folder: Path
-) -> None:
-    llm = ScriptedLLM()
-    model = CountingEmbedding(fail_on="Orlen Valve Works")
-    project = manager.create("failing", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
-    project.ingest([text_folder / "manual.txt"])
-    paid = len(llm.history)
-    with pytest.raises(ModelError, match=r"this model takes no text with 'Orlen Valve Works'"):
-        project.ingest([text_folder])
-    assert current_name(project.directory) == "v000001"
-    assert leftovers(project.directory) == []
-    assert project.info().ledger.contexts == len(llm.history) > paid
-    model.fail_on = None
-    report = project.ingest([text_folder])
-    assert report.contexts_paid == 0
-
-
-def test_files_of_a_killed_writer_are_removed_by_the_next_one(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder / "manual.txt"])
-    unfinished = counted.directory / "versions" / "v000002.building"
-    unfinished.mkdir()
-    (unfinished / "docstore.sqlite").write_bytes(b"half")
-    (counted.directory / "CURRENT.new").write_bytes(b"v0")
-    assert len(counted.documents()) == 1
-    counted.ingest([text_folder / "quarter.md"])
-    assert leftovers(counted.directory) == []
-    assert version_names(counted.directory) == ["v000001", "v000002"]
-
-
-async def test_a_cancelled_run_reads_no_further_and_leaves_nothing_unfinished(
-    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parsing, go_on = threading.Event(), threading.Event()
-    threads: list[threading.Thread] = []
-    real = ChunkNodeParser.__call__
-
-    def slow(self: ChunkNodeParser, nodes: Any, **options: Any) -> Any:
-        threads.append(threading.current_thread())
-        parsing.set()
-        assert go_on.wait(PATIENCE)
-        return real(self, nodes, **options)
-
-    monkeypatch.setattr(ChunkNodeParser, "__call__", slow)
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(executor := ThreadPoolExecutor(max_workers=2))
-    task = asyncio.create_task(counted.aingest([text_folder]))
-    assert await asyncio.to_thread(parsing.wait, PATIENCE)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not (counted.directory / "versions" / "v000001.building").exists()
-    go_on.set()
-    executor.shutdown(wait=True)
-    assert len(threads) == 1  # the second document is not read any more
-    assert leftovers(counted.directory) == []
-    assert current_name(counted.directory) is None
-
-
-# ---- one writer ----------------------------------------------------------------------------------------------------
-
-HOLDER = """
-import sys
-from filelock import FileLock
-
-with FileLock(sys.argv[1]):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def locked_by_another_process(counted: Project) -> Iterator[subprocess.Popen[str]]:
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(counted.directory / LOCK_FILE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "locked\n"
-        yield child
-        child.kill()
-
-
-def test_a_second_writer_is_refused_until_the_first_ends_or_is_killed(
-    counted: Project, text_folder: Path, locked_by_another_process: subprocess.Popen[str]
-) -> None:
+def test_a_second_writer_is_refused_until_the_first_ends(counted: Project, text_folder: Path) -> None:
     message = r"Another process is writing to project 'counted': wait until it has finished"
-    for write in (lambda: counted.ingest([text_folder]), counted.rebuild, counted.rollback):
-        with pytest.raises(ProjectLockedError, match=message):
-            write()
+    with write_lock(counted.directory):
+        for write in (lambda: counted.ingest([text_folder]), counted.rebuild, counted.rollback):
+            with pytest.raises(ProjectLockedError, match=message):
+                write()
     assert not (counted.directory / "versions").exists()
-    locked_by_another_process.kill()
-    locked_by_another_process.wait()
     assert len(counted.ingest([text_folder]).added) == 2
 
 
@@ -616,7 +443,7 @@ async def test_two_runs_in_one_event_loop_do_not_mix(
     assert sorted(type(result).__name__ for result in results) == ["IngestReport", "ProjectLockedError"]
 
 
-# ---- progress ------------------------------------------------------------------------------------------------------
+# ---- progress and open files ---------------------------------------------------------------------------------------
 
 
 def test_progress_ends_with_all_work_completed(counted: Project, text_folder: Path) -> None:
@@ -635,36 +462,6 @@ def test_progress_ends_with_all_work_completed(counted: Project, text_folder: Pa
             assert getattr(earlier, name) <= getattr(later, name)
 
 
-# ---- damage and handles --------------------------------------------------------------------------------------------
-
-
-def test_a_damaged_current_file_does_not_prevent_a_replacement(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
-    (counted.directory / "CURRENT").write_bytes(b"nonsense")
-    with pytest.raises(CorruptVersionError, match=r"^CURRENT "):
-        counted.ingest([text_folder])
-    assert len(counted.ingest([text_folder], replace=True).added) == 2
-    assert counted.read(MANUAL) == TEXT
-
-
-def test_a_damaged_version_can_be_replaced_without_paying_again(
-    manager: ProjectManager, model: CountingEmbedding, text_folder: Path
-) -> None:
-    llm = ScriptedLLM()
-    project = manager.create("damaged", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
-    project.ingest([text_folder])
-    paid, embedded = len(llm.history), len(model.texts)
-    (project.directory / "parts" / "p000001" / "docstore.sqlite").write_bytes(b"damaged")
-    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has 7 bytes .*`rebuild`"):
-        project.ingest([text_folder])
-    report = project.ingest([text_folder], replace=True)
-    assert list(report.added) == [MANUAL, QUARTER]
-    assert (len(llm.history), len(model.texts)) == (paid, embedded)
-    assert project.read(MANUAL) == TEXT
-    shutil.rmtree(project.directory / "versions" / "v000001")
-    shutil.rmtree(project.directory / "parts" / "p000001")
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to count open files")
 def test_runs_and_queries_leave_no_file_open(counted: Project, text_folder: Path) -> None:
     def open_files() -> int:
@@ -679,76 +476,3 @@ def test_runs_and_queries_leave_no_file_open(counted: Project, text_folder: Path
         gc.collect()
         counts.append(open_files())
     assert counts[2:] == [counts[1]] * 2
-
-
-def test_vectors_are_normalised_to_unit_length(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
-    assert np.linalg.norm(list(vectors_of(counted).values()), axis=1) == pytest.approx(1.0, abs=1e-6)
-
-
-async def test_an_async_run_copies_and_publishes_in_threads(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    await project.aingest([Document(id_="a", text="The first one.")])
-    recorded: dict[str, bool] = {}
-    for name in ("keep", "publish"):
-        work = getattr(VersionBuilder, name)
-
-        def watched(*given: Any, work: Any = work, name: str = name, **options: Any) -> Any:
-            recorded[name] = threading.current_thread() is not threading.main_thread()
-            return work(*given, **options)
-
-        monkeypatch.setattr(VersionBuilder, name, watched)
-    await project.aingest([Document(id_="b", text="The second one.")])
-    assert recorded == {"keep": True, "publish": True}
-
-
-async def test_a_run_cancelled_while_publishing_completes_the_publication(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reached, goes_on = threading.Event(), threading.Event()
-    publish = VersionBuilder.publish
-
-    def held(self: VersionBuilder, **options: Any) -> Any:
-        reached.set()
-        assert goes_on.wait(300)
-        return publish(self, **options)
-
-    monkeypatch.setattr(VersionBuilder, "publish", held)
-    running = asyncio.create_task(project.aingest([Document(id_="a", text="The first one.")]))
-    assert await asyncio.to_thread(reached.wait, 300)
-    running.cancel()
-    await asyncio.sleep(0)
-    assert not running.done()
-    goes_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert [record.doc_id for record in project.documents()] == ["a"]
-    assert project.verify().sound
-    assert leftovers(project.directory) == []
-
-
-def test_chunks_with_start_offsets_only_are_read_at_their_positions(project: Project) -> None:
-    project.ingest(
-        [
-            chunk("n1", "Hello world.", doc_id="doc", start_char_idx=100),
-            chunk("n2", "A second.", doc_id="doc", start_char_idx=120),
-        ]
-    )
-    assert project.read("doc", 100, 112) == "Hello world."
-    assert project.read("doc", 120) == "A second."
-
-
-def test_a_document_that_takes_too_long_to_divide_is_skipped_and_its_former_content_kept(
-    project: Project, tmp_path: Path
-) -> None:
-    changed, other = tmp_path / "changed.txt", tmp_path / "other.txt"
-    changed.write_text("The pump runs dry.", encoding="utf-8")
-    project.ingest([changed])
-    changed.write_text("The pump runs again.", encoding="utf-8")
-    other.write_text("The valve is closed.", encoding="utf-8")
-    inputs = [changed, other, Document(text="The motor hums.", id_="m")]
-    report = project.ingest(inputs, limits=ReadLimits(max_seconds=0))
-    assert {file.path for file in report.skipped} == {str(changed), str(other), "m"}
-    assert {file.reason for file in report.skipped} == {
-        "takes more than 0 seconds to divide into chunks: split it into smaller files"
-    }
-    assert [hit.text for hit in project.retrieve("pump")] == ["The pump runs dry."]

@@ -7,10 +7,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import stat
-import subprocess
-import sys
-import threading
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +19,13 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, ProjectLockedError
 from llama_index_contextual.ingestion import sync as syncing
+from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, POSTPONED, UNSETTLED, FileDigests
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.storage.project_file import write_lock
-from tests.support.changes import RandomChanges, differences
+from tests.integration.ingestion.support import ids
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.trees import write
 
@@ -36,14 +33,6 @@ CONTEXT = "The annual report of the fund describes how its returns developed ove
 
 SECONDS = 60.0
 """Longest time to wait for something that happens in another thread or task."""
-
-as_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="permissions do not stop this user, or this system"
-)
-
-
-def ids(project: Project) -> set[str]:
-    return {record.doc_id for record in project.documents()}
 
 
 @pytest.fixture
@@ -55,53 +44,36 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def synced(project: Project, folder: Path, **options: Any) -> dict[str, Any]:
-    """Sync and return what the report lists, without empty entries."""
-    report = project.sync([folder], **options)
+def listed(report: IngestReport) -> dict[str, Any]:
+    """Return what a report lists, without empty entries."""
     names = ("added", "updated", "renamed", "removed", "missing")
     lists = {name: getattr(report, name) for name in names}
     return {name: dict(v) if name == "renamed" else sorted(v) for name, v in lists.items() if v}
 
 
+def synced(project: Project, folder: Path, **options: Any) -> dict[str, Any]:
+    """Sync and return what the report lists."""
+    return listed(project.sync([folder], **options))
+
+
 # ---- the same state as one ingest ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [3, 4, 9, 10])
-def test_after_200_random_changes_the_documents_are_those_of_a_fresh_ingest(
-    seed: int, manager: ProjectManager, tmp_path: Path
-) -> None:
-    folder = tmp_path / "files"
-    folder.mkdir()
-    project = manager.create("synced", ProjectConfig.local())
-    changes = RandomChanges(folder, seed)
-    for batch in range(10):
-        for _ in range(20):
-            changes.change()
-        if batch == 9:
-            changes.finish()
-        project.sync([folder], allow_many=True)
-    fresh = manager.create("fresh", ProjectConfig.local())
-    fresh.ingest([folder])
-    assert len(fresh.documents()) > 5
-    assert differences(project, fresh) == [], f"seed {seed}: {changes.log}"
-    version = project.sync([folder]).version
-    assert version == project.sync([folder]).version, "a sync without changes publishes nothing"
-
-
-def test_all_changes_are_published_in_one_version(counted: Project, folder: Path) -> None:
+async def test_all_changes_are_published_in_one_version(counted: Project, folder: Path) -> None:
     assert synced(counted, folder) == {"added": ["files/one.md", "files/two.md", "files/within/three.md"]}
     (folder / "one.md").rename(folder / "uno.md")
     (folder / "two.md").unlink()
     write(folder / "within" / "three.md", "# Changed\n\nAnother text.")
     write(folder / "four.md", "# Four\n\nA new one.")
-    assert synced(counted, folder) == {
+    assert (await counted.async_(folder, dry_run=True)).removed == ("files/two.md",)
+    assert listed(await counted.async_([folder])) == {
         "added": ["files/four.md"],
         "updated": ["files/within/three.md"],
         "renamed": {"files/one.md": "files/uno.md"},
         "removed": ["files/two.md"],
     }
     assert [version.name for version in counted.versions()] == ["v000001", "v000002"]
-    assert ids(counted) == {"files/uno.md", "files/within/three.md", "files/four.md"}
+    assert {*ids(counted)} == {"files/uno.md", "files/within/three.md", "files/four.md"}
 
 
 def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, folder: Path) -> None:
@@ -113,13 +85,6 @@ def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, f
     assert {path: path.stat().st_mtime_ns for path in counted.directory.rglob("*") if path.is_file()} == before
     assert plan == synced(counted, folder)
     assert plan == {"renamed": {"files/one.md": "files/uno.md"}, "removed": ["files/two.md"]}
-
-
-async def test_the_async_method_does_the_same(counted: Project, folder: Path) -> None:
-    assert len((await counted.async_([folder])).added) == 3
-    (folder / "one.md").unlink()
-    assert (await counted.async_(folder, dry_run=True)).removed == ("files/one.md",)
-    assert (await counted.async_(folder)).removed == ("files/one.md",)
 
 
 def test_a_moved_file_costs_neither_a_context_nor_an_embedding(tmp_path: Path, folder: Path) -> None:
@@ -179,7 +144,7 @@ def test_a_new_file_gets_the_id_of_a_document_that_is_removed(counted: Project, 
     report = counted.sync(folders)
     assert (list(report.added), list(report.removed)) == (["reports/note.md"], ["reports/note.md"])
     assert counted.read("reports/note.md") == "# Note\n\nOf 2024."
-    assert ids(counted) == {"reports/annual.md", "2024/reports/annual.md", "reports/note.md"}
+    assert {*ids(counted)} == {"reports/annual.md", "2024/reports/annual.md", "reports/note.md"}
 
 
 def test_names_in_other_normal_forms_and_with_escaped_characters_are_followed(counted: Project, tmp_path: Path) -> None:
@@ -197,7 +162,7 @@ def test_names_in_other_normal_forms_and_with_escaped_characters_are_followed(co
     fresh.ingest([folder])
     assert {unicodedata.normalize("NFC", name) for name in ids(counted)} == {"files/über.md", "files/stays.md"}
     if not (folder / composed).exists():  # a file system that normalizes names keeps the former one
-        assert ids(counted) == ids(fresh)
+        assert {*ids(counted)} == {*ids(fresh)}
 
 
 def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: Path) -> None:
@@ -220,7 +185,7 @@ def test_documents_from_elsewhere_are_never_removed(counted: Project, folder: Pa
     shutil.rmtree(other)
     (folder / "one.md").unlink()
     assert synced(counted, folder) == {"removed": ["files/one.md"]}
-    assert ids(counted) == {
+    assert {*ids(counted)} == {
         *("files/two.md", "files/within/three.md", "elsewhere/files/one.md", strange, "note"),
     }
 
@@ -230,9 +195,9 @@ def test_documents_ingested_alone_or_from_a_folder_within_belong_to_the_folder(
 ) -> None:
     write(folder / "deep" / "er" / "four.md", "# Four\n\nA text.")
     counted.ingest([folder / "deep" / "er", folder / "within" / "three.md"])
-    assert ids(counted) == {"er/four.md", "three.md"}
+    assert {*ids(counted)} == {"er/four.md", "three.md"}
     counted.sync([folder])
-    assert {"er/four.md", "three.md"} < ids(counted), "documents keep their ids"
+    assert {"er/four.md", "three.md"} < {*ids(counted)}, "documents keep their ids"
     (folder / "deep" / "er" / "four.md").unlink()
     (folder / "within" / "three.md").unlink()
     assert synced(counted, tmp_path / "files", allow_many=True) == {"removed": ["er/four.md", "three.md"]}
@@ -246,7 +211,7 @@ def test_two_folders_in_turn_do_not_remove_the_documents_of_each_other(counted: 
     (tmp_path / "a" / "files" / "same.md").unlink()
     assert synced(counted, tmp_path / "b" / "files") == {}
     assert synced(counted, tmp_path / "a" / "files") == {"removed": ["files/same.md"]}
-    assert ids(counted) == {"files/a.md", "b/files/same.md", "files/b.md"}
+    assert {*ids(counted)} == {"files/a.md", "b/files/same.md", "files/b.md"}
 
 
 def test_a_folder_that_was_moved_keeps_its_documents_with_moved(counted: Project, folder: Path, tmp_path: Path) -> None:
@@ -263,21 +228,13 @@ def test_a_folder_that_was_moved_keeps_its_documents_with_moved(counted: Project
 
 
 def test_a_missing_folder_is_an_error_that_changes_nothing(counted: Project, folder: Path, tmp_path: Path) -> None:
-    counted.sync([folder])
-    folder.rename(tmp_path / "unmounted")
-    for dry_run in (True, False):
-        with pytest.raises(PathNotFoundError, match=r"does not exist: .* mount it; no document was changed"):
-            counted.sync([folder], dry_run=dry_run)
-    assert len(ids(counted)) == 3
-
-
-def test_a_missing_folder_next_to_another_one_is_an_error(counted: Project, folder: Path, tmp_path: Path) -> None:
     write(tmp_path / "others" / "x.md", "# X\n\nA text.")
     counted.sync([folder, tmp_path / "others"])
-    shutil.rmtree(tmp_path / "others")
-    (folder / "one.md").unlink()
-    with pytest.raises(PathNotFoundError, match="others does not exist"):
-        counted.sync([folder, tmp_path / "others"])
+    folder.rename(tmp_path / "unmounted")
+    for folders in ([folder], [tmp_path / "others", folder]):
+        for dry_run in (True, False):
+            with pytest.raises(PathNotFoundError, match=r"files does not exist: .* mount it; no document was changed"):
+                counted.sync(folders, dry_run=dry_run)
     assert len(ids(counted)) == 4
 
 
@@ -297,17 +254,11 @@ def test_an_empty_folder_does_not_remove_its_documents_unless_a_person_says_so(
     assert len(ids(counted)) == 4
     assert len(synced(counted, folder, remove=False)["missing"]) == 3
     assert len(synced(counted, folder, allow_empty=True)["removed"]) == 3
-    assert ids(counted) == {"others/x.md"}
-
-
-def test_the_last_document_can_be_removed(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
-    shutil.rmtree(folder)
-    folder.mkdir()
-    counted.sync([folder], allow_empty=True)
-    assert (len(counted.documents()), len(counted.retrieve("text").results)) == (0, 0)
-    write(folder / "new.md", "# New\n\nA text.")
-    assert synced(counted, folder) == {"added": ["files/new.md"]}
+    assert ids(counted) == ["others/x.md"]
+    assert synced(counted, folder) == {}, "no documents came from it"
+    (tmp_path / "others" / "x.md").unlink()
+    counted.sync([tmp_path / "others"], allow_empty=True)
+    assert (ids(counted), counted.retrieve("text").results) == ([], ()), "the last one can be removed, too"
 
 
 def test_an_empty_folder_without_documents_is_no_error(counted: Project, tmp_path: Path) -> None:
@@ -359,26 +310,7 @@ def test_a_folder_within_that_cannot_be_read_keeps_its_documents(
     report = counted.sync([folder])
     assert list(report.removed) == ["files/one.md"]
     assert "the folder cannot be opened" in next(file.reason for file in report.skipped)
-    assert ids(counted) == {"files/two.md", "files/within/three.md"}
-
-
-@as_root
-def test_a_file_without_permission_keeps_its_document(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
-    (folder / "one.md").chmod(0)
-    report = counted.sync([folder])
-    (folder / "one.md").chmod(stat.S_IRUSR | stat.S_IWUSR)
-    assert (report.removed, report.missing) == ((), ())
-    assert "Permission denied" in report.skipped[0].reason
-    assert len(ids(counted)) == 3
-
-
-def test_a_file_that_becomes_unreadable_keeps_its_former_text(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
-    write(folder / "one.md", " \n ")
-    report = counted.sync([folder])
-    assert "is empty" in report.skipped[0].reason
-    assert counted.read("files/one.md").startswith("# Document one")
+    assert {*ids(counted)} == {"files/two.md", "files/within/three.md"}
 
 
 # ---- many documents at once ------------------------------------------------------------------------------------------
@@ -404,7 +336,7 @@ def test_more_than_a_tenth_is_removed_only_if_a_person_says_so(counted: Project,
     assert list(refused.value.documents) == sorted(plan.removed)
     assert len(synced(counted, folder, remove=plan.removed[:5])["removed"]) == 5, "ids that were named may be removed"
     assert len(synced(counted, folder, allow_many=True)["removed"]) == 14
-    assert ids(counted) == {"files/00.md"}
+    assert {*ids(counted)} == {"files/00.md"}
 
 
 @pytest.mark.parametrize(("number", "may_go"), [(3, 1), (19, 1), (20, 2), (29, 2), (30, 3)])
@@ -415,31 +347,14 @@ def test_a_tenth_is_removed_at_once_and_in_small_folders_one(
     counted.sync([tmp_path / "files"])
     for path in paths[: may_go + 1]:
         path.unlink()
-    with pytest.raises(LargeRemovalError):
-        counted.sync([tmp_path / "files"])
-    write(paths[0], "# Back\n\nIt is back.")
-    assert len(synced(counted, tmp_path / "files")["removed"]) == may_go
-
-
-def test_the_tenth_counts_in_each_folder(counted: Project, tmp_path: Path) -> None:
     fill(tmp_path / "large", 40)
-    small = fill(tmp_path / "small", 4)
-    folders = [tmp_path / "large", tmp_path / "small"]
-    counted.sync(folders)
-    for path in small[1:]:
-        path.unlink()
-    with pytest.raises(LargeRemovalError, match=r"3 of 4 documents from .*small would"):
-        counted.sync(folders)
-
-
-def test_files_that_were_renamed_are_not_removed_however_many(counted: Project, tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    fill(folder, 12)
-    counted.sync([folder])
-    (folder / "archive").mkdir()
-    for path in sorted(folder.glob("*.md")):
-        path.rename(folder / "archive" / f"renamed-{path.name}")
-    assert len(synced(counted, folder)["renamed"]) == 12
+    with pytest.raises(LargeRemovalError, match=rf"{may_go + 1} of {number} documents from .*files would"):
+        counted.sync([tmp_path / "files", tmp_path / "large"])
+    write(paths[0], "# Back\n\nIt is back.")
+    (tmp_path / "files" / "archive").mkdir()
+    for path in paths[may_go + 1 :]:
+        path.rename(tmp_path / "files" / "archive" / path.name)
+    assert len(synced(counted, tmp_path / "files")["removed"]) == may_go, "what is renamed is not removed"
 
 
 def test_the_version_before_a_large_removal_and_those_by_hand_outlive_the_versions_of_a_watcher(
@@ -629,27 +544,6 @@ def test_only_folders_can_be_synced(counted: Project, folder: Path) -> None:
 # ---- faults and other processes --------------------------------------------------------------------------------------
 
 
-def test_a_sync_that_is_killed_while_it_publishes_leaves_the_old_version(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
-    (folder / "one.md").unlink()
-    write(folder / "new.md", "# New\n\nA text.")
-    script = (
-        "import os, sys\n"
-        "from llama_index_contextual.ingestion.builder import VersionBuilder\n"
-        "from llama_index_contextual.storage import publish\n"
-        "from llama_index_contextual import ProjectManager\n"
-        "publish.write_current = lambda *arguments: os._exit(9)\n"
-        "ProjectManager(sys.argv[1]).load(sys.argv[2]).sync([sys.argv[3]])\n"
-    )
-    project = ProjectManager(counted.directory.parent).create("killed", ProjectConfig.local())
-    project.ingest([Document(id_="note", text="A note.")])
-    command = [sys.executable, "-c", script, str(project.directory.parent), "killed", str(folder)]
-    assert subprocess.run(command, timeout=300).returncode == 9
-    assert ids(project) == {"note"}
-    project.sync([folder])
-    assert ids(project) == {"note", "files/new.md", "files/two.md", "files/within/three.md"}
-
-
 def test_a_locked_project_is_an_error_and_a_dry_run_needs_no_lock(counted: Project, folder: Path) -> None:
     counted.sync([folder])
     (folder / "one.md").unlink()
@@ -657,30 +551,3 @@ def test_a_locked_project_is_an_error_and_a_dry_run_needs_no_lock(counted: Proje
         with pytest.raises(ProjectLockedError):
             counted.sync([folder])
         assert list(counted.sync([folder], dry_run=True).removed) == ["files/one.md"]
-
-
-def test_readers_see_complete_versions_while_folders_are_synced(counted: Project, folder: Path) -> None:
-    write(folder / "pair-a.md", "# Pair\n\nThe pair has number 0, part a.")
-    write(folder / "pair-b.md", "# Pair\n\nThe pair has number 0, part b.")
-    counted.sync([folder])
-    reader = Project(counted.directory, counted.config, embed_model=counted.embed_model)
-    seen: list[set[str]] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not seen or not done.is_set():
-            results = reader.retrieve("pair number part", mode="lexical", top_k=10).results
-            seen.append({hit.text.partition("number ")[2].partition(",")[0] for hit in results if "pair" in hit.text})
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        for number in range(1, 6):
-            for part in "ab":
-                write(folder / f"pair-{part}.md", f"# Pair\n\nThe pair has number {number}, part {part}.")
-            counted.sync([folder])
-    finally:
-        done.set()
-        thread.join()
-    assert seen
-    assert [numbers for numbers in seen if len(numbers) != 1] == [], "two versions were mixed in one result"
