@@ -172,23 +172,6 @@ def test_a_project_must_have_an_index_of_another_embedding(
         project.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME)
 
 
-def test_a_missing_key_is_named(yards: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VOYAGE_API_KEY")
-    with pytest.raises(ModelError, match="needs VOYAGE_API_KEY, which is not set"):
-        yards.compare(QUESTIONS, contextual_embedding=NAME)
-
-
-@pytest.mark.parametrize("stage", ["build", "ask"])
-def test_ctrl_c_leaves_nothing_behind(yards: Project, stage: str) -> None:
-    def interrupt(progress: VariantProgress) -> None:
-        if progress.stage == stage and progress.name in ("", "contextual embedding"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        yards.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME, progress=interrupt)
-    assert {path.name for path in yards.directory.parent.iterdir()} == {yards.name}
-
-
 # ---- command line --------------------------------------------------------------------------------------------------
 
 

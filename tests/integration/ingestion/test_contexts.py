@@ -1,4 +1,4 @@
-"""Contexts of an LLM during an ingest: concurrent batches, outages of the provider, and reused results."""
+"""Contexts and embeddings during an ingest: concurrent batches, outages of the provider, and reused results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 import httpx
 import pytest
 from llama_index.core.schema import Document
+from pydantic import PrivateAttr
 
 from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.ingestion import pipeline
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.support.models import ScriptedLLM
+from tests.integration.ingestion.support import nodes_of, passages
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.nodes import chunk
 from tests.support.server import LoopbackProvider
 
 CONFIG = ProjectConfig.local(
@@ -26,15 +29,12 @@ CONFIG = ProjectConfig.local(
 )
 
 
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     quick = LLMContextualizer.model_fields["retry"]
     monkeypatch.setattr(quick, "default_factory", lambda: RetryPolicy(attempts=4, base_delay=0.001))
     LLMContextualizer.model_rebuild(force=True)
-    with LoopbackProvider(context_tokens=12) as running:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
-        yield running
+    yield
     monkeypatch.undo()
     LLMContextualizer.model_rebuild(force=True)
 
@@ -65,7 +65,7 @@ def test_concurrent_batches_give_the_same_version_as_sequential_ones(
     inputs = documents(6)
     one = manager.create("one", CONFIG.changed(llm_concurrency=1))
     one.ingest(inputs)
-    expected = [(node.node_id, node.metadata["context"]) for node in one.storage_context.docstore.docs.values()]
+    expected = [(node.node_id, node.metadata["context"]) for node in nodes_of(one)]
     monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 2)
     many = manager.create("many", CONFIG.changed(llm_concurrency=16))
     provider.clear_history()
@@ -74,7 +74,7 @@ def test_concurrent_batches_give_the_same_version_as_sequential_ones(
             running = thread.submit(many.ingest, inputs)
             provider.wait_in_flight(2 * len(expected) // 6)
         running.result()
-    assert [(n.node_id, n.metadata["context"]) for n in many.storage_context.docstore.docs.values()] == expected
+    assert [(n.node_id, n.metadata["context"]) for n in nodes_of(many)] == expected
 
 
 def test_documents_are_read_only_when_their_chunks_can_be_processed(
@@ -124,16 +124,6 @@ def test_a_change_of_chunks_per_call_needs_no_rebuild(project: Project, provider
     assert second.failures == ()
 
 
-def test_only_failed_contexts_are_requested_again(project: Project, provider: LoopbackProvider) -> None:
-    fault = provider.fault("content_filter_error", times=None, match=lambda request: "document 1" in request.chunk)
-    report = project.ingest(documents(3))
-    assert {failure.doc_id for failure in report.failures} == {"doc-1"}
-    fault.times = 0
-    provider.clear_history()
-    again = project.retry_failed()
-    assert (again.failures, len(provider.chat_calls)) == ((), len(report.failures))
-
-
 def test_calls_for_contexts_use_the_call_timeout_setting(
     project: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,3 +161,38 @@ def test_a_service_tier_is_sent_with_every_call_or_refused_if_unsupported(
     with pytest.raises(ConfigurationError, match="has no service tier 'flex'"):
         other.ingest(documents(1))
     assert other.versions() == []
+
+
+# ---- embeddings ----------------------------------------------------------------------------------------------------
+
+
+class FailsOnce(CountingEmbedding):
+    """Fails for good at one of its requests."""
+
+    _left: int = PrivateAttr(default=2)
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        self._left -= 1
+        if self._left == -1:
+            raise ValueError("the third request")
+        return await super()._aget_text_embeddings(texts)
+
+
+def test_embeddings_received_before_a_failure_are_not_paid_for_again(manager: ProjectManager) -> None:
+    model = FailsOnce(embed_batch_size=4)
+    prices = {"CountingEmbedding:counting": TokenPrice(input=1.0)}
+    project = manager.create("a", ProjectConfig(context="none", prices=prices), embed_model=model)
+    inputs = passages(20)
+    with pytest.raises(ModelError, match="the third request"):
+        project.ingest(inputs, max_cost=1.0)
+    assert len(model.texts) == 8
+    assert project.info().ledger.embeddings == 8
+    report = project.ingest(inputs, max_cost=1.0)
+    assert report.chunks == 20
+    assert sorted(model.texts) == sorted(node.text for node in inputs), "a text was sent twice"
+
+
+def test_equal_texts_are_embedded_once(counted: Project, model: CountingEmbedding) -> None:
+    counted.update_config(context="none")
+    counted.ingest([chunk(name, "The same words.") for name in "ab"])
+    assert model.texts == ["The same words."]

@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import Document, TextNode
+from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
-from llama_index_contextual.errors import BudgetExceededError, InputError, ModelError
+from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.integration.ingestion.support import nodes_of, vectors_of
 from tests.support.models import ScriptedLLM
+from tests.support.nodes import chunk
 from tests.support.server import LoopbackProvider
 from tests.support.voyage import contextual_vectors
 
@@ -57,12 +60,10 @@ def lists(provider: LoopbackProvider) -> list[list[str]]:
     return list(chain.from_iterable(r.body["inputs"] for r in records if r.body["input_type"] == "document"))
 
 
-def stored(project: Project) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def stored(project: Project) -> dict[str, NDArray[Any]]:
     """Return the texts of the live version with their vectors."""
-    live = project._live.current()
-    nodes = list(live.docstore.iterate())
-    rows = live.storage_context.vector_store.vectors(live.docstore.rows([node.node_id for node in nodes]))
-    return dict(zip([node.get_content() for node in nodes], rows, strict=True))
+    vectors = vectors_of(project)
+    return {node.get_content(): np.array(vectors[node.node_id], dtype=np.float32) for node in nodes_of(project)}
 
 
 # ---- what is sent --------------------------------------------------------------------------------------------------
@@ -90,61 +91,6 @@ def test_questions_are_embedded_as_queries_and_found(handbook: Project, provider
     assert [record.body["input_type"] for record in provider.contextual_calls] == ["query"]
     assert hits[0].source.file_name == "b" or "Chapter 2 of b" in hits[0].text
     assert len(asyncio.run(handbook.aretrieve("pump number 2 of a", top_k=3))) == 3
-
-
-def test_contexts_are_embedded_with_the_chunks_if_there_are_any(
-    manager: ProjectManager, provider: LoopbackProvider
-) -> None:
-    llm = ScriptedLLM()
-    for kind in ("structural", "llm"):
-        provider.clear_history()
-        project = manager.create(kind, config(context=kind), llm=llm)
-        project.ingest([document("a")])
-        (texts,) = lists(provider)
-        nodes = list(project._live.current().docstore.iterate())
-        assert all(node.metadata["context"] for node in nodes)
-        assert texts == [node.get_content(metadata_mode="embed") for node in nodes]
-
-
-def test_the_lexical_index_is_that_of_any_other_embedding(handbook: Project, manager: ProjectManager) -> None:
-    other = manager.create("other", config(embed_model="local"))
-    for project in (handbook, other):
-        project.ingest([document("a"), document("b")])
-    results = [p.retrieve("new valve pump week", mode="lexical", top_k=5) for p in (handbook, other)]
-    assert [(c.node_id, c.score) for c in results[0]] == [(c.node_id, c.score) for c in results[1]]
-
-
-def test_a_long_document_is_split_between_segments(manager: ProjectManager, provider: LoopbackProvider) -> None:
-    model = VoyageContextualEmbedding(api_base=provider.api_base, max_tokens_per_document=220)
-    project = manager.create("long", config(segment_size=100, segment_overlap=0), embed_model=model)
-    project.ingest([document("a", chapters=40)])
-    live = project._live.current()
-    segment_of = {node.get_content(): node.metadata["segment_index"] for node in live.docstore.iterate()}
-    segments = [{segment_of[text] for text in texts} for texts in lists(provider)]
-    assert len(segments) > 3
-    assert all(not one & other for at, one in enumerate(segments) for other in segments[:at]), "a segment was split"
-    assert max(map(len, segments)) > 1, "the lists are filled"
-
-
-def test_nodes_of_the_user_are_embedded_by_document(handbook: Project, provider: LoopbackProvider) -> None:
-    def node(text: str, source: str | None) -> TextNode:
-        made = TextNode(id_=f"{source}{text}", text=text)
-        if source is not None:
-            made.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=source)
-        return made
-
-    handbook.ingest([node("one", "x"), node("two", "x"), node("three", "y"), node("four", None)])
-    assert sorted(lists(provider)) == [["four"], ["one", "two"], ["three"]]
-
-
-def test_a_chunk_longer_than_the_model_accepts_is_an_error_and_nothing_is_sent(
-    manager: ProjectManager, provider: LoopbackProvider
-) -> None:
-    model = VoyageContextualEmbedding(api_base=provider.api_base, max_tokens_per_document=10)
-    project = manager.create("long", config(), embed_model=model)
-    with pytest.raises(InputError, match="'voyage-context-3' accepts at most 10: lower chunk_size"):
-        project.ingest([document("a")])
-    assert provider.history == []
 
 
 # ---- what is reused ------------------------------------------------------------------------------------------------
@@ -190,8 +136,7 @@ def test_a_document_that_comes_back_is_not_embedded_again(handbook: Project, pro
 
 def test_known_chunks_among_other_neighbours_are_embedded_again(handbook: Project, provider: LoopbackProvider) -> None:
     def nodes(doc: str, *texts: str) -> list[TextNode]:
-        source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)}
-        return [TextNode(id_=f"{doc}{text}", text=text, relationships=source) for text in texts]
+        return [chunk(f"{doc}{text}", text, doc_id=doc) for text in texts]
 
     handbook.ingest([*nodes("one", "pump", "valve"), *nodes("two", "crane", "gate")])
     provider.clear_history()
@@ -199,23 +144,15 @@ def test_known_chunks_among_other_neighbours_are_embedded_again(handbook: Projec
     assert lists(provider) == [["pump", "gate"]], "each was known at the same place of another document"
 
 
-def test_equal_documents_are_sent_once(handbook: Project, provider: LoopbackProvider) -> None:
-    text = document("a").text
-    handbook.ingest([Document(id_="one", text=text), Document(id_="two", text=text)])
-    assert len(lists(provider)) == 1
-
-
-def test_the_same_chunk_at_two_places_of_a_document_has_two_vectors(
+def test_equal_documents_are_sent_once_and_equal_chunks_have_the_vectors_of_their_places(
     handbook: Project, provider: LoopbackProvider
 ) -> None:
-    nodes = [
-        TextNode(id_=str(at), text=text, relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="d")})
-        for at, text in enumerate(["same", "other", "same"])
-    ]
-    handbook.ingest(nodes)
-    live = handbook._live.current()
-    rows = live.storage_context.vector_store.vectors(live.docstore.rows(["0", "1", "2"]))
-    assert rows == pytest.approx(np.array(contextual_vectors(["same", "other", "same"], 64)), abs=1e-5)
+    texts = ["same", "other", "same"]
+    handbook.ingest([chunk(f"{doc}{at}", text, doc_id=doc) for doc in "de" for at, text in enumerate(texts)])
+    assert lists(provider) == [texts]
+    vectors = vectors_of(handbook)
+    rows = np.array([vectors[name] for name in ("d0", "d1", "d2")])
+    assert rows == pytest.approx(np.array(contextual_vectors(texts, 64)), abs=1e-5)
     assert not np.array_equal(rows[0], rows[2])
 
 
@@ -279,7 +216,7 @@ def test_the_estimate_is_what_is_paid_and_a_known_document_costs_nothing(
     assert project.estimate([document("a"), document("b")], replace=True).embedding_tokens == 0
 
 
-def test_with_contexts_by_an_llm_the_estimate_counts_each_document_once(
+def test_with_contexts_by_an_llm_they_are_embedded_and_the_estimate_counts_each_document_once(
     manager: ProjectManager, provider: LoopbackProvider
 ) -> None:
     project = manager.create("a", config(context="llm", prices={}), llm=ScriptedLLM())
@@ -287,6 +224,7 @@ def test_with_contexts_by_an_llm_the_estimate_counts_each_document_once(
     expected = project.estimate(documents)
     project.ingest(documents)
     (record,) = provider.contextual_calls
+    assert [text for texts in lists(provider) for text in texts] == [n.get_content("embed") for n in nodes_of(project)]  # type: ignore[arg-type]
     assert 0.3 < record.usage["total_tokens"] / expected.embedding_tokens < 1.5  # type: ignore[index]
     assert project.estimate(documents, replace=True).embedding_tokens == 0
     changed = project.estimate([document("a", changed=2)])
@@ -319,14 +257,6 @@ def test_vectors_of_another_length_in_the_ledger_are_replaced(handbook: Project,
     handbook.ingest([document("a"), document("c")])
     assert {len(vector) for vector in stored(handbook).values()} == {32}
     assert len(lists(provider)) == 2
-
-
-def test_models_of_two_dimensions_do_not_share_vectors(manager: ProjectManager, provider: LoopbackProvider) -> None:
-    for dimensions in (256, 512):
-        model = VoyageContextualEmbedding(api_base=provider.api_base, dimensions=dimensions)
-        project = manager.create(f"d{dimensions}", config(), embed_model=model)
-        project.ingest([document("a")])
-        assert {len(vector) for vector in stored(project).values()} == {dimensions}
 
 
 def test_windows_do_not_apply_to_a_model_that_reads_whole_documents(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -18,9 +18,7 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import Stages
-from llama_index_contextual.project import project as project_base
 from llama_index_contextual.project import project as project_module
-from llama_index_contextual.project import project as project_writing
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import salvage
@@ -37,6 +35,7 @@ ALWAYS = [
     (Ledger, "vectors"),
     (Ledger, "add_vectors"),
     (VersionBuilder, "append"),
+    (VersionBuilder, "publish"),
 ]
 OF_AN_LLM = [
     (Stages, "add_estimate"),
@@ -107,12 +106,13 @@ async def test_the_event_loop_is_not_blocked_during_an_ingest(
 @pytest.mark.parametrize(
     ("watched", "work"),
     [
-        ([(project_writing, "make_stages"), (salvage, "OpenVersion")], lambda project: rebuild(project)),
-        ([(project_base, "OpenVersion")], lambda project: project.aretry_failed()),
-        ([(project_writing, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
+        ([(project_module, "make_stages"), (salvage, "OpenVersion")], lambda project: rebuild(project)),
+        ([(project_module, "OpenVersion")], lambda project: project.aretry_failed()),
+        ([(project_module, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
         ([(project_module, "remove_documents")], lambda project: project.aremove("a")),
+        ([(VersionBuilder, "keep")], lambda project: project.aingest([Document(id_="d", text="More.")])),
     ],
-    ids=["rebuild", "retry", "estimate", "remove"],
+    ids=["rebuild", "retry", "estimate", "remove", "ingest"],
 )
 async def test_the_event_loop_is_not_blocked_by_opening_estimating_or_removing(
     manager: ProjectManager,
@@ -128,41 +128,6 @@ async def test_the_event_loop_is_not_blocked_by_opening_estimating_or_removing(
 async def rebuild(project: Project) -> None:
     project.update_config(chunk_size=400, chunk_overlap=0)
     await project.arebuild()
-
-
-async def test_a_cancelled_removal_is_completed_first(
-    manager: ProjectManager, model: CountingEmbedding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = manager.create("loop", ProjectConfig.local(), embed_model=model)
-    project.ingest(DOCUMENTS)
-    reached, goes_on = threading.Event(), threading.Event()
-    remove = project_module.remove_documents
-
-    def held(*given: Any, **options: Any) -> Any:
-        reached.set()
-        assert goes_on.wait(300)
-        return remove(*given, **options)
-
-    monkeypatch.setattr(project_module, "remove_documents", held)
-    running = asyncio.create_task(project.aremove("a"))
-    assert await asyncio.to_thread(reached.wait, 300)
-    running.cancel()
-    await asyncio.sleep(0)
-    assert not running.done()
-    goes_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert [record.doc_id for record in project.documents()] == ["b", "c"]
-    project.remove("b")  # nobody holds the lock any more
-
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
-    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
-    with LoopbackProvider(context_tokens=10) as running:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
-        yield running
 
 
 async def test_the_event_loop_is_not_blocked_while_batches_are_prepared(

@@ -44,8 +44,8 @@ def chunk_of(project: Project, name: str) -> Any:
     return next(node for node in nodes if node.metadata["file_name"] == name)
 
 
-def test_facts_are_embedded_and_read_with_their_names(tmp_path: Path) -> None:
-    project, _, _ = make(tmp_path)
+def test_facts_are_embedded_and_read_with_their_names_and_shown_to_the_llm(tmp_path: Path) -> None:
+    project, llm, _ = make(tmp_path)
     node = chunk_of(project, "report.txt")
     for mode in (MetadataMode.EMBED, MetadataMode.LLM):
         content = node.get_content(metadata_mode=mode)
@@ -53,13 +53,9 @@ def test_facts_are_embedded_and_read_with_their_names(tmp_path: Path) -> None:
         assert "None" not in content
     assert f"Facts: {NAMED}\n" in passages_prompt(project.retrieve("returns").to_nodes())
     assert "Facts" not in chunk_of(project, "other.txt").get_content(metadata_mode=MetadataMode.ALL)
-
-
-def test_facts_are_shown_to_the_llm_only_where_there_are_some(tmp_path: Path) -> None:
-    _, llm, _ = make(tmp_path)
-    by_text = {"report" if "Returns rose" in prompt else "other": prompt for prompt in llm.history}
-    assert f"Title: report.txt\nFacts: {NAMED}\n" in by_text["report"]
-    assert "Facts" not in by_text["other"]
+    asked = {"report" if "Returns rose" in prompt else "other": prompt for prompt in llm.history}
+    assert f"Title: report.txt\nFacts: {NAMED}\n" in asked["report"]
+    assert "Facts" not in asked["other"]
 
 
 def test_facts_still_filter_and_keep_their_values(tmp_path: Path) -> None:
@@ -123,12 +119,6 @@ def test_keys_that_the_user_excludes_stay_excluded(hidden: dict[str, Any], embed
     assert sorted(lines) == sorted(read.splitlines())
 
 
-def test_the_parser_alone_leaves_metadata_as_they_were() -> None:
-    document = Document(text="Returns rose.", metadata={"fund": "Halpha"})
-    (node,) = ChunkNodeParser().get_nodes_from_documents([document])
-    assert node.get_content(metadata_mode=MetadataMode.EMBED) == "Halpha\n\nReturns rose."
-
-
 # ---- facts of earlier calls ------------------------------------------------------------------------------------------
 
 
@@ -157,7 +147,7 @@ def test_a_call_without_facts_keeps_those_of_unchanged_and_of_changed_files(tmp_
 
 
 @pytest.mark.parametrize("method", ["ingest", "sync"])
-def test_a_renamed_file_keeps_its_facts_and_its_context(tmp_path: Path, method: str) -> None:
+def test_a_renamed_file_keeps_its_facts_and_its_context_until_there_are_others(tmp_path: Path, method: str) -> None:
     project, llm, folder = make(tmp_path)
     calls = len(llm.history)
     (folder / "report.txt").rename(folder / "renamed.txt")
@@ -165,14 +155,10 @@ def test_a_renamed_file_keeps_its_facts_and_its_context(tmp_path: Path, method: 
     assert dict(report.renamed) == {"files/report.txt": "files/renamed.txt"}
     assert stored_facts(project) == {"renamed.txt": ("Halpha", None), "other.txt": (None, None)}
     assert len(llm.history) == calls
-
-
-def test_new_facts_replace_former_ones_and_an_empty_answer_removes_them(tmp_path: Path) -> None:
-    project, _, folder = make(tmp_path)
-    project.sync([folder], file_metadata=lambda path: {"fund": "Beta"})
-    assert stored_facts(project) == {"report.txt": ("Beta", None), "other.txt": ("Beta", None)}
-    project.sync([folder], file_metadata=lambda path: {})
-    assert stored_facts(project) == {"report.txt": (None, None), "other.txt": (None, None)}
+    getattr(project, method)([folder], file_metadata=lambda path: {"fund": "Beta"})
+    assert stored_facts(project) == {"renamed.txt": ("Beta", None), "other.txt": ("Beta", None)}
+    getattr(project, method)([folder], file_metadata=lambda path: {})
+    assert stored_facts(project) == {"renamed.txt": (None, None), "other.txt": (None, None)}
 
 
 def test_a_title_given_as_a_fact_is_told_from_the_title_of_the_file(tmp_path: Path) -> None:

@@ -7,27 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core.schema import BaseNode, Document
+from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.integration.ingestion.support import MANUAL, QUARTER, nodes_of, texts_of
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk, written
 from tests.support.trees import write
-
-MANUAL, QUARTER = "reports/manual.txt", "reports/quarter.md"
-
-
-def listed(project: Project) -> dict[str, str]:
-    """Return the text of every document by its id."""
-    return {record.doc_id: project.read(record.doc_id) for record in project.documents()}
-
-
-def nodes_of(project: Project, doc_id: str) -> list[BaseNode]:
-    return list(project.storage_context.docstore.iterate(doc_id=doc_id))  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -50,7 +40,7 @@ def test_a_file_from_another_folder_with_the_same_id_overwrites_no_document(
     counted.ingest([years[2023]])
     report = counted.ingest([years[2024]])
     assert (list(report.added), list(report.updated)) == (["2024/reports/annual.md"], [])
-    assert listed(counted) == {"reports/annual.md": OLD, "2024/reports/annual.md": NEW}
+    assert texts_of(counted) == {"reports/annual.md": OLD, "2024/reports/annual.md": NEW}
     assert [(warning.path, warning.message) for warning in report.warnings] == [
         (
             str(years[2024] / "annual.md"),
@@ -69,14 +59,6 @@ def test_one_call_assigns_the_same_ids_as_two_calls(counted: Project, years: dic
     assert (list(again.unchanged), again.warnings) == (["2024/reports/annual.md"], ())
 
 
-def test_files_with_the_same_name_are_two_documents(counted: Project, years: dict[int, Path]) -> None:
-    for folder in years.values():
-        counted.ingest([folder / "annual.md"])
-    assert listed(counted) == {"annual.md": OLD, "reports/annual.md": NEW}
-    counted.remove("reports/annual.md")
-    assert listed(counted) == {"annual.md": OLD}
-
-
 def test_a_file_is_recognised_by_any_path(
     counted: Project, years: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,13 +69,6 @@ def test_a_file_is_recognised_by_any_path(
     for name in (".", "annual.md", "../reports", str(years[2023] / "annual.md"), link, link / "annual.md", "*.md"):
         report = counted.ingest([name])
         assert (list(report.unchanged), report.version) == (["reports/annual.md"], "v000001"), name
-
-
-def test_a_file_given_alone_keeps_its_id_when_its_folder_is_given(counted: Project, years: dict[int, Path]) -> None:
-    counted.ingest([years[2023] / "annual.md"])
-    write(years[2023] / "annual.md", "# Annual report\n\nCorrected.")
-    report = counted.ingest([years[2023]])
-    assert (list(report.updated), list(report.added)) == (["annual.md"], [])
 
 
 def test_names_that_differ_in_case_are_one_file_on_case_insensitive_systems(
@@ -107,17 +82,6 @@ def test_names_that_differ_in_case_are_one_file_on_case_insensitive_systems(
     assert (list(report.updated), list(report.added)) == (["reports/annual.md"], [])
 
 
-def test_names_that_differ_in_case_are_two_documents_on_case_sensitive_systems(
-    counted: Project, years: dict[int, Path]
-) -> None:
-    if (years[2023] / "ANNUAL.md").exists():
-        pytest.skip("this file system ignores capitals")
-    write(years[2023] / "ANNUAL.md", "# Another one")
-    counted.ingest([years[2023] / "annual.md"])
-    counted.ingest([years[2023] / "ANNUAL.md"])
-    assert set(listed(counted)) == {"annual.md", "ANNUAL.md"}
-
-
 def test_a_link_with_a_new_target_overwrites_nothing(counted: Project, years: dict[int, Path]) -> None:
     link = years[2023].parent.parent / "current"
     link.symlink_to(years[2023])
@@ -125,7 +89,7 @@ def test_a_link_with_a_new_target_overwrites_nothing(counted: Project, years: di
     link.unlink()
     link.symlink_to(years[2024])
     report = counted.ingest([link])
-    assert OLD in listed(counted).values()
+    assert OLD in texts_of(counted).values()
     assert list(report.added) == [f"{years[2023].parent.parent.name}/current/annual.md"]
     assert "because 'current/annual.md' is the id of another document" in str(report)
 
@@ -143,11 +107,6 @@ def test_files_and_documents_do_not_overwrite_each_other(counted: Project, years
     assert counted.read("2023/reports/annual.md") == OLD
     counted.ingest([Document(id_="2023/reports/annual.md", text="By hand, too.")], moved=True)
     assert counted.read("2023/reports/annual.md") == "By hand, too."
-
-
-def test_documents_with_the_same_id_are_one_document(counted: Project) -> None:
-    counted.ingest([Document(id_="a", text="One.")])
-    assert list(counted.ingest([Document(id_="a", text="Two.")]).updated) == ["a"]
 
 
 def test_a_copy_of_a_document_is_skipped_and_reported_as_a_copy(counted: Project, years: dict[int, Path]) -> None:
@@ -168,7 +127,7 @@ def test_a_file_with_the_same_name_and_content_elsewhere_is_the_same_document_un
     assert (list(report.unchanged), report.version) == (["reports/annual.md"], "v000001")
     write(years[2024] / "annual.md", NEW)
     counted.ingest([years[2024]])
-    assert listed(counted) == {"reports/annual.md": OLD, "2024/reports/annual.md": NEW}
+    assert texts_of(counted) == {"reports/annual.md": OLD, "2024/reports/annual.md": NEW}
 
 
 def test_replacing_gives_the_same_result_as_a_new_project(counted: Project, years: dict[int, Path]) -> None:
@@ -176,22 +135,28 @@ def test_replacing_gives_the_same_result_as_a_new_project(counted: Project, year
     report = counted.ingest([years[2024]], replace=True)
     assert (list(report.added), list(report.removed)) == (["reports/annual.md"], ["reports/annual.md"])
     assert report.warnings == ()
-    assert listed(counted) == {"reports/annual.md": NEW}
+    assert texts_of(counted) == {"reports/annual.md": NEW}
     assert list(counted.ingest([years[2024]]).unchanged) == ["reports/annual.md"]
 
 
 # ---- a folder that was moved -----------------------------------------------------------------------------------------
 
 
-def test_a_moved_folder_keeps_its_documents_with_moved_true(
-    counted: Project, years: dict[int, Path], tmp_path: Path
-) -> None:
+@pytest.fixture
+def moved(counted: Project, years: dict[int, Path], tmp_path: Path) -> Path:
+    """The folder of 2023 after it was ingested and moved, and one of its two files corrected."""
     write(years[2023] / "notes.md", "# Notes\n\nNothing new.")
     counted.ingest([years[2023]])
-    moved = tmp_path / "archive" / "reports"
-    moved.parent.mkdir()
-    years[2023].rename(moved)
+    (tmp_path / "archive").mkdir()
+    moved = years[2023].rename(tmp_path / "archive" / "reports")
     write(moved / "annual.md", "# Annual report\n\nCorrected.")
+    return moved
+
+
+def test_a_moved_folder_keeps_its_documents_with_moved_true(
+    counted: Project, moved: Path, years: dict[int, Path]
+) -> None:
+    assert counted.estimate([moved], moved=True).documents == 1
     report = counted.ingest([moved], moved=True)
     assert (list(report.updated), list(report.unchanged)) == (["reports/annual.md"], ["reports/notes.md"])
     assert (report.added, report.warnings, report.skipped) == ((), (), ())
@@ -202,15 +167,7 @@ def test_a_moved_folder_keeps_its_documents_with_moved_true(
     assert list(counted.ingest([years[2023]]).added) == ["2023/reports/annual.md"]
 
 
-def test_a_moved_folder_without_moved_true_loses_nothing(
-    counted: Project, years: dict[int, Path], tmp_path: Path
-) -> None:
-    write(years[2023] / "notes.md", "# Notes\n\nNothing new.")
-    counted.ingest([years[2023]])
-    moved = tmp_path / "archive" / "reports"
-    moved.parent.mkdir()
-    years[2023].rename(moved)
-    write(moved / "annual.md", "# Annual report\n\nCorrected.")
+def test_a_moved_folder_without_moved_true_loses_nothing(counted: Project, moved: Path) -> None:
     report = counted.ingest([moved])
     assert (list(report.added), list(report.unchanged)) == (["archive/reports/annual.md"], ["reports/notes.md"])
     assert "moved=True" in str(report)
@@ -232,20 +189,6 @@ def test_a_moved_file_takes_the_longest_matching_id_of_a_missing_file(
     other = write(tmp_path / "y" / "reports" / "annual.md", "# Annual report\n\nAnother.")
     report = counted.ingest([years[2023], other.parent], moved=True)
     assert (list(report.unchanged), list(report.added)) == (["reports/annual.md"], ["y/reports/annual.md"])
-
-
-def test_an_estimate_recognises_the_same_documents_as_the_run(
-    manager: ProjectManager, years: dict[int, Path], tmp_path: Path
-) -> None:
-    llm = ScriptedLLM()
-    config = ProjectConfig.local(context="llm")
-    project = manager.create("estimated", config, llm=llm, embed_model=CountingEmbedding())
-    project.ingest([years[2023]])
-    moved = tmp_path / "archive" / "reports"
-    moved.parent.mkdir()
-    years[2023].rename(moved)
-    assert project.estimate([moved], moved=True).documents == 0
-    assert project.estimate([years[2024]]).documents == 1
 
 
 # ---- a file that was renamed -----------------------------------------------------------------------------------------
@@ -277,7 +220,7 @@ def test_a_renamed_file_is_renamed_everywhere_without_new_calls(
     assert f"renamed {MANUAL} to reports/handbook.txt" in str(report)
     assert len(llm.history) == calls
     assert len(model.texts) == embedded + 1  # the structural line of a document without a title names the file
-    assert listed(project) == {QUARTER: MARKDOWN, "reports/handbook.txt": TEXT}
+    assert texts_of(project) == {QUARTER: MARKDOWN, "reports/handbook.txt": TEXT}
     response = project.retrieve("The pump runs dry").results[0]
     assert (response.source.file_name, response.source.doc_id) == ("handbook.txt", "reports/handbook.txt")
     nodes = nodes_of(project, "reports/handbook.txt")
@@ -287,19 +230,6 @@ def test_a_renamed_file_is_renamed_everywhere_without_new_calls(
     assert "manual" not in str([node.to_dict() for node in nodes]).replace("manual for the test bench", "")
     again = project.ingest([text_folder])
     assert (again.version, sorted(again.unchanged)) == (report.version, ["reports/handbook.txt", QUARTER])
-
-
-def test_a_new_file_with_the_old_name_does_not_conflict_with_the_renamed_one(
-    paid: tuple[Project, ScriptedLLM, CountingEmbedding], text_folder: Path
-) -> None:
-    project, llm, _ = paid
-    (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
-    project.ingest([text_folder])
-    (text_folder / "manual.txt").write_text(TEXT + "\nA new edition.\n", encoding="utf-8")
-    calls = len(llm.history)
-    assert list(project.ingest([text_folder]).added) == [MANUAL]
-    assert listed(project)["reports/handbook.txt"] == TEXT
-    assert len(llm.history) > calls
 
 
 def test_a_renamed_file_keeps_its_contexts_if_its_old_name_is_reused(
@@ -312,7 +242,7 @@ def test_a_renamed_file_keeps_its_contexts_if_its_old_name_is_reused(
     report = project.ingest([text_folder])
     assert (list(report.added), list(report.updated)) == (["reports/handbook.txt"], [MANUAL])
     assert len(llm.history) == calls + 1
-    assert listed(project)["reports/handbook.txt"] == TEXT
+    assert texts_of(project)["reports/handbook.txt"] == TEXT
 
 
 def test_a_renamed_folder_takes_its_new_name(counted: Project, text_folder: Path) -> None:
@@ -320,7 +250,7 @@ def test_a_renamed_folder_takes_its_new_name(counted: Project, text_folder: Path
     papers = text_folder.rename(text_folder.parent / "papers")
     report = counted.ingest([papers])
     assert dict(report.renamed) == {MANUAL: "papers/manual.txt", QUARTER: "papers/quarter.md"}
-    assert set(listed(counted)) == {"papers/manual.txt", "papers/quarter.md"}
+    assert set(texts_of(counted)) == {"papers/manual.txt", "papers/quarter.md"}
 
 
 def test_the_structural_context_of_a_renamed_file_has_the_new_name(counted: Project, text_folder: Path) -> None:
@@ -352,4 +282,4 @@ def test_a_renamed_file_that_is_no_longer_readable_keeps_its_document(
     report = counted.ingest([text_folder])
     assert (dict(report.renamed), list(report.added)) == ({}, ["reports/note.txt"])
     assert MANUAL in report.unchanged
-    assert listed(counted)[MANUAL] == TEXT
+    assert texts_of(counted)[MANUAL] == TEXT

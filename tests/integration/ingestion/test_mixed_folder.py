@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from llama_index_contextual import Project
+from llama_index_contextual import Project, ProjectConfig, ProjectManager
 from llama_index_contextual.cli.app import app
+from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.readers import discovery
 from tests.support import mixed_folder
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, IngestReport]:
+    """A root folder with the project "club", next to the folder that it was ingested from, and the report."""
+    folder = tmp_path_factory.mktemp("mixed")
+    mixed_folder.write(folder / "club")
+    project = ProjectManager(folder / "knowledge").create("club", ProjectConfig.local())
+    return folder, project.ingest([folder / "club"])
+
+
 @pytest.fixture
-def club(tmp_path: Path) -> Path:
-    mixed_folder.write(tmp_path / "club")
-    return tmp_path / "club"
+def club(template: tuple[Path, IngestReport]) -> Path:
+    return template[0] / "club"
 
 
-def test_each_file_is_ingested_or_reported(project: Project, club: Path) -> None:
+@pytest.fixture
+def project(template: tuple[Path, IngestReport]) -> Project:
+    """The project, to read from."""
+    return ProjectManager(template[0] / "knowledge").load("club")
+
+
+def test_each_file_is_ingested_or_reported(template: tuple[Path, IngestReport], club: Path) -> None:
     assert len(mixed_folder.files()) == 40
-    estimate = project.estimate([club])
-    report = project.ingest([club])
-
-    assert (len(report.added), len(report.skipped), estimate.documents) == (27, 13, 27)
+    _, report = template
+    assert (len(report.added), len(report.skipped)) == (27, 13)
     assert Counter(Path(name).suffix for name in report.added) == Counter(
         Path(name).suffix for name in list(mixed_folder.files())[:27]
     )
@@ -50,9 +64,7 @@ def test_each_file_is_ingested_or_reported(project: Project, club: Path) -> None
     assert warned == ["budget.xlsx", "photo.eml", "preise.csv", "sums.xlsx", "todo.text"]
 
 
-def test_hits_name_their_sheet_slide_and_section(project: Project, club: Path) -> None:
-    project.ingest([club])
-
+def test_hits_name_their_sheet_slide_and_section(project: Project) -> None:
     def first(question: str) -> str:
         return str(project.retrieve(question, top_k=1)[0].source)
 
@@ -62,13 +74,17 @@ def test_hits_name_their_sheet_slide_and_section(project: Project, club: Path) -
     assert first("offer nine thousand") == "offer.eml, section Attachment: offer.docx"
 
 
-def test_only_changed_files_are_read_again(project: Project, club: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.ingest([club])
+def test_only_changed_files_are_read_again(
+    template: tuple[Path, IngestReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(template[0], tmp_path, dirs_exist_ok=True)
+    club, project = tmp_path / "club", ProjectManager(tmp_path / "knowledge").load("club")
+    assert project.estimate([club], moved=True).documents == 0
     files = mixed_folder.files()
     (club / "figures/members.xlsx").write_bytes(files["figures/budget.xlsx"])
     (club / "mail/plain.eml").rename(club / "mail/keys.eml")
     (club / "figures/budget.xlsx").unlink()
-    report = project.ingest([club])
+    report = project.ingest([club], moved=True)
     assert sorted(report.renamed.items()) == [("club/mail/plain.eml", "club/mail/keys.eml")]
     assert report.updated == ("club/figures/members.xlsx",)
     assert len(report.unchanged) == 24
@@ -83,12 +99,13 @@ def test_only_changed_files_are_read_again(project: Project, club: Path, monkeyp
 
 
 def test_each_line_of_the_report_fits_two_lines_of_80_columns(
-    tmp_path: Path, club: Path, monkeypatch: pytest.MonkeyPatch
+    club: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(club.parent)
     runner = CliRunner()
-    assert runner.invoke(app, ["create", "club", "--local"]).exit_code == 0
-    lines = runner.invoke(app, ["ingest", "club", "club"]).output.splitlines()
+    root = ["--root", str(tmp_path / "root")]
+    assert runner.invoke(app, ["create", "club", "--local", *root]).exit_code == 0
+    lines = runner.invoke(app, ["ingest", "club", "club", *root]).output.splitlines()
     reported = [line for line in lines if line.startswith(("skipped", "note"))]
     assert len(reported) == 13 + 5
     assert [line for line in reported if len(line) > 160] == []

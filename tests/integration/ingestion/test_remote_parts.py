@@ -31,9 +31,8 @@ def documents(mark: str, number: int = 6) -> list[Document]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
+def project(manager: ProjectManager) -> Iterator[Project]:
     """A project in an engine."""
-    manager = ProjectManager(tmp_path)
     config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", keep_versions=9)
     yield manager.create("p", config, embed_model=CountingEmbedding())
     manager.delete("p")
@@ -76,29 +75,6 @@ def test_the_parts_contain_neither_texts_nor_keys(project: Project, monkeypatch:
         assert b"qd-secret-key" not in content, path
 
 
-def test_an_ingest_after_a_rollback_drops_the_abandoned_versions(project: Project) -> None:
-    project.ingest(documents("one"))
-    project.ingest(documents("two"))
-    project.ingest([Document(text="three", id_="new")])
-    project.rollback("v000001")
-    assert everything(project) == 13
-    project.ingest([Document(text="four", id_="d0")])
-    assert [version.name for version in project.versions()] == ["v000001", "v000004"]
-    assert everything(project) == 7
-    assert project.read("d1") == documents("one")[1].text
-    project.rollback()
-    assert project.read("d0") == documents("one")[0].text
-    assert project.verify().problems == []
-
-
-def test_pruned_versions_leave_no_points(project: Project) -> None:
-    project.update_config(keep_versions=2)
-    for mark in ("one", "two", "three", "four"):
-        project.ingest(documents(mark))
-    assert [version.name for version in project.versions()] == ["v000003", "v000004"]
-    assert everything(project) == 12
-
-
 def test_forget_and_removal_leave_no_points(project: Project) -> None:
     project.ingest(documents("one"))
     project.ingest(documents("two"))
@@ -131,15 +107,21 @@ def _fail(*_: Any) -> None:
     raise BackendError("It does not answer.")
 
 
+def lose(project: Project, *key: Any) -> None:
+    """Let the engine lose a chunk."""
+    engine: Any = engine_of(project)
+    engine._client.delete(engine.collection.name, [qdrant.point_id(*key)])
+
+
 def test_a_lost_chunk_is_reported_and_a_rebuild_reads_its_document_again(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     folder.mkdir()
     for number in range(5):
         (folder / f"{number}.md").write_text(f"# Note {number}\n\nThe pump {number}.", encoding="utf-8")
     project.ingest(folder)
-    engine: Any = engine_of(project)
+    engine = engine_of(project)
     keys = {project.live_version.docstore.get_node(key[0]).ref_doc_id: key for key in engine.keys(View(1))}
-    engine._client.delete(engine.collection.name, [qdrant.point_id(*keys["notes/4.md"])])
+    lose(project, *keys["notes/4.md"])
     report = project.verify()
     assert not report.sound
     assert "notes/4.md" in report.problems[0].message
@@ -162,8 +144,7 @@ def test_an_engine_that_does_not_answer_is_a_problem_but_no_damage(
     assert project.verify().problems == []
 
 
-def test_a_rebuild_moves_the_documents_to_an_engine_and_back(tmp_path: Path) -> None:
-    manager = ProjectManager(tmp_path)
+def test_a_rebuild_moves_the_documents_to_an_engine_and_back(manager: ProjectManager) -> None:
     project = manager.create("p", ProjectConfig.local(), embed_model=CountingEmbedding())
     project.ingest(documents("one"))
     texts = [hit.text for hit in project.retrieve("pump 3")]
@@ -206,8 +187,7 @@ def test_terms_keep_their_numbers_if_a_document_is_kept_because_its_new_file_can
 
 def test_a_version_that_lacks_chunks_is_not_published(project: Project) -> None:
     project.ingest(documents("one"))
-    engine: Any = engine_of(project)
-    engine._client.delete(engine.collection.name, [qdrant.point_id(*next(iter(engine.keys(View(1)))))])
+    lose(project, *next(iter(engine_of(project).keys(View(1)))))
     with pytest.raises(CorruptVersionError, match=r"has 6 chunks .* instead of 7, so it is not published: call"):
         project.ingest([Document(text="new", id_="n")])
     assert [version.name for version in project.versions()] == ["v000001"]
@@ -238,26 +218,22 @@ def test_a_version_that_a_writer_removes_during_a_check_is_not_damaged(
 def test_parts_whose_chunks_are_lost_are_not_merged(project: Project) -> None:
     for number in range(9):
         project.ingest([Document(text=f"report {number}", id_=f"d{number}")])
-    engine: Any = engine_of(project)
-    lost = next(key for key in engine.keys(View(9)) if key[1] == 8)
-    engine._client.delete(engine.collection.name, [qdrant.point_id(*lost)])
+    lose(project, *next(key for key in engine_of(project).keys(View(9)) if key[1] == 8))
     with pytest.raises(CorruptVersionError, match=r"lacks the chunk .*: run `verify`"):
         project.ingest([Document(text="new", id_="n")])
     assert project.retrieve("report").version == "v000009"
 
 
 def test_a_collection_is_removed_when_the_last_version_in_it_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    project: Project, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = ProjectManager(tmp_path)
-    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", keep_versions=2)
-    project = manager.create("p", config, embed_model=CountingEmbedding())
+    project.update_config(keep_versions=2)
     project.ingest(documents("one"))
     engine = engine_of(project)
     project.update_config(backend="files")
     project.rebuild()
     assert engine.count(View(1)) == 6
-    with pytest.MonkeyPatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(qdrant.QdrantEngine, "delete", _fail)
         project.ingest(documents("two"))
     assert "The collection of project p is not needed any more" in caplog.text
@@ -269,21 +245,21 @@ def test_a_collection_is_removed_when_the_last_version_in_it_is(
     assert project.verify().problems == []
 
 
-def test_without_a_lexical_or_a_semantic_index_the_other_one_works(tmp_path: Path) -> None:
-    manager = ProjectManager(tmp_path)
-    for name in ("faiss", "bm25"):
-        config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", **{name: False})
-        project = manager.create(name, config, embed_model=CountingEmbedding())
-        project.ingest(documents("one"))
-        project.ingest([Document(text="two", id_="d1")])
-        for number in range(10):
-            project.ingest([Document(text=f"more {number}", id_=f"m{number}")])
-        assert project.retrieve("report 3 pump", top_k=1).results
-        assert project.verify().problems == []
-        manager.delete(name)
+@pytest.mark.parametrize("index", ["faiss", "bm25"])
+def test_without_a_lexical_or_a_semantic_index_the_other_one_works(index: str, manager: ProjectManager) -> None:
+    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", **{index: False})
+    project = manager.create("one", config, embed_model=CountingEmbedding())
+    project.ingest(documents("one"))
+    for number in range(10):
+        project.ingest([Document(text=f"more {number}", id_=f"m{number}")])
+    assert project.retrieve("report 3 pump", top_k=1).results
+    assert project.verify().problems == []
+    manager.delete("one")
 
 
-def test_a_large_version_is_searched_with_the_probed_list(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_version_is_searched_with_a_probed_list_and_new_vectors_are_probed_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote, "EXACT_CHUNKS", 20)
     project.ingest(documents("one", 15))
     assert read_collection(project.directory).ef is None  # type: ignore[union-attr]
@@ -293,11 +269,6 @@ def test_a_large_version_is_searched_with_the_probed_list(project: Project, monk
     assert (collection.ef, collection.probed) == (remote.EF[0], 30)
     assert project.live_version.docstore.view().ef == remote.EF[0]  # type: ignore[attr-defined]
     assert len(project.retrieve("pump 3", mode="semantic", top_k=5)) == 5
-
-
-def test_new_vectors_are_probed_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "EXACT_CHUNKS", 20)
-    project.ingest(documents("one", 30))
     probes = []
     probe = remote.RemoteVectorStore.probe
     monkeypatch.setattr(remote.RemoteVectorStore, "probe", lambda store: probes.append(store) or probe(store))

@@ -10,7 +10,7 @@ from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.current import version_names
-from tests.integration.ingestion.test_run import nodes_of, vectors_of
+from tests.integration.ingestion.support import nodes_of, vectors_of
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 DOCUMENTS = [Document(id_=metal, text=f"The price of {metal} rose. " * 8) for metal in ("copper", "tin", "zinc")]

@@ -8,26 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core.schema import BaseNode, Document, TextNode
+from llama_index.core.schema import Document, TextNode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.ingestion import plan
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers import DocumentReader, content_hash, read_documents
+from llama_index_contextual.readers import DocumentReader, content_hash, discovery, read_documents
+from llama_index_contextual.readers.base import ParsedFile
+from llama_index_contextual.readers.markdown import read_markdown
+from llama_index_contextual.readers.pdf.reader import read_pdf
+from llama_index_contextual.readers.text import read_text
+from llama_index_contextual.storage import part
 from llama_index_contextual.storage.current import version_names
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import DocumentRecord
+from tests.integration.ingestion.support import MANUAL, QUARTER, ids, nodes_of
 from tests.support.models import CountingEmbedding, ScriptedLLM
-from tests.support.nodes import chunk, written
+from tests.support.nodes import chunk
 from tests.support.pdf_files import RawPdf, lines, pdf_of
 from tests.support.trees import write
-
-MANUAL, QUARTER = "reports/manual.txt", "reports/quarter.md"
-
-
-def nodes_of(project: Project, doc_id: str | None = None) -> list[BaseNode]:
-    return list(project.storage_context.docstore.iterate(doc_id=doc_id))  # type: ignore[attr-defined]
 
 
 def scan(pages: int = 2) -> bytes:
@@ -43,10 +45,13 @@ def scan(pages: int = 2) -> bytes:
 
 # ---- the hash is that of the bytes that were read --------------------------------------------------------------------
 
-FORMATS: dict[str, Callable[[str], bytes]] = {
+TEXTS: dict[str, Callable[[str], bytes]] = {
     "a.txt": str.encode,
     "latin.txt": lambda text: f"{text} au café".encode("cp1252"),
     "wide.txt": lambda text: text.encode("utf-16"),
+}
+FORMATS: dict[str, Callable[[str], bytes]] = {
+    **TEXTS,
     "a.md": lambda text: f"# Title\n\n{text}".encode(),
     "a.pdf": lambda text: pdf_of([lines([text])]).data(),
 }
@@ -93,21 +98,17 @@ def test_metadata_that_changes_before_parsing_is_identified_by_the_stored_values
     assert {node.metadata["fund"] for node in nodes_of(counted)} == {"IV"}
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "read"), zip(FORMATS, [read_text, read_text, read_text, read_markdown, read_pdf], strict=True)
+)
+def test_a_file_is_opened_once_for_text_and_hash(
+    name: str, read: Callable[[Path], ParsedFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / name, FORMATS[name]("The pump runs."))
     digest = content_hash(path)
-    from llama_index_contextual.readers import discovery as files
-
-    digest = content_hash(path)
     opened: list[Path] = []
-    real = files.open_file
-    monkeypatch.setattr(files, "open_file", lambda path: opened.append(path) or real(path))
-    from llama_index_contextual.readers.markdown import read_markdown
-    from llama_index_contextual.readers.pdf.reader import read_pdf
-    from llama_index_contextual.readers.text import read_text
-
-    read: Any = {".txt": read_text, ".md": read_markdown, ".pdf": read_pdf}[path.suffix]
+    real = discovery.open_file
+    monkeypatch.setattr(discovery, "open_file", lambda path: opened.append(path) or real(path))
     assert read(path).digest == digest
     assert opened == [path]
 
@@ -132,12 +133,6 @@ def test_a_scanned_pdf_is_skipped_with_advice(engine: str, manager: ProjectManag
     assert "docs/scan.pdf" not in {record.doc_id for record in project.documents()}
 
 
-def test_blank_pages_are_skipped(counted: Project, tmp_path: Path) -> None:
-    write(tmp_path / "blank.pdf", pdf_of([b"", b""]).data())
-    with pytest.raises(InputError, match=r"has no text; unless its pages are blank, run OCR on it"):
-        counted.ingest([tmp_path / "blank.pdf"])
-
-
 @pytest.mark.parametrize("content", ["", " \n\t", "\u200b\ufeff \u2060"])
 def test_files_without_text_are_skipped_each_with_its_own_reason(
     counted: Project, text_folder: Path, content: str
@@ -151,14 +146,6 @@ def test_files_without_text_are_skipped_each_with_its_own_reason(
     assert not any("same content" in reason for reason in reasons.values())
     if not content:
         assert all("is empty" in reason for reason in reasons.values())
-
-
-def test_text_is_ingested_from_a_txt_file_but_not_from_a_file_named_pdf(counted: Project, tmp_path: Path) -> None:
-    for name in ("a.pdf", "b.txt"):
-        write(tmp_path / "docs" / name, "Only a text.")
-    report = counted.ingest([tmp_path / "docs"])
-    assert list(report.added) == ["docs/b.txt"]
-    assert "is not a PDF" in report.skipped[0].reason
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\u200b"])
@@ -177,28 +164,22 @@ def test_empty_documents_and_nodes_are_skipped_with_advice(counted: Project, tex
 def test_a_stored_document_without_chunks_is_dropped_with_its_reason(
     counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(text_folder / "scan.pdf", scan())
-    # As it was published when scans still counted as documents.
-    from llama_index_contextual.ingestion import plan as identity
-    from llama_index_contextual.storage import part
-    from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-
     counted.ingest([text_folder / "manual.txt", text_folder / "quarter.md"])
+    path = write(text_folder / "scan.pdf", scan())
+    # As it was published when scans still counted as documents.
+    old = DocumentRecord(doc_id="scan.pdf", content_hash=content_hash(path), origin=plan.origin(path))
     real = SQLiteDocumentStore.records
-    path = text_folder / "scan.pdf"
 
     def with_scan(self: SQLiteDocumentStore) -> Any:
-        if self.path is None or self.path.parent.name != "p000001":
-            return real(self)
-        old = DocumentRecord(doc_id="scan.pdf", content_hash=content_hash(path), origin=identity.origin(path))
-        return [*real(self), asdict(old)]
+        is_first = self.path is not None and self.path.parent.name == "p000001"
+        return [*real(self), asdict(old)] if is_first else real(self)
 
     monkeypatch.setattr(SQLiteDocumentStore, "records", with_scan)
     part._parts._descriptions.clear()
     counted.update_config(ocr=None)
     report = counted.ingest([text_folder])
     assert (list(report.removed), [file.reason for file in report.skipped]) == (["scan.pdf"], [OCR])
-    assert {record.doc_id for record in counted.documents()} == {"manual.txt", "quarter.md"}
+    assert ids(counted) == ["manual.txt", "quarter.md"]
     assert counted.ingest([text_folder]).version == report.version
 
 
@@ -219,7 +200,9 @@ def test_a_missing_path_is_an_error_and_nothing_is_published(
     assert version_names(counted.directory) == ["v000001"]
 
 
-def test_a_missing_path_is_reported_if_other_files_were_read(counted: Project, text_folder: Path) -> None:
+def test_a_missing_path_is_reported_if_other_files_were_read_and_removes_none(
+    counted: Project, text_folder: Path
+) -> None:
     report = counted.ingest([text_folder, text_folder / "nowhere"])
     assert len(report.added) == 2
     assert [(file.path, file.reason, file.absent) for file in report.skipped] == [
@@ -228,15 +211,10 @@ def test_a_missing_path_is_reported_if_other_files_were_read(counted: Project, t
     assert counted.ingest([text_folder, text_folder / "nowhere"]).version == "v000001"
     assert version_names(counted.directory) == ["v000001"]
     assert counted.estimate([text_folder, text_folder / "nowhere"]).skipped[0].absent
-
-
-def test_a_missing_path_removes_no_document(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
-    with pytest.raises(
-        InputError, match=r"nowhere: does not exist\. Because all .* removed: correct the path, or leave"
-    ):
+    message = r"nowhere: does not exist\. Because all .* removed: correct the path, or leave"
+    with pytest.raises(InputError, match=message):
         counted.ingest([text_folder / "manual.txt", text_folder / "nowhere"], replace=True)
-    assert len(counted.documents()) == 2
+    assert len(ids(counted)) == 2
 
 
 def test_an_empty_folder_is_not_a_missing_path(counted: Project, text_folder: Path) -> None:
@@ -266,8 +244,10 @@ def test_counts_refer_to_the_inputs_of_the_call(counted: Project, text_folder: P
 # ---- contexts that come with nodes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("context", ["none", "structural", "llm"])
-@pytest.mark.parametrize("source", ["llm", "structural", "given", "none", None])
+@pytest.mark.parametrize(
+    ("context", "source"),
+    [("none", "llm"), ("structural", "llm"), ("llm", "structural"), ("llm", "given"), ("llm", "none"), ("llm", None)],
+)
 def test_a_context_that_comes_with_a_node_is_kept(
     manager: ProjectManager, model: CountingEmbedding, context: Any, source: str | None
 ) -> None:
@@ -288,18 +268,6 @@ def test_a_context_that_comes_with_a_node_is_kept(
     project.rebuild()
     check()
     assert nodes_of(project)[1].metadata["context_source"] == ("structural" if context != "structural" else "none")
-
-
-def test_nodes_of_one_project_keep_their_paid_contexts_in_another(
-    manager: ProjectManager, model: CountingEmbedding, text_folder: Path
-) -> None:
-    llm = ScriptedLLM(default="The manual of the test bench.")
-    first = manager.create("first", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
-    first.ingest([text_folder])
-    second = manager.create("second", ProjectConfig.local(context="structural"), embed_model=model)
-    second.ingest(nodes_of(first))
-    assert set(map(written, nodes_of(second))) == {"The manual of the test bench."}
-    assert {node.metadata["context_source"] for node in nodes_of(second)} == {"llm"}
 
 
 # ---- metadata --------------------------------------------------------------------------------------------------------
@@ -349,27 +317,19 @@ def test_metadata_that_cannot_be_stored_is_refused_with_a_message(
     with pytest.raises(InputError) as caught:
         counted.ingest([with_metadata(kind, make())])
     assert f"'n' cannot be ingested: the value of {message}" in str(caught.value)
+    with pytest.raises(InputError, match=r"'n' cannot be ingested: its metadata has a key of type tuple: use text"):
+        counted.ingest([with_metadata(kind, "x", key=("a", "b"))])
 
 
 @pytest.mark.parametrize("parser", [SegmentNodeParser(), ChunkNodeParser()], ids=["segment", "chunk"])
 @pytest.mark.parametrize("kind", [Document, TextNode])
-@pytest.mark.parametrize("name", ODD)
-def test_a_node_parser_refuses_metadata_that_cannot_be_stored(name: str, kind: type[TextNode], parser: Any) -> None:
-    make, message = ODD[name]
-    with pytest.raises(InputError) as caught:
-        parser([with_metadata(kind, make())])
-    assert f"Node 'n' cannot be parsed: the value of {message}" in str(caught.value)
-
-
-def test_a_metadata_key_that_is_not_a_string_is_refused(counted: Project) -> None:
-    for kind in (Document, TextNode):
-        with pytest.raises(InputError, match=r"'n' cannot be ingested: its metadata has a key of type tuple: use text"):
-            counted.ingest([with_metadata(kind, "x", key=("a", "b"))])
-        for parser in (SegmentNodeParser(), ChunkNodeParser()):
-            with pytest.raises(
-                InputError, match=r"'n' cannot be parsed: its metadata has a key of type tuple: use text"
-            ):
-                parser([with_metadata(kind, "x", key=("a", "b"))])
+def test_a_node_parser_refuses_metadata_that_cannot_be_stored(kind: type[TextNode], parser: Any) -> None:
+    for make, message in ODD.values():
+        with pytest.raises(InputError) as caught:
+            parser([with_metadata(kind, make())])
+        assert f"Node 'n' cannot be parsed: the value of {message}" in str(caught.value)
+    with pytest.raises(InputError, match=r"'n' cannot be parsed: its metadata has a key of type tuple: use text"):
+        parser([with_metadata(kind, "x", key=("a", "b"))])
 
 
 def test_ordinary_nested_metadata_is_stored_as_it_is(counted: Project) -> None:

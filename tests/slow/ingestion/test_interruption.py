@@ -78,7 +78,7 @@ def test_an_ended_process_has_paid_for_no_answered_request_twice(
     kind: str, provider: LoopbackProvider, manager: ProjectManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VOYAGE_API_KEY", "pa-a-key-of-the-tests-0123456789")
-    manager.create("a", ProjectConfig.local(embed_model="voyage:voyage-context-3", context="none", chunk_size=20))
+    manager.create("a", ProjectConfig.local(embed_model="voyage:voyage-context-3", context="none"))
     arguments = (str(manager.root), provider.api_base)
     program = f"from {__name__} import ingest_pumps; ingest_pumps(*{arguments!r})"
     provider.fault("hang", after=3)
