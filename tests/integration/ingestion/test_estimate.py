@@ -367,16 +367,6 @@ def test_live_calls_leave_room_in_the_limit_for_a_batch_in_progress(
     assert cost_at(provider.charged()) <= limit
 
 
-def test_equal_requests_of_a_batch_count_once_against_a_limit(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path
-) -> None:
-    text = (folder / "short.md").read_text()
-    limit = maximum_of(project_of(manager, "one", faiss=False), folder / "short.md")
-    twins = [Document(text=text, id_=name, metadata={"title": "Twins"}) for name in ("a", "b")]
-    report = project_of(manager, "two", faiss=False).ingest(twins, batch=True, max_cost=limit)
-    assert len(provider.batch_history) == report.chunks / 2
-
-
 def test_a_chunk_with_an_unusable_reply_is_requested_again_live(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:

@@ -14,7 +14,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from tests.benchmarks.budgets import cost_at
-from tests.integration.contextualizer.segments_of import loose
 from tests.integration.ingestion.support import ids, passages
 from tests.support.batches import BatchPlan
 from tests.support.records import Request
@@ -84,13 +83,6 @@ def test_an_answer_that_declines_in_words_is_a_refusal(provider: LoopbackProvide
     report = project.ingest(passages(2))
     assert len(provider.chat_calls) == 2
     assert {failure.error for failure in report.failures} == {"'openai:gpt-4.1' refused to write a context."}
-
-
-def test_chunks_refused_together_are_requested_once_alone(provider: LoopbackProvider, manager: ProjectManager) -> None:
-    project = manager.create("groups", ProjectConfig(**CONFIG, chunks_per_call=4))
-    provider.reply = lambda _request: Reply("", finish_reason="content_filter")
-    report = project.ingest(loose(*(node.text for node in passages(4))))
-    assert (len(report.failures), len(provider.chat_calls)) == (4, 1 + 4)
 
 
 def test_refusals_survive_forgetting_and_are_no_contexts(provider: LoopbackProvider, project: Project) -> None:

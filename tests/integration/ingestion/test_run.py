@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -460,19 +458,3 @@ def test_progress_ends_with_all_work_completed(counted: Project, text_folder: Pa
     for earlier, later in itertools.pairwise(messages):
         for name in ("documents_read", "documents_done", "chunks_done", "bytes_done"):
             assert getattr(earlier, name) <= getattr(later, name)
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to count open files")
-def test_runs_and_queries_leave_no_file_open(counted: Project, text_folder: Path) -> None:
-    def open_files() -> int:
-        return sum(
-            str(counted.directory) in os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-        )
-
-    counts = []
-    for number in range(4):
-        counted.ingest([Document(id_="note", text=f"Note {number}."), text_folder])
-        counted.retrieve("note")
-        gc.collect()
-        counts.append(open_files())
-    assert counts[2:] == [counts[1]] * 2

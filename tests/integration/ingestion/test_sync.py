@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import shutil
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.storage.project_file import write_lock
 from tests.integration.ingestion.support import ids
-from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.trees import write
-
-CONTEXT = "The annual report of the fund describes how its returns developed over the last twelve months."
 
 SECONDS = 60.0
 """Longest time to wait for something that happens in another thread or task."""
@@ -87,33 +83,6 @@ def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, f
     assert plan == {"renamed": {"files/one.md": "files/uno.md"}, "removed": ["files/two.md"]}
 
 
-def test_a_moved_file_costs_neither_a_context_nor_an_embedding(tmp_path: Path, folder: Path) -> None:
-    llm, model = ScriptedLLM(default=CONTEXT), CountingEmbedding()
-    config = ProjectConfig.local(context="llm", context_on_structure=False)
-    project = ProjectManager(tmp_path / "root").create("p", config, llm=llm, embed_model=model)
-    project.sync([folder])
-    calls, texts = len(llm.history), len(model.texts)
-    assert calls == 3
-    (folder / "archive").mkdir()
-    (folder / "one.md").rename(folder / "archive" / "uno.md")
-    report = project.sync([folder])
-    assert dict(report.renamed) == {"files/one.md": "files/archive/uno.md"}
-    assert (len(llm.history), len(model.texts), report.contexts_paid) == (calls, texts, 0)
-    assert CONTEXT in str(project.chunks("files/archive/uno.md")[0].metadata["context"])
-
-
-def test_a_file_replaced_by_a_folder_and_the_reverse(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
-    (folder / "one.md").unlink()
-    write(folder / "one.md" / "inside.md", "# Inside\n\nA text in a folder.")
-    shutil.rmtree(folder / "within")
-    write(folder / "within", "no extension")
-    assert synced(counted, folder, allow_many=True) == {
-        "added": ["files/one.md/inside.md"],
-        "removed": ["files/one.md", "files/within/three.md"],
-    }
-
-
 def test_files_that_become_equal_are_one_document_and_two_again_when_they_differ(
     counted: Project, folder: Path
 ) -> None:
@@ -145,24 +114,6 @@ def test_a_new_file_gets_the_id_of_a_document_that_is_removed(counted: Project, 
     assert (list(report.added), list(report.removed)) == (["reports/note.md"], ["reports/note.md"])
     assert counted.read("reports/note.md") == "# Note\n\nOf 2024."
     assert {*ids(counted)} == {"reports/annual.md", "2024/reports/annual.md", "reports/note.md"}
-
-
-def test_names_in_other_normal_forms_and_with_escaped_characters_are_followed(counted: Project, tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    composed, strange = unicodedata.normalize("NFC", "über.md"), "back\\slash\u00ad.md"
-    write(folder / composed, "# Composed\n\nA text.")
-    write(folder / "stays.md", "# Stays\n\nIt stays.")
-    if os.name != "nt":
-        write(folder / strange, "# Strange\n\nA name.")
-    counted.sync([folder])
-    (folder / composed).rename(folder / unicodedata.normalize("NFD", composed))
-    (folder / strange).unlink(missing_ok=True)
-    counted.sync([folder])
-    fresh = ProjectManager(tmp_path / "other").create("fresh", ProjectConfig.local())
-    fresh.ingest([folder])
-    assert {unicodedata.normalize("NFC", name) for name in ids(counted)} == {"files/über.md", "files/stays.md"}
-    if not (folder / composed).exists():  # a file system that normalizes names keeps the former one
-        assert {*ids(counted)} == {*ids(fresh)}
 
 
 def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: Path) -> None:
@@ -490,21 +441,6 @@ def test_small_files_that_change_while_a_large_one_is_read_are_published_before_
     monkeypatch.setattr(syncing, "GIVES_WAY", 0)
     monkeypatch.setattr(f"{__name__}.SECONDS", 0)
     assert synced(project, folder, watching=True) == {"added": ["files/large.md"]}, "its time is over"
-
-
-@pytest.mark.parametrize("change", ["remove", "rename"])
-def test_a_file_that_is_removed_or_renamed_while_a_large_one_is_read_does_not_wait(
-    reading_large: Callable[[Callable[[], object]], Project], folder: Path, change: str
-) -> None:
-    one = folder / "one.md"
-    project = reading_large(one.unlink if change == "remove" else lambda: one.rename(folder / "uno.md"))
-    project.sync([folder], watching=True)
-    write(folder / "large.md", "# Large\n\n" + "The text is large. " * 50)
-    assert synced(project, folder, watching=True) == {}
-    changed = synced(project, folder, watching=True)
-    assert changed == (
-        {"removed": ["files/one.md"]} if change == "remove" else {"renamed": {"files/one.md": "files/uno.md"}}
-    )
 
 
 def test_digests_are_kept_only_for_files_that_did_not_change_recently(

@@ -16,11 +16,7 @@ from llama_index_contextual.ingestion import plan
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers import DocumentReader, content_hash, discovery, read_documents
-from llama_index_contextual.readers.base import ParsedFile
-from llama_index_contextual.readers.markdown import read_markdown
-from llama_index_contextual.readers.pdf.reader import read_pdf
-from llama_index_contextual.readers.text import read_text
+from llama_index_contextual.readers import DocumentReader, content_hash, read_documents
 from llama_index_contextual.storage import part
 from llama_index_contextual.storage.current import version_names
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -45,20 +41,16 @@ def scan(pages: int = 2) -> bytes:
 
 # ---- the hash is that of the bytes that were read --------------------------------------------------------------------
 
-TEXTS: dict[str, Callable[[str], bytes]] = {
+FORMATS: dict[str, Callable[[str], bytes]] = {
     "a.txt": str.encode,
     "latin.txt": lambda text: f"{text} au café".encode("cp1252"),
     "wide.txt": lambda text: text.encode("utf-16"),
-}
-FORMATS: dict[str, Callable[[str], bytes]] = {
-    **TEXTS,
     "a.md": lambda text: f"# Title\n\n{text}".encode(),
     "a.pdf": lambda text: pdf_of([lines([text])]).data(),
 }
 
 
-@pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("name", "engine"), [*((name, "pypdf") for name in FORMATS), ("a.pdf", "pdfium")])
 def test_a_file_that_changes_before_parsing_is_identified_by_the_parsed_content(
     name: str, engine: str, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,21 +88,6 @@ def test_metadata_that_changes_before_parsing_is_identified_by_the_stored_values
     assert {node.metadata["fund"] for node in nodes_of(counted)} == {"V"}
     counted.ingest([text_folder / "manual.txt"], file_metadata=lambda _: {"fund": next(values)})
     assert {node.metadata["fund"] for node in nodes_of(counted)} == {"IV"}
-
-
-@pytest.mark.parametrize(
-    ("name", "read"), zip(FORMATS, [read_text, read_text, read_text, read_markdown, read_pdf], strict=True)
-)
-def test_a_file_is_opened_once_for_text_and_hash(
-    name: str, read: Callable[[Path], ParsedFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / name, FORMATS[name]("The pump runs."))
-    digest = content_hash(path)
-    opened: list[Path] = []
-    real = discovery.open_file
-    monkeypatch.setattr(discovery, "open_file", lambda path: opened.append(path) or real(path))
-    assert read(path).digest == digest
-    assert opened == [path]
 
 
 # ---- what has no text ------------------------------------------------------------------------------------------------
