@@ -333,3 +333,27 @@ def test_file_metadata_of_a_wrong_type_is_refused(
     for call in (counted.ingest, counted.estimate, read_documents):
         with pytest.raises(InputError, match=message):
             call([text_folder], file_metadata=facts)  # type: ignore[operator]
+
+
+# ---- Documents of LlamaIndex's own readers ---------------------------------------------------------------------------
+
+
+def test_pages_of_one_file_are_documents_that_are_told_apart(project: Project) -> None:
+    facts = {"file_name": "fruit.pdf", "file_path": "/data/fruit.pdf"}
+    pages = [
+        Document(id_=f"fruit.pdf_part_{n}", text=f"About cherry number {n}.", metadata={**facts, "page_label": str(n)})
+        for n in (1, 2, 3)
+    ]
+    assert len(project.ingest(pages).added) == 3
+    hit = project.retrieve("cherry number 2", top_k=1)[0]
+    assert (str(hit.source), hit.source.page_label, hit.source.file_name) == ("fruit.pdf, page 2", "2", "fruit.pdf")
+    assert hit.node.metadata["source"] == "Source: fruit.pdf, page 2"
+    assert len(project.ingest(pages).unchanged) == 3
+
+
+def test_markdown_headings_become_sections(project: Project) -> None:
+    text = f"# Apples\n\nText about apples.\n\n## Pears\n\n{'Text about pears. ' * 60}\n"
+    project.ingest([Document(id_="a", text=text, metadata={"file_name": "fruit.md"})])
+    hit = project.retrieve("pears", top_k=1)[0]
+    assert hit.source.section == "Apples > Pears"
+    assert str(hit.source) == "fruit.md, section Apples > Pears"
