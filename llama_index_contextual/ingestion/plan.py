@@ -570,7 +570,8 @@ class Intake:
             lost = {doc_id: path for doc_id, path in gone.items() if doc_id in self.removed}
             folders.require_not_empty(lost, discovery.files)
         former_paths = {doc_id: path for doc_id, path in unwanted.items() if doc_id in self.removed}
-        present_paths = (os.path.realpath(ref.path) for ref, doc_id in identities.ids.items() if doc_id in kept)
+        stays = kept.union(identities.renamed.values())
+        present_paths = (os.path.realpath(ref.path) for ref, doc_id in identities.ids.items() if doc_id in stays)
         numbers = folders.large_removals(former_paths, present_paths)
         self.removes_many = bool(numbers)
         refused = numbers if not sync.allow_empty else folders.with_a_file(numbers, discovery.files)

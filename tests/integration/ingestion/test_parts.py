@@ -212,18 +212,18 @@ def test_removing_a_document_writes_no_part(tmp_path: Path) -> None:
 def test_small_parts_are_merged_and_unused_ones_removed(tmp_path: Path) -> None:
     project = create(tmp_path, "p", keep_versions=2)
     counts = []
-    for number in range(60):
+    for number in range(30):
         project.ingest([document(number)])
         counts.append(len(sizes(project)))
         assert project.read(f"doc{number:03d}") == document(number).text
     assert max(counts) <= builder.MAX_SMALL_PARTS + 1
     named = {
         entry.name
-        for name in ("v000059", "v000060")
+        for name in ("v000029", "v000030")
         for entry in read_manifest(project.directory / "versions" / name).parts
     }
     assert {path.name for path in (project.directory / "parts").iterdir()} == named
-    assert len(project.documents()) == 60
+    assert len(project.documents()) == 30
     assert leftovers(project.directory) == []
 
 
