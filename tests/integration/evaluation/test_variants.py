@@ -113,7 +113,6 @@ def test_contexts_are_paid_for_once_and_their_cost_is_known(
         assert len(provider.calls()) == 2
     assert first.costs == again.costs
     assert first.costs["none"] == 0
-    assert first.costs["llm"] is not None
     assert first.costs["llm"] > 0
     assert project.info().ledger.contexts == 2
 
@@ -197,7 +196,6 @@ def test_the_cost_is_reported_before_anything_is_built_and_can_stop_it(
     options: dict[str, Any] = {"variants": ("none", "llm")} if method == "compare" else {"contexts": ["llm"]}
     with pytest.raises(KeyboardInterrupt):
         getattr(filled, method)(QUESTIONS, **options, progress=stop_at_the_price)
-    assert prices[0] is not None
     assert 0 < prices[0] < 1
     assert llm.history == []
 
@@ -217,8 +215,6 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
     assert (len(calls), len(llm.history)) == (3, 2)
     for question in calls:
         (item,) = question.evidence
-        assert item.file is not None
-        assert item.span is not None
         assert filled.read(item.file, *item.span) in "".join(llm.history)
     context = filled.retrieve("TS-999", top_k=1)[0].context
     assert context

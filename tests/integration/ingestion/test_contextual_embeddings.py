@@ -182,7 +182,6 @@ def test_forget_keeps_the_vectors_of_live_documents_and_no_others(
     report = handbook.forget()
     assert report.embeddings > 0
     ledger = handbook.info().ledger
-    assert ledger is not None
     assert ledger.embeddings == live, "chunks of earlier states are removed though their own text is live"
     provider.clear_history()
     handbook.rebuild()
@@ -205,7 +204,6 @@ def test_the_estimate_is_what_is_paid_and_a_known_document_costs_nothing(
     report = project.ingest(documents, max_cost=expected.max_cost)
     (record,) = provider.contextual_calls
     assert record.usage["total_tokens"] == pytest.approx(expected.embedding_tokens, rel=0.05)  # type: ignore[index]
-    assert report.paid is not None
     assert report.paid.embedding_tokens == expected.embedding_tokens
     assert report.paid.dollars == pytest.approx(expected.dollars) == pytest.approx(project.cost().dollars)
     changed = project.estimate([document("a", changed=2), document("b")])
@@ -238,7 +236,6 @@ def test_a_limit_stops_before_the_request_that_could_exceed_it(
     project = manager.create("a", config(), embed_model=model)
     documents = [document(name) for name in "abc"]
     price = project.estimate(documents).dollars
-    assert price is not None
     with pytest.raises(BudgetExceededError):
         project.ingest(documents, max_cost=price / 2)
     assert len(provider.contextual_calls) == 1

@@ -16,7 +16,9 @@ import pytest
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
+from typer.testing import CliRunner
 
+from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.ingestion.report import IngestProgress
@@ -24,7 +26,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import FileRef, ReadLimits
 from tests.benchmarks.budgets import cost_at
-from tests.integration.test_cli import run
 from tests.support.deadly import Deadly, DeadlyOnce
 from tests.support.documents import pdf_bytes
 from tests.support.models import CountingEmbedding
@@ -128,11 +129,19 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_command_line_names_its_own_options(project: Project, folder: Path) -> None:
-    result = run(
-        "ingest", project.name, str(folder), "--root", str(project.directory.parent), "--batch", "--ray", "auto"
-    )
-    assert result.code == 1
-    assert "omit --batch or --ray" in " ".join(result.err.split())
+    arguments = [
+        "ingest",
+        project.name,
+        str(folder),
+        "--root",
+        str(project.directory.parent),
+        "--batch",
+        "--ray",
+        "auto",
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "omit --batch or --ray" in " ".join(result.stderr.split())
 
 
 def test_a_port_at_which_nothing_answers_is_refused_at_once(
