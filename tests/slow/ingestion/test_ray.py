@@ -129,17 +129,8 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_command_line_names_its_own_options(project: Project, folder: Path) -> None:
-    arguments = [
-        "ingest",
-        project.name,
-        str(folder),
-        "--root",
-        str(project.directory.parent),
-        "--batch",
-        "--ray",
-        "auto",
-    ]
-    result = CliRunner().invoke(app, arguments)
+    root = ["--root", str(project.directory.parent)]
+    result = CliRunner().invoke(app, ["ingest", project.name, str(folder), *root, "--batch", "--ray", "auto"])
     assert result.exit_code == 1
     assert "omit --batch or --ray" in " ".join(result.stderr.split())
 
