@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import shutil
 from pathlib import Path
 
 import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ContextualError, CorruptVersionError, InputError
+from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files
@@ -85,37 +82,6 @@ def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
     assert order == sorted(order)
     after_description = calls[calls.index(("write", f"{part}/part.json")) + 1 :]
     assert not [call for call in after_description if call[0] in ("write", "let_write") and "parts" in call[1]]
-
-
-def test_an_error_at_any_operation_leaves_a_readable_version_and_is_cleaned_up_later(
-    manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = manager.create("reports", ProjectConfig.local(keep_versions=2), embed_model=CountingEmbedding())
-    for number in (1, 2):
-        first.ingest([note(number)])
-    answers: list[str] = []
-    for operation in itertools.count(0, 5):
-        root = tmp_path / f"copy {operation}"
-        shutil.copytree(manager.root, root)
-        project = ProjectManager(root).load("reports", embed_model=CountingEmbedding())
-        spy = FileSpy(project.directory)
-        spy.fail_at = operation
-        with monkeypatch.context() as patch:
-            patch.setattr(files, "system", spy)
-            with contextlib.suppress(OSError, ContextualError):
-                project.ingest([note(3)])
-        live = current_name(project.directory)
-        answers.append(project.read("note"))
-        assert answers[-1] == {"v000002": note(2).text, "v000003": note(3).text}[str(live)]
-        project.ingest([note(4)])
-        assert leftovers(project.directory) == []
-        assert project.read("note") == note(4).text
-        assert project.verify().sound
-        shutil.rmtree(root)
-        if len(spy.calls) <= operation:
-            break
-    assert answers == sorted(answers)  # once it is live, it stays live
-    assert set(answers) == {note(2).text, note(3).text}
 
 
 # ---- old versions --------------------------------------------------------------------------------------------------

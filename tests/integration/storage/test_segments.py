@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import read_documents
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from tests.support.source import ROOT
 
 SIZES = {"segment_size": 400, "segment_overlap": 60, "chunk_size": 50, "chunk_overlap": 0}
 
@@ -113,26 +111,6 @@ def test_unknown_ids_are_still_unknown(project: Project) -> None:
     assert docstore.get_document("nowhere", raise_error=False) is None
     assert not docstore.document_exists("nowhere")
     assert docstore.document_exists(next(iter(families(project))))
-
-
-@pytest.mark.parametrize("name", ["first-release", "format-1", "format-2"])
-def test_versions_written_earlier_serve_their_segments_too(name: str, tmp_path: Path) -> None:
-    source = ROOT / "tests" / "data" / name
-    projects = sorted(path.parent for path in source.rglob("project.json"))
-    assert projects
-    for number, directory in enumerate(projects):
-        root = tmp_path / str(number)
-        shutil.copytree(directory, root / directory.name)
-        project = ProjectManager(root).load(directory.name)
-        docstore = project.storage_context.docstore
-        chunks = [chunk for record in project.documents() for chunk in project.chunks(record.doc_id)]
-        with_parent = [chunk for chunk in chunks if chunk.parent_node is not None]
-        assert with_parent
-        for chunk in with_parent:
-            parent = docstore.get_document(chunk.parent_node.node_id)  # type: ignore[union-attr]
-            assert isinstance(parent, TextNode)
-            assert chunk.get_content() in parent.text
-            assert chunk.node_id in [child.node_id for child in parent.child_nodes or ()]
 
 
 def test_nodes_with_an_unknown_parent_get_one_of_their_texts() -> None:

@@ -106,13 +106,6 @@ def test_new_paths_are_appended_and_known_ones_are_not_written_again(
     assert len(read_sources(project.directory)) == 3
 
 
-def test_the_file_of_an_earlier_release_is_read_and_extended(project: Project, folder: Path) -> None:
-    path = project.directory / SOURCES_FILE
-    path.write_text(json.dumps({"format_version": 1, "files": ["/a/b"]}, indent=1), encoding="ascii")
-    remember_sources(project.directory, [folder / "c.txt"])
-    assert sorted(read_sources(project.directory).values()) == sorted(["/a/b", os.path.realpath(folder / "c.txt")])
-
-
 @pytest.mark.parametrize("kept", [0, 1, 7])
 def test_an_interrupted_write_loses_only_the_new_paths(project: Project, folder: Path, kept: int) -> None:
     path = project.directory / SOURCES_FILE
@@ -229,12 +222,6 @@ def test_forget_removes_the_paths_of_removed_documents(project: Project, folder:
     assert list(read_sources(project.directory)) == [origin(folder / "prüfung.txt")]
     project.remove([record.doc_id for record in project.documents()], forget=True)
     assert not (project.directory / SOURCES_FILE).exists()
-
-
-def test_deleting_a_project_removes_the_paths(manager: ProjectManager, project: Project) -> None:
-    assert (project.directory / SOURCES_FILE).exists()
-    manager.delete("a")
-    assert not project.directory.exists()
 
 
 def test_an_export_has_no_paths(project: Project, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import faiss
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 
 from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.headers import check_faiss, check_npy
+
+# Dimensions, number of vectors and size of the data in the header of a flat index.
+HUGE = [
+    (at, value.to_bytes(4 if at in (4, 12) else 8, "little"))
+    for at, value in ((4, 2**31 - 1), (4, 0), (8, 2**40), (12, 2**31 - 1), (37, 2**40))
+]
 
 
 @pytest.fixture
@@ -54,14 +63,41 @@ def test_a_file_that_is_not_an_index_is_refused(content: bytes, index: Path) -> 
         check_faiss(index, shown="the index")
 
 
-@pytest.mark.parametrize("cut", [-1, -5, 40])
-def test_an_index_of_a_wrong_size_is_refused(cut: int, index: Path) -> None:
-    content = index.read_bytes()
-    index.write_bytes(content[:cut] if cut < 0 else content + bytes(cut))
-    with pytest.raises(
-        CorruptVersionError, match=r"claims to contain 3 vectors of 4 numbers, but has a different size"
-    ):
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda content: content[:-1], lambda content: content[:-5], lambda content: content + bytes(40)),
+        *(
+            lambda content, at=at, number=number: content[:at] + number + content[at + len(number) :]
+            for at, number in HUGE
+        ),
+    ],
+)
+def test_a_faiss_header_that_asks_for_another_size_is_refused_before_faiss_reads_it(
+    change: Callable[[bytes], bytes], index: Path
+) -> None:
+    index.write_bytes(change(index.read_bytes()))
+    with pytest.raises(CorruptVersionError, match=r"claims to contain \d+ vectors of \d+ numbers, but has a different"):
         check_faiss(index)
+    with pytest.raises(CorruptVersionError, match="claims to contain"):
+        UnitFaissVectorStore.from_persist_path(str(index), docstore=SQLiteDocumentStore())
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,), }",
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
+        b"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }",
+        b"(" * 2000,
+    ],
+)
+def test_a_numpy_header_with_a_false_size_is_refused(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "data.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64)
+    with pytest.raises(CorruptVersionError, match=r"data.npy (is|claims)"):
+        check_npy(path)
 
 
 def test_arrays_of_objects_or_of_a_wrong_size_and_other_files_are_refused(tmp_path: Path) -> None:

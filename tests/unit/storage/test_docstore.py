@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 from collections.abc import Callable
 from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import BaseNode, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
-from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores import SimpleVectorStore
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
-from llama_index_contextual.errors import InputError, ReadOnlyVersionError
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.support.models import CountingEmbedding
 from tests.support.nodes import chunk, node_lists
@@ -49,13 +44,6 @@ def statements_of(store: SQLiteDocumentStore, work: Callable[[], object]) -> lis
     return recorded
 
 
-def published(tmp_path: Path, *nodes: BaseNode) -> SQLiteDocumentStore:
-    """Return a read-only store over a file with these nodes."""
-    path = tmp_path / "published.sqlite"
-    filled(*nodes).persist(str(path))
-    return SQLiteDocumentStore(path, access="read")
-
-
 # ---- what goes in comes out ----------------------------------------------------------------------------------------
 
 
@@ -70,28 +58,15 @@ def test_nodes_of_every_kind_are_read_back_equal_and_in_order(nodes: list[BaseNo
     assert store.ids == [node.node_id for node in nodes]
 
 
-@settings(max_examples=15)
-@given(nodes=node_lists(max_size=3))
-def test_nodes_are_read_back_equal_from_a_file(nodes: list[BaseNode], tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("docstore") / "nodes.sqlite"
-    filled(*nodes).persist(str(path))
-    assert list(SQLiteDocumentStore(path, access="read").iterate()) == nodes
-
-
-def test_text_is_read_back_exactly() -> None:
-    text = "tab\tNUL\0CR\r\nLS\u2028 e\u0301 🦙 \ufeff\u202e"
-    assert filled(chunk("a", text)).get_node("a").get_content() == text
-
-
-def test_long_texts_are_compressed_and_short_ones_are_not(tmp_path: Path) -> None:
-    path = tmp_path / "nodes.sqlite"
-    filled(chunk("a", "The pump runs dry. " * 100), chunk("b", "The pump runs dry.")).persist(str(path))
+def test_texts_are_read_back_exactly_and_long_ones_are_compressed(tmp_path: Path) -> None:
+    path, text = tmp_path / "nodes.sqlite", "tab\tNUL\0CR\r\nLS\u2028 e\u0301 🦙 \ufeff\u202e"
+    filled(chunk("a", text * 100), chunk("b", text)).persist(str(path))
     with closing(sqlite3.connect(path)) as connection:
         (long, size), short = connection.execute("SELECT typeof(text), length(text) FROM nodes ORDER BY position")
     assert long == "blob"
-    assert size < 100
-    assert short == ("text", 18)
-    assert SQLiteDocumentStore(path, access="read").get_node("a").get_content() == "The pump runs dry. " * 100
+    assert size < 200
+    assert short[0] == "text"
+    assert [node.get_content() for node in SQLiteDocumentStore(path, access="read").iterate()] == [text * 100, text]
 
 
 @pytest.mark.parametrize(
@@ -133,26 +108,6 @@ def test_nodes_keep_their_order_of_insertion(steps: list[tuple[str, bool]]) -> N
         assert store.ids == list(expected)
         assert store.rows(list(expected)) == list(range(len(expected)))
     assert {node_id: node.get_content() for node_id, node in store.docs.items()} == expected
-
-
-def test_an_update_keeps_the_position() -> None:
-    store = filled(chunk("a"), chunk("b"), chunk("c"))
-    store.add_documents([chunk("a", "new")])
-    assert store.ids == ["a", "b", "c"]
-    assert store.get_node("a").get_content() == "new"
-    assert len(store) == 3
-
-
-def test_a_batch_is_one_transaction_with_equally_many_statements_per_node() -> None:
-    def cost(size: int) -> list[str]:
-        store = SQLiteDocumentStore()
-        nodes = [chunk(str(n), doc_id="one document", start_char_idx=n) for n in range(size)]
-        return statements_of(store, lambda: store.add_documents(nodes))
-
-    small, large = cost(100), cost(1_000)
-    assert sum(statement.startswith("BEGIN") for statement in large) == 1
-    assert sum(statement == "COMMIT" for statement in large) == 1
-    assert len(large) - len(small) == (len(small) - 2) // 100 * 900
 
 
 def test_a_batch_that_fails_adds_nothing() -> None:
@@ -261,11 +216,6 @@ async def test_the_async_methods_do_the_same() -> None:
     assert store.ids == ["c"]
 
 
-def test_an_empty_store_is_truthy() -> None:
-    store = SQLiteDocumentStore()
-    assert StorageContext.from_defaults(docstore=store).docstore is store
-
-
 def test_a_storage_context_accepts_it_as_document_store(tmp_path: Path) -> None:
     store = SQLiteDocumentStore()
     context = StorageContext.from_defaults(docstore=store)
@@ -342,70 +292,3 @@ def test_a_store_read_from_a_file_can_be_changed_and_leaves_the_file_as_it_is(tm
     assert path.read_bytes() == before
     with pytest.raises(InputError, match=r"other.sqlite does not exist"):
         SQLiteDocumentStore.from_persist_path(str(tmp_path / "other.sqlite"))
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-def test_the_mode_of_a_file_follows_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        filled(chunk("a")).persist(str(tmp_path / "nodes.sqlite"))
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "nodes.sqlite").stat().st_mode) == 0o600
-
-
-CHANGES: dict[str, Callable[[SQLiteDocumentStore], object]] = {
-    "add": lambda store: store.add_documents([chunk("b")]),
-    "update": lambda store: store.add_documents([chunk("a", "new")]),
-    "add nothing": lambda store: store.add_documents([]),
-    "delete": lambda store: store.delete_document("a"),
-    "delete what is not there": lambda store: store.delete_document("b", raise_error=False),
-    "delete document": lambda store: store.delete_ref_doc("d"),
-    "hash": lambda store: store.set_document_hash("a", "1"),
-    "hashes": lambda store: store.set_document_hashes({"a": "1"}),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_published_store_refuses_every_change(
-    change: Callable[[SQLiteDocumentStore], object], tmp_path: Path
-) -> None:
-    store = published(tmp_path, chunk("a", doc_id="d"))
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ReadOnlyVersionError, match=r"A published version does not change: use `project.ingest"):
-        change(store)
-    assert store.ids == ["a"]
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_published_store_is_readable_on_a_read_only_file_system(tmp_path: Path) -> None:
-    store = published(tmp_path, chunk("a", metadata={"year": 2023}))
-    expected = MetadataFilters(filters=[MetadataFilter(key="year", value=2023)])
-    mask = store.mask(expected)
-    assert mask is not None
-    assert mask.dtype == np.bool_
-    assert mask.tolist() == [True]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["published.sqlite"]
-
-
-# ---- what the stock store does -------------------------------------------------------------------------------------
-
-
-def test_the_stock_base_class_neither_persists_nor_accepts_batches(tmp_path: Path) -> None:
-    stock = KVDocumentStore(SimpleKVStore())
-    stock.add_documents([chunk("a")])
-    stock.persist(str(tmp_path / "stock"))
-    assert not (tmp_path / "stock").exists()
-    with pytest.raises(NotImplementedError):
-        stock.add_documents([chunk("b")], batch_size=2)
-
-    ours = SQLiteDocumentStore()
-    ours.add_documents([chunk("a"), chunk("b")], batch_size=2)
-    ours.persist(str(tmp_path / "ours"))
-    assert SQLiteDocumentStore(tmp_path / "ours", access="read").ids == ["a", "b"]
-
-
-def test_relations_with_a_list_of_sources_are_kept() -> None:
-    sources = [RelatedNodeInfo(node_id="d"), RelatedNodeInfo(node_id="e")]
-    node = TextNode(id_="a", text="x", relationships={NodeRelationship.CHILD: sources})
-    assert filled(node).get_node("a") == node

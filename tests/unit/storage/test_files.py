@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -96,15 +95,3 @@ def test_hashes_cover_the_whole_content(size: int, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(content)
     assert files.xxh3(tmp_path / "a") == xxhash.xxh3_128(content).hexdigest()
     assert files.sha256(tmp_path / "a") == hashlib.sha256(content).hexdigest()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-def test_written_files_are_never_world_writable(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        files.make_directory(tmp_path / "folder")
-        files.write(tmp_path / "folder" / "file", b"content")
-    finally:
-        os.umask(before)
-    for path in (tmp_path / "folder", tmp_path / "folder" / "file"):
-        assert not path.stat().st_mode & stat.S_IWOTH

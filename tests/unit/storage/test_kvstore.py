@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llama_index.core.storage.index_store.keyval_index_store import KVIndexStore
 
 from llama_index_contextual.errors import ReadOnlyVersionError
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
@@ -103,14 +102,3 @@ def test_threads_share_one_connection() -> None:
     for thread in threads:
         thread.join()
     assert len(store.get_all()) == 200
-
-
-def test_llama_index_stores_work_on_this_key_value_store() -> None:
-    from llama_index.core.data_structs.data_structs import IndexDict
-
-    index_store = KVIndexStore(SQLiteKVStore())
-    struct = IndexDict(index_id="one")
-    index_store.add_index_struct(struct)
-    assert index_store.index_structs() == [struct]
-    index_store.delete_index_struct("one")
-    assert index_store.index_structs() == []

