@@ -50,22 +50,6 @@ def syncs(folder: Path, options: argparse.Namespace) -> Result:
     return f"{len(found)} places ask for a sync{lines}", [place for place, cases in found.items() if not cases]
 
 
-def kills(folder: Path, options: argparse.Namespace) -> Result:
-    """Kill a process that adds contexts."""
-    command = [sys.executable, "-m", "tests.slow.faults.kills", str(folder / "ledger.sqlite"), str(options.kills), "7"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    wrong = [f"{name}: {found[name]}" for name in ("lost", "damaged") if found[name]]
-    return f"{found['kills']} kills, {found['acknowledged']} acknowledged contexts", wrong
-
-
-def merges(folder: Path, options: argparse.Namespace) -> Result:
-    """Kill a process that adds documents one by one, whose parts are merged."""
-    command = [sys.executable, "-m", "tests.slow.faults.merges", str(folder), str(options.kills), "7"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    counts = ", ".join(f"{found[name]} {name}" for name in ("kills", "during merges", "acknowledged"))
-    return f"{counts} documents", found["wrong"]
-
-
 def commits(folder: Path, options: argparse.Namespace) -> Result:
     """Fail every operation of SQLite in commits of the ledger, cut the power there, and do with fewer syncs."""
     for name in ("faults", "power"):
@@ -196,7 +180,7 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Result]] = {
     part.__name__: part
-    for part in (faults, power, syncs, commits, kills, merges, ledger, damage, flips, machine, inputs, fuzz, readers)
+    for part in (faults, power, syncs, commits, ledger, damage, flips, machine, inputs, fuzz, readers)
 }
 
 

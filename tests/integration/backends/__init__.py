@@ -1,4 +1,4 @@
-"""Contract of the storage backends: whatever a project promises holds on each engine of `backends.py`."""
+"""Contract of the storage backends: what a project promises, on files; `tests/slow/backends` holds engines to it."""
 
 import pytest
 

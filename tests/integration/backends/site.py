@@ -1,13 +1,12 @@
-"""A place for projects on a backend, the documents that they contain, and the comparison of their answers."""
+"""A place for projects on a storage backend, the documents that they contain, and what they answer."""
 
 from __future__ import annotations
 
 import random
-import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from pydantic import PrivateAttr
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.response import LEGS, Explanation, LegScore, RetrievalResponse
-from tests.integration.backends.backends import BY_NAME, Backend
-from tests.slow.faults.system import Crash
+from llama_index_contextual.storage import files
 from tests.support.models import ScriptedLLM
 
 NAME = "p"
@@ -91,6 +88,55 @@ def _vector(word: str, dimensions: int) -> Any:
     return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(dimensions)
 
 
+def always() -> str | None:
+    return None
+
+
+def no_writes() -> Sequence[tuple[type, str]]:
+    return ()
+
+
+@contextmanager
+def unchanged(_folder: Path) -> Iterator[None]:
+    yield
+
+
+def damage_a_file(project: Project) -> None:
+    """Change one byte in the middle of the largest file of the newest part."""
+    newest = max((project.directory / "parts").iterdir())
+    largest = max(files.walk(newest), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    largest.write_bytes(content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """An engine that stores the versions of projects.
+
+    Attributes:
+        name: Name of the row.
+        settings: Returns the settings of a project on it, given a folder of the test.
+        missing: Returns why it cannot be tested here, or None.
+        environment: Context manager in which a test runs, given its folder.
+        writes: Returns the methods, as (class, name), that change what the engine stores; besides those that write
+            files of the project.
+        damages: Each damages what the live version needs, so that `verify` must report it.
+        refused_settings: Settings that `create` refuses, by name.
+    """
+
+    name: str
+    settings: Callable[[Path], Mapping[str, Any]]
+    missing: Callable[[], str | None] = always
+    environment: Callable[[Path], AbstractContextManager[None]] = unchanged
+    writes: Callable[[], Sequence[tuple[type, str]]] = no_writes
+    damages: Sequence[Callable[[Project], None]] = (damage_a_file,)
+    refused_settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+FILES = Backend(name="files", settings=lambda _folder: {})
+
+
 @dataclass(frozen=True)
 class Site:
     """Projects on a backend, in a folder of a test.
@@ -119,7 +165,7 @@ class Site:
 
     def on_files(self) -> Site:
         """Return a place for projects with the same documents on files."""
-        return Site(self.folder / "files", BY_NAME["files"])
+        return Site(self.folder / "files", FILES)
 
     def delete_all(self) -> None:
         """Delete the projects, so that nothing remains on a server."""
@@ -155,92 +201,3 @@ def answers(project: Project, queries: Sequence[str] = QUERIES, **options: Any) 
         [(hit.node_id, pytest.approx(hit.get_score(), abs=1e-6)) for hit in project.retrieve(query, **options)]
         for query in queries
     ]
-
-
-def require_equal_evidence(one: RetrievalResponse, other: RetrievalResponse) -> None:
-    """Check that two responses have the same results, scores, evidence and confidence.
-
-    Results with equal scores may be in any order.
-    """
-    assert (one.mode_used, one.warnings, one.version) == (other.mode_used, other.warnings, other.version)
-    assert one.confidence_level == other.confidence_level
-    assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
-    assert [hit.rank for hit in one] == [hit.rank for hit in other]
-    theirs = {hit.node_id: hit for hit in other}
-    assert {hit.node_id for hit in one} == theirs.keys()
-    for hit in one:
-        twin = theirs[hit.node_id]
-        assert (hit.text, hit.context, hit.source) == (twin.text, twin.context, twin.source)
-        assert hit.get_score() == pytest.approx(twin.get_score(), rel=1e-4, abs=1e-4)
-        assert (hit.relevance is None) == (twin.relevance is None)
-        assert hit.relevance is None or hit.relevance == pytest.approx(twin.relevance, abs=1e-4)
-        for leg in LEGS:
-            require_equal_legs(getattr(hit, leg), getattr(twin, leg), leg)
-
-
-def require_equal_legs(one: LegScore | None, other: LegScore | None, leg: str) -> None:
-    """Check that score, rank and matched terms of a chunk in an index are the same."""
-    assert (one is None) == (other is None), leg
-    if one is not None and other is not None:
-        assert one.score == pytest.approx(other.score, rel=1e-4, abs=1e-5), leg
-        assert (one.rank, set(one.matched_terms)) == (other.rank, set(other.matched_terms)), leg
-
-
-def require_equal_explanations(ones: Sequence[Explanation], others: Sequence[Explanation]) -> None:
-    """Check that the reasons for the ranks are the same."""
-    theirs = {item.node_id: item for item in others}
-    assert {item.node_id for item in ones} == theirs.keys()
-    for item in ones:
-        twin = theirs[item.node_id]
-        assert dict(item.shares) == pytest.approx(dict(twin.shares), rel=1e-3, abs=1e-3)
-        for terms in ("in_text", "in_context", "in_structure", "missing"):
-            assert set(getattr(item, terms)) == set(getattr(twin, terms)), terms
-
-
-class Interruption:
-    """Ends the process, as it seems, at a call of a method that writes; nothing can be written afterwards.
-
-    Args:
-        at: Number of the call, from 0; None only counts.
-        end: Ends the process; by default it raises `Crash`.
-    """
-
-    def __init__(self, at: int | None, end: Callable[[], None] | None = None) -> None:
-        self.at = at
-        self.calls: list[str] = []
-        self._end = end or _crash
-        self._inside = threading.local()
-
-    @property
-    def struck(self) -> bool:
-        """Whether the call was reached."""
-        return self.at is not None and len(self.calls) > self.at
-
-    @contextmanager
-    def of(self, backend: Backend) -> Iterator[Interruption]:
-        """Interrupt what a backend writes within the block."""
-        with pytest.MonkeyPatch.context() as patch:
-            for owner, name in backend.interruptible():
-                patch.setattr(owner, name, self._counted(f"{owner.__name__}.{name}", getattr(owner, name)))
-            yield self
-
-    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*arguments: Any, **options: Any) -> Any:
-            depth = getattr(self._inside, "depth", 0)
-            if not depth:  # a method that is called by another one is part of it
-                if self.struck:
-                    self._end()
-                self.calls.append(name)
-                if self.struck:
-                    self._end()
-            self._inside.depth = depth + 1
-            try:
-                return real(*arguments, **options)
-            finally:
-                self._inside.depth = depth
-
-        return method
-
-
-def _crash() -> None:
-    raise Crash

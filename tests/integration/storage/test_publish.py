@@ -87,18 +87,6 @@ def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
 # ---- old versions --------------------------------------------------------------------------------------------------
 
 
-def test_pruning_keeps_the_live_version_its_predecessor_and_the_requested_number(
-    manager: ProjectManager,
-) -> None:
-    project = manager.create("many", ProjectConfig.local(keep_versions=3), embed_model=CountingEmbedding())
-    recorded = []
-    for number in range(1, 6):
-        project.ingest([note(number)])
-        recorded.append(version_names(project.directory))
-    assert recorded[2] == ["v000001", "v000002", "v000003"]
-    assert recorded[4] == ["v000003", "v000004", "v000005"]
-
-
 def test_after_a_rollback_the_formerly_live_version_is_kept(small: Project) -> None:
     for number in (1, 2):
         small.ingest([note(number)])
@@ -136,22 +124,3 @@ def test_a_version_with_missing_chunks_is_never_published(small: Project, monkey
         small.ingest([Document(id_="other", text="Lost.")])
     assert current_name(small.directory) == "v000001"
     assert leftovers(small.directory) == []
-
-
-def test_queries_during_a_publication_see_either_version(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    small.ingest([note(1)])
-    retriever = small.as_retriever()
-    recorded: list[str] = []
-
-    class Asking(files.System):
-        def rename(self, source: Path, target: Path) -> None:
-            recorded.append(retriever.retrieve("note")[0].node.get_content())
-            super().rename(source, target)
-            recorded.append(retriever.retrieve("note")[0].node.get_content())
-
-    monkeypatch.setattr(files, "system", Asking())
-    small.ingest([note(2)])
-    one, two = note(1).text, note(2).text
-    assert recorded == sorted(recorded)
-    assert (recorded[0], recorded[-1]) == (one, two)
-    assert set(recorded) == {one, two}

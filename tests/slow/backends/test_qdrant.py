@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -168,12 +166,6 @@ def test_conditions_are_filters_of_the_engine(engine: Engine) -> None:
         to_filter(True)
 
 
-def test_nodes_are_returned_as_they_were_stored(engine: Engine) -> None:
-    node = TextNode(id_="合同", text="e\u0301 🦙\n", metadata={"list": [1, "ß", None], "a.b[0]": {"c": 2**53 + 1}})
-    engine.write([StoredChunk(node, 1, "d", [], 1, 1.0, np.zeros(0, np.int32), np.zeros(0, np.float32), None)], None)
-    assert engine.nodes([("合同", 1)]) == {"合同": node}
-
-
 def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) -> None:
     engine.write([chunk("a", 1)], 2)
     again = QdrantEngine(engine.collection)
@@ -226,57 +218,6 @@ def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(tmp_pa
     assert manager.list() == []
 
 
-class Refusing(http.server.BaseHTTPRequestHandler):
-    """Answers every call with a status, and records the keys."""
-
-    status = 401
-    keys: list[str | None] = []  # noqa: RUF012 - set by each test
-
-    def do_GET(self) -> None:
-        self.keys.append(self.headers.get("api-key"))
-        body = json.dumps({"status": {"error": "no"}}).encode()
-        self.send_response(self.status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    Refusing.keys = []
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.mark.usefixtures("_impatient")
-@pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
-def test_a_refused_key_is_read_from_the_environment_and_never_shown(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QDRANT_API_KEY", "qd-secret-key")
-    monkeypatch.setattr(Refusing, "status", 401)
-    with pytest.raises(BackendError, match="refuses the key: set the environment variable QDRANT_API_KEY") as raised:
-        ProjectManager(tmp_path).create("p", ProjectConfig.local(backend="qdrant", backend_url=address))
-    assert Refusing.keys == ["qd-secret-key"]
-    assert "qd-secret-key" not in str(raised.value)
-
-
-@pytest.mark.usefixtures("_impatient")
-def test_a_server_that_is_overloaded_is_asked_again(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Refusing, "status", 503)
-    with pytest.raises(BackendError, match="refuses a call"):
-        QdrantEngine(Collection("qdrant", address, "c")).ping()
-    assert len(Refusing.keys) == 2
-
-
 def test_the_store_of_llamaindex_reads_the_chunks_of_a_version(tmp_path: Path) -> None:
     stock = pytest.importorskip("llama_index.vector_stores.qdrant")
     manager = ProjectManager(tmp_path)
@@ -296,18 +237,6 @@ def test_the_store_of_llamaindex_reads_the_chunks_of_a_version(tmp_path: Path) -
         zip(result.nodes, result.similarities, strict=True)
     )
     manager.delete("p")
-
-
-def test_a_deleted_project_leaves_no_collection(tmp_path: Path) -> None:
-    manager = ProjectManager(tmp_path)
-    project = manager.create("p", ProjectConfig.local(backend="qdrant", backend_url=":memory:"))
-    project.ingest([TextNode(text="pump")])
-    engine: Any = open_engine(project.directory)
-    name, client = engine.collection.name, engine._client
-    assert client.collection_exists(name)
-    manager.delete("p")
-    assert not client.collection_exists(name)
-    assert not (tmp_path / "p").exists()
 
 
 # ---- a server --------------------------------------------------------------------------------------------------------
@@ -409,13 +338,17 @@ def test_indexes_that_an_interrupted_writer_has_not_created_are_created_by_the_n
 
 
 @pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
-def test_a_corrected_key_is_used_at_once(server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_from_the_environment_at_each_call_and_never_shown(
+    server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = on(server, tmp_path)
     project.ingest(pumps())
     project.retrieve("pump")
     server.key = "qd-secret-key"
-    with pytest.raises(BackendError, match="set the environment variable QDRANT_API_KEY"):
+    monkeypatch.setenv("QDRANT_API_KEY", "qd-other-key")
+    with pytest.raises(BackendError, match="set the environment variable QDRANT_API_KEY") as raised:
         project.retrieve("pump")
+    assert "qd-other-key" not in str(raised.value)
     monkeypatch.setenv("QDRANT_API_KEY", "qd-secret-key")
     assert len(project.retrieve("pump")) == 5
 
@@ -441,14 +374,10 @@ def test_an_address_that_is_not_that_of_qdrant_is_said(
     assert ProjectManager(tmp_path).list() == []
 
 
-def test_the_port_that_the_client_adds_is_named() -> None:
-    assert qdrant._with_port("https://host") == "https://host (port 6333)"
-    assert qdrant._with_port("https://host:443") == "https://host:443"
-
-
 @pytest.mark.usefixtures("_impatient")
-def test_a_server_with_too_many_requests_is_asked_again_when_it_says(server: QdrantServer, tmp_path: Path) -> None:
-    server.status, server.headers = 429, {"Retry-After": "0"}
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_overloaded_server_is_asked_again(status: int, server: QdrantServer, tmp_path: Path) -> None:
+    server.status, server.headers = status, {"Retry-After": "0"}
     with pytest.raises(BackendError, match="refuses a call"):
         on(server, tmp_path)
     assert len(server.requests) == 2

@@ -1,4 +1,4 @@
-"""Invalid inputs of users, each with the expected message."""
+"""Invalid inputs of users, besides those that `test_inputs.py` draws; each gets a message."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.evaluation.questions import parse_questions
 from llama_index_contextual.storage.current import CURRENT
 from llama_index_contextual.storage.manifest import MANIFEST
 from llama_index_contextual.storage.project_file import PROJECT_FILE
@@ -18,15 +16,6 @@ from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load,
 
 Case = Callable[[Path], object]
 
-NAMES = (
-    *("..", "", "../x", "/etc", "a/b", "a\\b", "C:", "a\0b", "a\nb", "con", "NUL.txt", "a.", " a", ".hidden", "-rf"),
-    *("a" * 300, "ａ", "a\u200bb", "\u202ea", "\ud800", "a:b", "a*", "a..b", "%2e%2e"),
-)
-SETTINGS: tuple[dict[str, object], ...] = (
-    *({"chunk_size": 0}, {"chunk_size": "big"}, {"chunk_size": 9000}, {"chunk_overlap": 800}, {"top_k": -1}),
-    *({"mode": "magic"}, {"language": "klingon"}, {"semantic_weight": float("nan")}, {"rrf_k": 0}, {"nonsense": 1}),
-    *({"faiss": False, "bm25": False}, {"semantic_weight": 0, "lexical_weight": 0}, {"keep_versions": 1}),
-)
 INPUTS: dict[str, object] = {
     "a number": 42,
     "None": None,
@@ -40,14 +29,6 @@ INPUTS: dict[str, object] = {
     "a Document with infinity in its metadata": Document(text="x", metadata={"v": 1e999}),
 }
 FILES: tuple[bytes, ...] = (b"", b"{}", b"[]", b"null", b"{" * 100_000, b"\xff\xfe", b'{"format_version": 99}')
-LINES: tuple[bytes, ...] = (
-    *(b"{}", b"[]", b"x", b'{"key": ""}', b'{"key": 1, "context": "c", "model": "m"}', b"\xff"),
-    *(b'{"key": "k", "context": "c", "model": "m", "input_tokens": -1}', b'{"key": "k", "extra": 1}'),
-)
-QUESTIONS: tuple[bytes, ...] = (
-    *(b"{}", b"[]", b"x", b'{"question": ""}', b'{"question": "Who?"}', b'{"question": "Who?", "relevant": 1}'),
-    *(b'{"question": "Who?", "relevant": [{"file": "a", "start": 5, "end": 2}]}', b"[" * 100_000),
-)
 
 
 def _project(disk: Path) -> Path:
@@ -68,15 +49,6 @@ def _overwritten(name: str, content: bytes) -> Case:
     return run
 
 
-def _ledger_line(content: bytes) -> Case:
-    def run(disk: Path) -> None:
-        _project(disk)
-        (disk / "lines.jsonl").write_bytes(content)
-        load(disk).import_contexts(disk / "lines.jsonl")
-
-    return run
-
-
 def _on(run: Case) -> Case:
     def on_project(disk: Path) -> object:
         _project(disk)
@@ -92,8 +64,6 @@ def _written(disk: Path) -> None:
 
 
 CASES: dict[str, Case] = {
-    **{f"create {name[:30]!r}": (lambda disk, name=name: manager(disk).create(name)) for name in NAMES},  # type: ignore[misc]
-    **{f"settings {given}": (lambda disk, given=given: ProjectConfig(**given)) for given in SETTINGS},  # type: ignore[misc]
     **{
         f"ingest {what}": _on(lambda disk, given=given: load(disk).ingest([given]))  # type: ignore[misc]
         for what, given in INPUTS.items()
@@ -101,8 +71,6 @@ CASES: dict[str, Case] = {
     **{f"project.json {content[:24]!r}": _overwritten(PROJECT_FILE, content) for content in FILES},
     **{f"CURRENT {content[:24]!r}": _overwritten(CURRENT, content) for content in (*FILES, b"v000009", b"v1\n../x")},
     **{f"manifest.json {content[:24]!r}": _overwritten(f"versions/v000001/{MANIFEST}", content) for content in FILES},
-    **{f"ledger import {line!r:.70}": _ledger_line(line) for line in LINES},
-    **{f"questions {line[:70]!r}": (lambda disk, line=line: parse_questions(line)) for line in QUESTIONS},  # type: ignore[misc]
     "load what does not exist": lambda disk: manager(disk).load("nothing"),
     "delete what does not exist": lambda disk: manager(disk).delete("nothing"),
     "create what is there": _on(lambda disk: manager(disk).create(NAME)),

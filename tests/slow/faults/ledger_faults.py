@@ -7,6 +7,7 @@ it where it cannot be had. Each prints JSON: what was tried, and what did not ho
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -369,33 +370,6 @@ def _check_repair(project_dir: Path, path: Path, whole: Rows, what: str, result:
 
 # ---- held -----------------------------------------------------------------------------------------------------------
 
-_SHIM = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-static int refuse(int command) {
-    if (command != F_SETLK && command != F_SETLKW) return 0;
-    errno = ENOLCK;
-    return 1;
-}
-#define WRAP(name) int name(int file, int command, ...) { \\
-    va_list rest; va_start(rest, command); void *argument = va_arg(rest, void *); va_end(rest); \\
-    if (refuse(command)) return -1; \\
-    int (*real)(int, int, ...) = dlsym(RTLD_NEXT, #name); \\
-    return real(file, command, argument); }
-WRAP(fcntl)
-WRAP(fcntl64)
-"""
-
-_CHILD = """
-import json, sys
-from pathlib import Path
-from tests.slow.faults.ledger_faults import check_both
-print(json.dumps(check_both(Path(sys.argv[1]))))
-"""
-
 
 def check_both(project_dir: Path) -> list[list[str]]:
     """Return what `verify` and the repair say of a ledger, without patience."""
@@ -425,73 +399,54 @@ def leave_a_journal(path: Path, rows: int = 3_000) -> None:
         raise RuntimeError("the process was not killed")
 
 
-def _checked(project_dir: Path, *, before: list[str] | None = None, **options: Any) -> list[list[str]]:
-    """Return what `verify` and the repair say of the ledger, in a process of their own."""
-    command = [*(before or []), sys.executable, "-c", _CHILD, str(project_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    if done.returncode:
-        return [[f"foreign: {done.stderr[-500:]}"]]
-    return list(json.loads(done.stdout))
+def _hold(project_dir: Path) -> None:
+    _kept.append(sqlite3.connect(project_dir / LEDGER_FILE, isolation_level=None))
+    _kept[-1].execute("BEGIN EXCLUSIVE")
 
 
-def _checked_in_a_child(project_dir: Path, prepare: Callable[[], object]) -> list[list[str]]:
-    """Do the same in a process that is forked, which is quicker."""
+def _refuse_locks(project_dir: Path) -> None:
+    _kept.append(recording(SQLiteFiles(refuses_locks=True)))
+    _kept[-1].__enter__()
+
+
+def _mount_read_only(project_dir: Path) -> None:
+    new_mounts = 0x20000
+    if ctypes.CDLL(None).unshare(new_mounts):
+        raise OSError("no mounts of its own")
+    place = str(project_dir)
+    for arguments in (("--make-rprivate", "/"), ("--bind", place, place), ("-o", "remount,bind,ro", place)):
+        subprocess.run(["mount", *arguments], check=True, capture_output=True)
+
+
+def _limit_files(project_dir: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+
+_kept: list[Any] = []
+HINDRANCES: Mapping[str, Callable[[Path], None]] = {
+    "held": _hold,
+    "without locks": _refuse_locks,
+    "read-only": _mount_read_only,
+    "small files": _limit_files,
+}
+
+
+def _said(project_dir: Path, hinder: Callable[[Path], None]) -> list[list[str]] | None:
+    """Return what `verify` and the repair say in a hindered process; None where it cannot be hindered."""
     reading, writing = os.pipe()
 
     def check() -> None:
-        prepare()
-        os.write(writing, json.dumps(check_both(project_dir)).encode())
+        messages = None
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            hinder(project_dir)
+            messages = check_both(project_dir)
+        os.write(writing, json.dumps(messages).encode())
 
     code = _in_a_child(check)
     os.close(writing)
     with open(reading, "rb") as pipe:
         answer = pipe.read()
-    return list(json.loads(answer)) if code == 0 else [[f"foreign: ends with {code}"]]
-
-
-def _exclusive(project_dir: Path, folder: Path) -> list[list[str]]:
-    with contextlib.closing(sqlite3.connect(project_dir / LEDGER_FILE, isolation_level=None)) as holder:
-        holder.execute("BEGIN EXCLUSIVE")
-        return _checked_in_a_child(project_dir, lambda: None)
-
-
-def _no_locks(project_dir: Path, folder: Path) -> list[list[str]]:
-    return _checked(project_dir, env={**os.environ, "LD_PRELOAD": str(folder / "shim.so")})
-
-
-def _read_only(project_dir: Path, folder: Path) -> list[list[str]]:
-    mount = f'mount --bind "{project_dir}" "{project_dir}" && mount -o remount,bind,ro "{project_dir}" && exec "$@"'
-    return _checked(project_dir, before=["unshare", "-m", "sh", "-c", mount, "sh"])
-
-
-def _small_files(project_dir: Path, folder: Path) -> list[list[str]]:
-    limit = (4096, resource.RLIM_INFINITY)
-    return _checked_in_a_child(project_dir, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-
-
-HINDRANCES: Mapping[str, Callable[[Path, Path], list[list[str]]]] = {
-    "held": _exclusive,
-    "without locks": _no_locks,
-    "read-only": _read_only,
-    "small files": _small_files,
-}
-
-
-def unavailable(name: str, folder: Path) -> str | None:
-    """Return why a hindrance cannot be put up here, or None."""
-    if name == "without locks":
-        if shutil.which("gcc") is None:
-            return "there is no gcc"
-        (folder / "shim.c").write_text(_SHIM)
-        command = ["gcc", "-shared", "-fPIC", "-o", str(folder / "shim.so"), str(folder / "shim.c"), "-ldl"]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            return "the shim cannot be compiled"
-    if name == "read-only":
-        if shutil.which("unshare") is None:
-            return "there is no unshare"
-        if subprocess.run(["unshare", "-m", "mount", "--bind", "/tmp", "/tmp"], capture_output=True).returncode:
-            return "nothing can be mounted"
-    return None
+    return json.loads(answer) if code == 0 else [[f"foreign: ends with {code}"]]  # type: ignore[no-any-return]
 
 
 def held(folder: Path, number: int, seed: int, *, only: tuple[str, ...] = ()) -> Result:
@@ -505,22 +460,14 @@ def held(folder: Path, number: int, seed: int, *, only: tuple[str, ...] = ()) ->
         seed: Not used: nothing is left to chance.
         only: Hindrances; all without any.
     """
-    result = Result()
-    folder.mkdir(exist_ok=True)
+    result, names = Result(), only or tuple(HINDRANCES)
     template = folder / "template"
-    template.mkdir()
+    template.mkdir(parents=True)
     create(template)
     load(template).ingest(documents(1, 3))
     fill(template / ROOT / NAME / LEDGER_FILE)
-    names = []
-    for name in only or tuple(HINDRANCES):
-        if why := unavailable(name, folder):
-            result.counts[f"{name}: skipped, {why}"] = 0
-        else:
-            names.append(name)
-    for run in range(number if names else 0):
-        name, with_journal = names[run % len(names)], run // len(names) % 2 == 1
-        _one_held(folder, template, name, with_journal, result)
+    for run in range(number):
+        _one_held(folder, template, names[run % len(names)], run // len(names) % 2 == 1, result)
     return result
 
 
@@ -533,24 +480,24 @@ def _one_held(folder: Path, template: Path, name: str, with_journal: bool, resul
     if with_journal and name != "held":  # who holds it exclusively has undone it
         leave_a_journal(path)
     what = f"{name}{', with a journal' if with_journal else ''}"
-    result.count(what)
     ours = {at: at.read_bytes() for at in (path, project_dir / JOURNAL) if at.exists()}
-    message = HINDRANCES[name](project_dir, folder)
-    if len(message) != 2 or any("foreign" in line or "is damaged" in line for lines in message for line in lines):
-        result.wrong.append(f"{what}: {message}")
-    # Without a journal a file that cannot grow, or cannot be written, can be checked all the same.
-    is_readable = name in ("small files", "read-only") and not with_journal
-    if not is_readable and not all(message):
-        result.wrong.append(f"{what}: it is not said that the ledger cannot be checked: {message}")
-    # What SQLite could undo in part stands in the journal still.
-    if name != "small files" and any(at.read_bytes() != content for at, content in ours.items()):
-        result.wrong.append(f"{what}: the ledger is not as it was")
-    if damaged_ledgers(project_dir):
-        result.wrong.append(f"{what}: a ledger is set aside")
-    if problems := [p.message for p in verify_project(project_dir).problems]:
-        result.wrong.append(f"{what}: afterwards {problems}")
-    if rows_of(path) != whole:
-        result.wrong.append(f"{what}: rows are lost")
+    messages = _said(project_dir, HINDRANCES[name])
+    result.count(what if messages is not None else f"{what}: skipped")
+    if messages is not None:
+        said = [line for lines in messages for line in lines]
+        # Without a journal a file that cannot grow, or cannot be written, can be checked all the same.
+        is_readable = name in ("small files", "read-only") and not with_journal
+        # What SQLite could undo in part stands in the journal still.
+        may_change = name == "small files"
+        failures = {
+            f"{messages}": len(messages) != 2 or any("foreign" in line or "is damaged" in line for line in said),
+            f"it is not said that the ledger cannot be checked: {messages}": not is_readable and not all(messages),
+            "the ledger is not as it was": not may_change and any(at.read_bytes() != ours[at] for at in ours),
+            "a ledger is set aside": bool(damaged_ledgers(project_dir)),
+            "it is not sound afterwards": bool(verify_project(project_dir).problems),
+            "rows are lost": rows_of(path) != whole,
+        }
+        result.wrong += [f"{what}: {failure}" for failure, is_so in failures.items() if is_so]
     shutil.rmtree(disk)
 
 

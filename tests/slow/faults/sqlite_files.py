@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 Kind = Literal["create", "write", "truncate", "sync", "delete"]
 
-IOERR_WRITE, IOERR_FSYNC, IOERR_TRUNCATE, IOERR_DELETE = 778, 1034, 1546, 2570
+IOERR_WRITE, IOERR_FSYNC, IOERR_TRUNCATE, IOERR_DELETE, IOERR_LOCK = 778, 1034, 1546, 2570, 3850
 FULL, CANTOPEN = 13, 14
 _ERRORS: dict[str, dict[str, int]] = {
     "EIO": {"create": CANTOPEN, "write": IOERR_WRITE, "truncate": IOERR_TRUNCATE, "sync": IOERR_FSYNC}
@@ -63,7 +63,7 @@ _OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
 _DELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
 _WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 _TRUNCATE = CFUNCTYPE(c_int, c_void_p, c_int64)
-_SYNC = CFUNCTYPE(c_int, c_void_p, c_int)
+_SYNC = _LOCK = CFUNCTYPE(c_int, c_void_p, c_int)
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ class SQLiteFiles:
     Attributes:
         fail_at: Number of the operation that fails; None: none.
         fault: How: one of `FAULTS`.
+        refuses_locks: Whether no file can be locked.
         events: What was done, the failed operation included.
     """
 
     fail_at: int | None = None
     fault: str = "EIO"
+    refuses_locks: bool = False
     events: list[Event] = field(default_factory=list)
     _kept: list[Any] = field(default_factory=list)
-    _names: dict[int, str] = field(default_factory=dict)
-    _journals: set[int] = field(default_factory=set)
 
     def _failed(self, event: Event) -> int:
         self.events.append(event)
@@ -162,6 +162,9 @@ class SQLiteFiles:
         functions = _WRITE(write), _TRUNCATE(truncate), _SYNC(sync)
         pointers = (cast(function, c_void_p).value for function in functions)
         methods.xWrite, methods.xTruncate, methods.xSync = pointers
+        if self.refuses_locks:
+            functions = (*functions, _LOCK(lambda _handle, _level: IOERR_LOCK))
+            methods.xLock = cast(functions[-1], c_void_p).value
         opened.pMethods = ctypes.addressof(methods)
         self._kept += [*functions, methods]
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError, ProjectNotFoundError
-from llama_index_contextual.storage.current import version_directory
+from llama_index_contextual.errors import NoVersionError, ProjectLockedError, ProjectNotFoundError
 from llama_index_contextual.storage.project_file import write_lock
-from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, ingest_one, load, manager, open_below
+from tests.slow.faults.cases import NAME, create, documents, ingest, ingest_one, load, manager, open_below
 from tests.slow.faults.load import BUSY, STOP, Tally, read_until_stopped, stopped_at_the_end, wait_for_readers
 
 WRITER = """
@@ -146,17 +145,6 @@ def test_readers_see_whole_versions_while_parts_are_added_and_merged(tmp_path: P
     assert reader.verify().sound
 
 
-def test_an_index_of_a_removed_version_still_answers(disk: Path) -> None:
-    reader = load(disk)
-    index = reader.index
-    before = [hit.node_id for hit in index.as_retriever().retrieve("alpha")]
-    for mark in (2, 3, 4):
-        ingest(mark)(disk)
-    assert not version_directory(disk / ROOT / NAME, "v000001").exists()
-    assert [hit.node_id for hit in index.as_retriever().retrieve("alpha")] == before
-    assert reader.retrieve("alpha").version == "v000004"
-
-
 def test_a_query_uses_the_next_version_if_its_version_is_removed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = load(disk)
     retriever = reader.as_retriever()
@@ -172,16 +160,6 @@ def test_a_query_uses_the_next_version_if_its_version_is_removed(disk: Path, mon
     monkeypatch.setattr(retriever, "_prepare", slow)
     assert [hit.node.get_content().split()[0] for hit in retriever.retrieve("alpha")] == ["mark4"] * 3
     assert len(calls) == 2
-
-
-def test_the_previous_live_version_is_kept_even_after_a_rollback(disk: Path) -> None:
-    for mark in (2, 3):
-        ingest(mark)(disk)
-    load(disk).rollback("v000002")
-    reader = load(disk)
-    assert reader.retrieve("alpha").version == "v000002"
-    ingest(4)(disk)
-    assert [version.name for version in load(disk).versions()] == ["v000002", "v000003", "v000004"]
 
 
 def test_readers_of_a_deleted_project_get_an_error_with_a_message(disk: Path) -> None:
@@ -210,18 +188,8 @@ def test_a_recreated_project_is_noticed_by_open_project_objects(disk: Path) -> N
     assert all("mark7" in chunk.text for chunk in reader.retrieve("alpha"))
 
 
-def test_a_second_writer_in_the_same_process_is_refused(disk: Path) -> None:
-    with write_lock(disk / ROOT / NAME), pytest.raises(ProjectLockedError):
-        ingest(2)(disk)
-
-
 def test_settings_changed_by_another_process_are_not_overwritten(disk: Path) -> None:
     one, other = load(disk), load(disk)
     one.update_config(top_k=3)
     other.update_config(candidates=50)
     assert (load(disk).config.top_k, load(disk).config.candidates) == (3, 50)
-
-
-def test_the_error_of_a_rollback_lists_the_existing_versions(disk: Path) -> None:
-    with pytest.raises(InputError, match=r"There is no version v000009; versions: v000001"):
-        load(disk).rollback("v000009")

@@ -74,6 +74,12 @@ def passes_or_is_ours(run: Callable[[], object]) -> None:
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose files every example writes anew."""
+    return tmp_path_factory.mktemp("written")
+
+
+@pytest.fixture(scope="module")
 def project_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     disk = tmp_path_factory.mktemp("inputs")
     create(disk)
@@ -101,16 +107,14 @@ def test_any_manifest_is_read_or_raises_an_error_of_the_package(data: st.DataObj
 
 @given(data=st.data())
 def test_any_project_file_is_read_or_raises_an_error_of_the_package(
-    data: st.DataObject, project_dir: Path, tmp_path_factory: Any
+    data: st.DataObject, project_dir: Path, folder: Path
 ) -> None:
-    directory = tmp_path_factory.getbasetemp() / "settings"
-    directory.mkdir(exist_ok=True)
     content = data.draw(spoilt(json.loads((project_dir / PROJECT_FILE).read_text("utf-8"))))
     if isinstance(content, dict) and data.draw(st.booleans()):
         content.pop("xxh3", None)
         content["xxh3"] = checksum(content)
-    _write_anew(directory / PROJECT_FILE, json.dumps(content).encode())
-    passes_or_is_ours(lambda: read_config(directory))
+    _write_anew(folder / PROJECT_FILE, json.dumps(content).encode())
+    passes_or_is_ours(lambda: read_config(folder))
 
 
 @given(st.dictionaries(st.sampled_from(sorted(ProjectConfig.model_fields)) | st.text(max_size=5), values, max_size=3))
@@ -120,19 +124,15 @@ def test_any_settings_are_accepted_or_raise_an_error_of_the_package(changes: dic
 
 
 @given(st.binary(max_size=60) | st.from_regex(rb"(v\d{1,9}|none)\nnewest (v\d{1,9}|none)\nxxh3 [0-9a-f]{16}\n"))
-def test_any_current_file_is_read_or_raises_an_error_of_the_package(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
-    directory = tmp_path_factory.getbasetemp() / "current"
-    directory.mkdir(exist_ok=True)
-    _write_anew(directory / CURRENT, content)
-    passes_or_is_ours(lambda: read_current(directory))
+def test_any_current_file_is_read_or_raises_an_error_of_the_package(folder: Path, content: bytes) -> None:
+    _write_anew(folder / CURRENT, content)
+    passes_or_is_ours(lambda: read_current(folder))
 
 
 @given(st.lists(spoilt(ROW).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))
-def test_any_ledger_lines_are_imported_or_raise_an_error_of_the_package(lines: list[bytes]) -> None:
+def test_any_ledger_lines_are_imported_or_raise_an_error_of_the_package(folder: Path, lines: list[bytes]) -> None:
     with closing(Ledger(None)) as ledger:
-        passes_or_is_ours(lambda: import_contexts(ledger, _written(b"\n".join(lines))))
+        passes_or_is_ours(lambda: import_contexts(ledger, _write_anew(folder / "lines", b"\n".join(lines))))
 
 
 @given(st.lists(spoilt(QUESTION).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))
@@ -143,18 +143,6 @@ def test_any_question_file_is_parsed_or_raises_an_error_of_the_package(lines: li
 @given(st.text(max_size=90))
 def test_any_project_name_is_accepted_or_raises_an_error_of_the_package(name: str) -> None:
     passes_or_is_ours(lambda: check_name(name))
-
-
-_folder: list[Path] = []
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _somewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
-    _folder[:] = [tmp_path_factory.mktemp("written")]
-
-
-def _written(content: bytes) -> Path:
-    return _write_anew(_folder[0] / "file", content)
 
 
 def _write_anew(path: Path, content: bytes) -> Path:

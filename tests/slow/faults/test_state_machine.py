@@ -22,7 +22,7 @@ from tests.slow.faults.cases import attempt
 from tests.slow.faults.system import FAULTS, Fault, FaultySystem
 from tests.support.models import CountingEmbedding
 
-SEQUENCES = int(os.environ.get("CONTEXTUAL_SEQUENCES", "100"))
+SEQUENCES = int(os.environ.get("CONTEXTUAL_SEQUENCES", "40"))
 CONFIG = ProjectConfig.local(context="none", keep_versions=3)
 NAMES = ("apple", "birch", "cedar")
 WORDS = ("red", "green", "blue", "grey")
