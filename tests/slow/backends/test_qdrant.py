@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +20,9 @@ from llama_index_contextual.errors import BackendError, ConfigurationError, Corr
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import qdrant
-from llama_index_contextual.storage.collection import NEVER, Collection, Engine, StoredChunk, View, point_id
+from llama_index_contextual.storage.collection import NEVER, Collection, Engine, StoredChunk, View
 from llama_index_contextual.storage.engine import COLLECTION_FILE, open_engine
-from llama_index_contextual.storage.facets import AnyFacet, Junction
-from llama_index_contextual.storage.qdrant import QdrantEngine, to_filter
+from llama_index_contextual.storage.qdrant import QdrantEngine
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")
@@ -79,24 +78,6 @@ def test_a_collection_without_chunks_answers_with_nothing(engine: Engine) -> Non
     assert engine.leftovers(0) == 0
 
 
-def test_a_version_sees_the_chunks_that_are_born_and_have_not_died(engine: Engine) -> None:
-    engine.write([chunk("a", 1), chunk("b", 1, "e")], 2)
-    engine.end(["d"], 2)
-    engine.write([chunk("a", 2)], 2)
-    assert [visible(engine, version) for version in (0, 1, 2, 3)] == [[], ["a", "b"], ["a", "b"], ["a", "b"]]
-    assert sorted(engine.keys(View(2))) == [("a", 2), ("b", 1)]
-    engine.end(None, 3)
-    assert visible(engine, 3) == []
-    assert sorted(engine.keys(View(1))) == [("a", 1), ("b", 1)]
-
-
-def test_writing_a_chunk_again_changes_nothing(engine: Engine) -> None:
-    for _ in range(2):
-        engine.write([chunk("a", 1)], 2)
-    assert visible(engine, 1) == ["a"]
-    assert point_id("a", 1) != point_id("a", 2)
-
-
 def test_an_abandoned_version_is_dropped_and_what_it_ended_lives_on(engine: Engine) -> None:
     engine.write([chunk("a", 1), chunk("b", 1, "e")], 2)
     engine.end(["d"], 2)
@@ -125,45 +106,6 @@ def test_many_documents_end_and_many_chunks_are_read_in_several_calls(engine: En
     assert visible(engine, 1) == names
     assert visible(engine, 2) == names[1_050:]
     assert sorted(engine.nodes([(name, 1) for name in names])) == names
-
-
-def test_chunks_are_ranked_by_vector_and_by_terms_within_a_view(engine: Engine) -> None:
-    vectors = np.eye(2, dtype=np.float32)
-    engine.write(
-        [
-            chunk("a", 1, vector=vectors[0], facets=[5, 2**62]),
-            chunk("b", 1, vector=vectors[1], facets=[6], weights=np.array([0.25, 0.75], dtype=np.float32)),
-            chunk("c", 2, vector=vectors[0]),
-        ],
-        2,
-    )
-    query = np.array([0.8, 0.6], dtype=np.float32)
-    assert [name for name, _ in engine.rank_vectors(View(1), query, 5)] == ["a", "b"]
-    assert [name for name, _ in engine.rank_vectors(View(1), query, 1)] == ["a"]
-    assert engine.rank_vectors(View(1), query, 1)[0][1] == pytest.approx(0.8)
-    assert [name for name, _ in engine.rank_vectors(View(1, AnyFacet([6, 9])), query, 5)] == ["b"]
-    assert [name for name, _ in engine.rank_vectors(View(1, AnyFacet([2**62])), query, 5)] == ["a"]
-    assert engine.rank_vectors(View(1, False), query, 5) == []
-    assert [hit.node_id for hit in engine.rank_terms(View(1), {2: 1.0}, 5)] == ["b", "a"]
-    (hit,) = engine.rank_terms(View(1), {7: 1.0}, 1)
-    assert (hit.node_id, hit.length, hit.norm) == ("a", 3, 1.5)
-    assert dict(zip(hit.terms.tolist(), hit.weights.tolist(), strict=True)) == {2: 0.25, 7: 0.5}
-    assert engine.vectors([("b", 1), ("missing", 1)]) == {"b": [0.0, 1.0]}
-
-
-def test_conditions_are_filters_of_the_engine(engine: Engine) -> None:
-    engine.write([chunk(str(number), 1, facets=[number, 10 + number % 2]) for number in range(4)], 2)
-    cases: Sequence[tuple[Any, str]] = (
-        (AnyFacet([1, 2]), "12"),
-        (Junction("all", [AnyFacet([1, 2]), AnyFacet([10])]), "2"),
-        (Junction("any", [AnyFacet([1]), AnyFacet([3])]), "13"),
-        (Junction("none", [AnyFacet([1]), AnyFacet([10])]), "3"),
-        (Junction("any", [Junction("none", [AnyFacet([10])]), AnyFacet([0])]), "013"),
-    )
-    for condition, names in cases:
-        assert sorted(name for name, _ in engine.keys(View(1, condition))) == list(names), condition
-    with pytest.raises(TypeError):
-        to_filter(True)
 
 
 def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) -> None:

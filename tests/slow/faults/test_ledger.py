@@ -18,7 +18,7 @@ from llama_index_contextual.storage.ledger_file import TABLES
 from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.verify import damaged_ledgers, repair_project, verify_project
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load, manager
-from tests.slow.faults.commits import SYNCHRONOUS, faulty_commits, power_cuts, record
+from tests.slow.faults.commits import faulty_commits, power_cuts, record
 from tests.slow.faults.ledger_faults import (
     COMMANDS,
     HINDRANCES,
@@ -152,14 +152,6 @@ def test_an_interrupted_commit_is_complete_or_absent_and_earlier_ones_stay(tmp_p
         assert result == [], (at, seed)
     for at, fault, result in faulty_commits(tmp_path, every=29):
         assert result == [], (at, fault)
-
-
-@reachable
-@pytest.mark.parametrize("synchronous", SYNCHRONOUS)
-def test_with_fewer_syncs_an_acknowledged_commit_is_lost(tmp_path: Path, synchronous: str) -> None:
-    lived = record(tmp_path / "whole", synchronous)
-    ends = [end for end, _ in lived.acknowledged]
-    assert any(result for _, _, result in power_cuts(tmp_path, lived, 4, only=ends))
 
 
 def salvaged(path: Path) -> Rows:

@@ -109,15 +109,6 @@ def test_hits_are_nearly_those_of_an_exact_search(share: float | None) -> None:
     assert len(compact.search(index, VECTORS[:1], 10, np.zeros(len(VECTORS), dtype=np.bool_))[1]) == 0
 
 
-def test_few_rows_that_are_not_allowed_do_not_make_all_others_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = compact.compress(flat(), "rabitq")
-    monkeypatch.setattr(compact, "_POOL", (40, 100))
-    monkeypatch.setattr(compact, "_BLOCK", 0)  # comparing rows would fail
-    mask = np.ones(len(VECTORS), dtype=np.bool_)
-    mask[::20] = False
-    assert len(compact.search(index, VECTORS[1:2], 10, mask)[1]) == 10
-
-
 def test_the_scores_of_few_allowed_rows_are_those_of_their_16_bit_vectors(tmp_path: Path) -> None:
     vectors = VECTORS.copy()
     vectors[:, :3] = [0.0, -6e-5, 3e-8]  # zero, and numbers below the normal ones of 16 bits

@@ -387,12 +387,3 @@ def test_to_stock_gives_an_index_that_the_stock_store_accepts() -> None:
     stock = store_of(embedded("a", [1, 0]), embedded("b", [0, 2])).to_stock()
     result = stock.query(VectorStoreQuery(query_embedding=[0.0, 1.0], similarity_top_k=2))
     assert result.ids == ["1", "0"]
-
-
-def test_many_vectors_are_ranked_as_numpy_ranks_them() -> None:
-    rows = np.random.default_rng(3).normal(size=(2_000, 8)).astype(np.float32)
-    store = UnitFaissVectorStore()
-    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    store.add_vectors([chunk(str(n)) for n in range(len(rows))], units)
-    expected = np.argsort(-(units @ units[123]))[:50]
-    assert ids_of(store.rank(rows[123], 50)) == [str(n) for n in expected]

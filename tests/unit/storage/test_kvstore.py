@@ -44,16 +44,6 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all() -> None:
     assert store.get_all() == {"a": {"n": 1}, "b": {"n": 2}}
 
 
-async def test_the_async_methods_do_the_same() -> None:
-    store = SQLiteKVStore()
-    await store.aput("a", {"n": 1})
-    await store.aput_all([("b", {"n": 2}), ("c", {"n": 3})], batch_size=2)
-    assert await store.aget("a") == {"n": 1}
-    assert await store.aget_all() == {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 3}}
-    assert await store.adelete("a")
-    assert not await store.adelete("a")
-
-
 def test_another_connection_sees_what_was_committed(tmp_path: Path) -> None:
     for access in ("build", "durable"):
         path = tmp_path / f"{access}.sqlite"
