@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from llama_index_contextual.storage.current import leftovers
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.files import NEW
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
 from llama_index_contextual.storage.verify import LEFTOVER
 from tests.slow.faults.system import Crash, RecordingSystem, installed
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -37,6 +38,8 @@ from tests.support.nodes import chunk
 NAME = "p"
 ROOT = "knowledge"
 EXPORT = "export"
+LINES = 400
+"""Contexts that are imported: several pages of the ledger."""
 CONFIG = ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4, keep_versions=2)
 QUERIES = ("alpha report", "mark2")
 SECRET = "Quincunx"
@@ -199,6 +202,35 @@ def export_ledger(disk: Path) -> None:
     load(disk).export_contexts(disk / EXPORT / "contexts.jsonl")
 
 
+def write_ledger_lines(disk: Path) -> None:
+    (disk / EXPORT).mkdir()
+    with (disk / EXPORT / "contexts.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(LINES):
+            line = {"key": content_key(str(number)), "context": f"Context {number}. " * 12, "model": "m"}
+            file.write(json.dumps(line) + "\n")
+
+
+def import_ledger(disk: Path) -> None:
+    load(disk).import_contexts(disk / EXPORT / "contexts.jsonl")
+
+
+def ingest_without_contexts(disk: Path) -> None:
+    silent = manager(disk).load(NAME, llm=ScriptedLLM(default=""), embed_model=CountingEmbedding())
+    silent.ingest(documents(1))
+
+
+def retry(disk: Path) -> None:
+    load(disk).retry_failed()
+
+
+def change_chunk_size(disk: Path) -> None:
+    load(disk).update_config(chunk_size=30)
+
+
+def rebuild(disk: Path) -> None:
+    load(disk).rebuild()
+
+
 _THREE = (create, ingest(1), ingest(2), ingest(3))
 SCENARIOS = (
     Scenario("create", (), create, done=(ProjectExistsError,)),
@@ -230,6 +262,9 @@ SCENARIOS = (
     Scenario("delete, ledger kept", _THREE, delete(True), between=(create,), done=(ContextualError,)),
     Scenario("create, after delete", (create, ingest(1), delete(True)), create, done=(ProjectExistsError,)),
     Scenario("ledger export", (create, ingest(1), lambda disk: (disk / EXPORT).mkdir()), export_ledger),
+    Scenario("ledger import", (create, ingest(1), write_ledger_lines), import_ledger),
+    Scenario("rebuild", (create, ingest(1), change_chunk_size), rebuild),
+    Scenario("retry", (create, ingest_without_contexts), retry),
     Scenario("export", (create, ingest(1)), export, done=(InputError,)),
 )
 

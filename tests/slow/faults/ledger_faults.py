@@ -17,7 +17,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,11 @@ from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
 from llama_index_contextual.storage.ledger_file import TABLES
 from llama_index_contextual.storage.verify import LEFTOVER, damaged_ledgers, repair_project, verify_project
-from tests.slow.faults.cases import NAME, ROOT, create, documents, load, manager
+from tests.slow.faults.cases import LINES, NAME, ROOT, SCENARIOS, Bench, Scenario, create, documents, load, violations
 from tests.slow.faults.sqlite_files import Event, SQLiteFiles, library, recording
-from tests.support.models import CountingEmbedding, ScriptedLLM
 
 JOURNAL = f"{LEDGER_FILE}-journal"
-NOTHING = ""
+COMMANDS = ("ledger import", "ingest, update", "rebuild", "retry", "remove, for good")
 
 _ON_A_PAGE = 30
 _TREE = (0x02, 0x05, 0x0A, 0x0D)
@@ -84,61 +83,6 @@ class _Deadly(SQLiteFiles):
         return 0
 
 
-def _import(disk: Path) -> None:
-    load(disk).import_contexts(disk / "contexts.jsonl")
-
-
-def _ingest(disk: Path) -> None:
-    load(disk).ingest(documents(2, 8))
-
-
-def _rebuild(disk: Path) -> None:
-    project = load(disk)
-    project.update_config(chunk_size=30)
-    project.rebuild()
-
-
-def _retry(disk: Path) -> None:
-    load(disk).retry_failed()
-
-
-def _forget(disk: Path) -> None:
-    load(disk).forget()
-
-
-COMMANDS: Mapping[str, Callable[[Path], None]] = {
-    "import": _import,
-    "ingest": _ingest,
-    "rebuild": _rebuild,
-    "retry": _retry,
-    "forget": _forget,
-}
-
-
-def _prepare(disk: Path, command: str, rows: int) -> None:
-    """Make the project that a command works on: it has paid contexts, and some that failed."""
-    disk.mkdir(parents=True)
-    create(disk)
-    load(disk).ingest(documents(1, 3))
-    silent = manager(disk).load(NAME, llm=ScriptedLLM(default=NOTHING), embed_model=CountingEmbedding())
-    silent.ingest(documents(7, 6)[3:])
-    with (disk / "contexts.jsonl").open("w", encoding="utf-8") as lines:
-        for number in range(rows):
-            line = {"key": content_key(str(number)), "context": f"Context {number}. " * 12, "model": "m"}
-            lines.write(json.dumps(line) + "\n")
-    if command == "forget":  # something to forget, in several pages
-        _import(disk)
-
-
-def _warm_up(disk: Path) -> None:
-    """Import here what every child would import again."""
-    disk.mkdir(parents=True)
-    create(disk)
-    _ingest(disk)
-    _rebuild(disk)
-    verify_project(disk / ROOT / NAME)
-
-
 def _in_a_child(run: Callable[[], object]) -> int:
     """Return how a child process ends that runs this."""
     child = os.fork()
@@ -153,102 +97,78 @@ def _in_a_child(run: Callable[[], object]) -> int:
 
 
 def _acknowledging(file: Path) -> contextlib.AbstractContextManager[object]:
-    """Write down the keys of contexts when their commit was acknowledged."""
+    """Write down the contexts whose commit was acknowledged."""
     real = Ledger.add_contexts
 
     def add(self: Ledger, entries: Any) -> None:
         rows = list(entries)
         real(self, rows)
         with file.open("a") as noted:
-            noted.write("".join(f"{row.key}\n" for row in rows))
+            noted.write("".join(f"{json.dumps([row.key, row.context])}\n" for row in rows))
 
     return mock.patch.object(Ledger, "add_contexts", add)
 
 
-def kills(folder: Path, number: int, seed: int, *, rows: int = 20_000, commands: tuple[str, ...] = ()) -> Result:
-    """Kill a process before an operation of SQLite, then verify, repair, count, and run the command again.
+def kills(folder: Path, number: int, seed: int, *, commands: Sequence[str] = COMMANDS) -> Result:
+    """Kill a process before an operation of SQLite: what was paid for is there, and the command can be run again.
 
     Args:
         folder: Where everything happens.
         number: How many kills in all.
         seed: Where.
-        rows: Contexts that are imported.
-        commands: Which; all without any.
+        commands: Names of scenarios.
     """
-    chance, result = random.Random(seed), Result()
-    names = commands or tuple(COMMANDS)
-    _warm_up(folder / "warm")
-    operations: dict[str, int] = {}
-    expected: dict[str, tuple[Rows, Rows]] = {}
-    for name in names:
-        template = folder / f"template-{name}"
-        _in_a_child(lambda name=name, template=template: _prepare(template, name, rows))  # type: ignore[misc]
-        probe = folder / "probe"
-        shutil.copytree(template, probe)
-        counted = folder / "operations"
-
-        def count(name: str = name, probe: Path = probe, counted: Path = counted) -> None:
-            with recording(_Deadly()) as system:
-                COMMANDS[name](probe)
-            counted.write_text(str(system.count))
-
-        if _in_a_child(count):
-            result.wrong.append(f"{name} fails without a kill")
-            continue
-        operations[name] = int(counted.read_text())
-        ends = rows_of(template / ROOT / NAME / LEDGER_FILE), rows_of(probe / ROOT / NAME / LEDGER_FILE)
-        expected[name] = ends
-        shutil.rmtree(probe)
+    chance, result, bench = random.Random(seed), Result(), Bench(folder)
+    scenarios = [scenario for scenario in SCENARIOS if scenario.name in commands]
+    operations = [_operations(bench, scenario) for scenario in scenarios]
     for case in range(number):
-        name = names[case % len(names)]
-        if name in expected:
-            _one_kill(folder, name, chance.randrange(operations[name]), *expected[name], result)
+        scenario = scenarios[case % len(scenarios)]
+        at = chance.randrange(operations[case % len(scenarios)])
+        failures = _one_kill(bench, scenario, at, result)
+        result.wrong += [f"{scenario.name}, killed before operation {at}: {failure}" for failure in failures]
     return result
 
 
-def _one_kill(folder: Path, name: str, at: int, before: Rows, whole: Rows, result: Result) -> None:
-    disk, noted = folder / "case", folder / "acknowledged"
-    shutil.copytree(folder / f"template-{name}", disk)
-    noted.unlink(missing_ok=True)
-    project_dir = disk / ROOT / NAME
-    path = project_dir / LEDGER_FILE
+def _operations(bench: Bench, scenario: Scenario) -> int:
+    """Return how many operations of SQLite a command needs."""
+    disk = bench.disk(scenario)
+    counted = disk.with_name("operations")
+
+    def count() -> None:
+        with recording(_Deadly()) as system:
+            scenario.run(disk)
+        counted.write_text(str(system.count))
+
+    if _in_a_child(count):
+        raise RuntimeError(f"{scenario.name} fails without a kill")
+    return int(counted.read_text())
+
+
+def _one_kill(bench: Bench, scenario: Scenario, at: int, result: Result) -> list[str]:
+    disk = bench.disk(scenario)
+    project_dir, noted = disk / ROOT / NAME, disk.with_name("acknowledged")
+    before = rows_of(project_dir / LEDGER_FILE)
+    paid = {} if scenario.gone else {key: row[1] for key, row in before["contexts"].items()}
 
     def live() -> None:
         with recording(_Deadly(fail_at=at)), _acknowledging(noted):
-            COMMANDS[name](disk)
+            scenario.run(disk)
 
-    if _in_a_child(live) != signal.SIGKILL:
-        result.count("ended before")
-    result.count(f"{name} killed")
+    code = _in_a_child(live)
+    result.count(f"{scenario.name} {'killed' if code == signal.SIGKILL else 'ended before'}")
     if (project_dir / JOURNAL).exists():
         result.count("with a journal")
-
-    def wrong(what: str) -> None:
-        result.wrong.append(f"{name}, killed before operation {at}: {what}")
-
-    for check in (verify_project, repair_project):
-        problems = [p.message for p in check(project_dir).problems if p.message != LEFTOVER]
-        if problems:
-            wrong(f"{check.__name__} says {problems}")
-    if damaged_ledgers(project_dir):
-        wrong("a ledger is set aside")
-    after = rows_of(path)
-    acknowledged = set(noted.read_text().split()) if noted.exists() else set()
-    if missing := acknowledged - after["contexts"].keys():
-        wrong(f"{len(missing)} acknowledged contexts are lost")
-    for table in ("contexts", "embeddings"):
-        kept = before[table].keys() & whole[table].keys() if name == "forget" else before[table].keys()
-        if missing_rows := [key for key in kept if after[table].get(key) != before[table][key]]:
-            wrong(f"{len(missing_rows)} rows of {table} are lost")
-        if strange := after[table].keys() - before[table].keys() - whole[table].keys():
-            wrong(f"{len(strange)} rows of {table} came from nowhere")
-    if name == "import" and len(after["contexts"]) not in (len(before["contexts"]), len(whole["contexts"])):
-        wrong("half an import is there")
-    if _in_a_child(lambda: COMMANDS[name](disk)):
-        wrong("it cannot be run again")
-    if rows_of(path)["contexts"].keys() != whole["contexts"].keys():
-        wrong("run again, it does not lead to the same contexts")
-    shutil.rmtree(disk)
+    if noted.exists():
+        paid |= dict(map(json.loads, noted.read_text().splitlines()))
+    problems = [p.message for p in repair_project(project_dir).problems if p.message != LEFTOVER]
+    problems += ["a ledger is set aside"] if damaged_ledgers(project_dir) else []
+    after = rows_of(project_dir / LEDGER_FILE)
+    if lost := [key for key, row in before["embeddings"].items() if after["embeddings"].get(key) != row]:
+        problems += [] if scenario.gone else [f"{len(lost)} embeddings are lost"]
+    if scenario.name == "ledger import" and len(after["contexts"]) - len(before["contexts"]) not in (0, LINES):
+        problems.append("half an import is there")
+    entries = [LedgerEntry(key=key, context=context, model="m") for key, context in paid.items()]
+    return problems + violations(bench, scenario, disk, entries, finished=code == 0)
 
 
 # ---- flips ----------------------------------------------------------------------------------------------------------
