@@ -31,7 +31,8 @@ NOT_ON_QDRANT = {"faiss_index": "flat"}
 
 def no_qdrant(package: str = "qdrant_client") -> str | None:
     if importlib.util.find_spec(package) is None:
-        return f"{package} is not installed: it is part of the extra `qdrant`"
+        extra = "qdrant" if package == "qdrant_client" else "dev-all"
+        return f"{package} is not installed: it is part of the extra `{extra}`"
     return None
 
 
