@@ -70,6 +70,11 @@ class Interruption:
         return method
 
 
+def step(site: Site) -> int:
+    """Return how many calls are left out between two that are interrupted: engines are slow."""
+    return 2 if site.backend is FILES else 7
+
+
 def interrupted(site: Site, at: int, run: Callable[[], object]) -> bool:
     """Do something that ends at a call that writes, and return whether it was reached."""
     with Interruption(at).of(site.backend) as interruption:
@@ -93,7 +98,7 @@ def test_a_publish_that_is_interrupted_at_any_step_leaves_the_old_or_the_new_ver
         assert marks(project.retrieve("report", top_k=100)) == {f"mark{mark}"}, at
         assert len(project.documents()) == len(documents())
         assert project.verify().problems == [], at
-        at += 3
+        at += step(site)
     assert at > 10
 
 
@@ -126,4 +131,4 @@ def test_a_removal_a_rollback_and_the_next_ingest_can_be_interrupted(site: Site)
         project.ingest(documents(mark + 2))
         assert marks(project.retrieve("report", top_k=100)) == {f"mark{mark + 2}"}, at
         assert project.verify().problems == [], at
-        mark, at = mark + 2, at + 3
+        mark, at = mark + 2, at + step(site)
