@@ -422,7 +422,7 @@ def _check_sound(disk: Path, found: list[str], paid: Sequence[LedgerEntry]) -> N
         return
     project = load(disk)
     report = project.verify()
-    # Also of versions that are not live: what an interruption leaves is whole, or to be cleared away. Paths of files that
+    # Also of versions that are not live: what an interruption leaves is whole, or to be cleared away. Paths that
     # could not be written do not fail a command, and `verify` calls that harmless.
     known = [p for p in report.problems if p.message == LEFTOVER or (p.file == SOURCES_FILE and p.harmless)]
     if damage := [(p.file, p.message) for p in report.problems if p not in known]:
