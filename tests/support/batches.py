@@ -1,9 +1,8 @@
-"""The batches endpoint.
+"""The files and batches endpoints.
 
-A batch moves through its stages by polls or by `Batches.advance`, never by time. Lines that
-break the rules of the input file make the batch "failed" after validation, as in the real
-service. Lines answered with an error, and those an expired batch did not reach, go to the
-error file; a cancelled batch leaves out what it did not reach.
+A batch moves through its stages by polls or by `Batches.advance`, never by time. Lines that break the rules of the
+input file make the batch "failed" after validation, as in the real service. Lines answered with an error, and those an
+expired batch did not reach, go to the error file; a cancelled batch leaves out what it did not reach.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.support.batch_input import BatchLine, read_lines
-from tests.support.files import Files
 from tests.support.records import MODEL_PATHS, Answer, ApiError, Request
 
-Ending = Literal["completed", "expired", "failed", "cancelled"]
 TERMINAL = frozenset({"completed", "expired", "failed", "cancelled"})
-COMPLETION_WINDOW = 24 * 3600
+STAGES = ("validating", "in_progress")
 DEFAULT_PAGE, LARGEST_PAGE = 20, 100
 
+_FORM = re.compile(rb'name="(\w+)"(?:; filename="([^"]*)")?.*?\r\n\r\n(.*?)\r\n--', re.DOTALL)
 _SCRIPTED_FAILURE = {"code": "token_limit_exceeded", "message": "Enqueued token limit reached.", "line": None}
+_EXPIRED = {"code": "batch_expired", "message": "This request could not be executed before the window expired."}
 
 
 @dataclass(frozen=True)
@@ -35,18 +34,76 @@ class BatchPlan:
     Attributes:
         ending: The last status.
         polls: How many polls a batch spends in each stage; None when only `advance` moves it.
-        stages: The statuses before the last one; "finalizing" may be added.
         finished: How many lines were answered before an expiry or a cancellation; default: half.
         failing: Ids of the lines that are answered with status 500.
         output: What is left of the output file: all, the first two thirds, an empty file, or no file.
     """
 
-    ending: Ending = "completed"
+    ending: Literal["completed", "expired", "failed", "cancelled"] = "completed"
     polls: int | None = 1
-    stages: tuple[str, ...] = ("validating", "in_progress")
     finished: int | None = None
     failing: Container[str] = ()
     output: Literal["whole", "truncated", "empty", "missing"] = "whole"
+
+
+@dataclass(eq=False)
+class StoredFile:
+    """A file kept by the service."""
+
+    info: dict[str, Any]
+    content: bytes
+
+
+class Files:
+    """Files by id."""
+
+    def __init__(self) -> None:
+        self._files: list[StoredFile] = []
+
+    def upload(self, request: Request) -> Answer:
+        """Store a file sent as a multipart form."""
+        form = {name.decode(): (filename.decode(), content) for name, filename, content in _FORM.findall(request.raw)}
+        (filename, content), purpose = form["file"], form["purpose"][1].decode()
+        # The record of the upload keeps what was sent, not its bytes.
+        request.fields.update({"purpose": purpose, "filename": filename, "bytes": len(content)})
+        return Answer(payload=self.store(content, filename, purpose).info)
+
+    def store(self, content: bytes, filename: str, purpose: str) -> StoredFile:
+        """Keep a file under a new id."""
+        about = {"id": f"file-{len(self._files) + 1}", "object": "file", "status": "processed", "purpose": purpose}
+        info = about | {"bytes": len(content), "created_at": int(time.time()), "filename": filename}
+        self._files.append(StoredFile(info, content))
+        return self._files[-1]
+
+    def get(self, file_id: str) -> StoredFile:
+        """Return a file, or refuse with 404."""
+        for file in self._files:
+            if file.info["id"] == file_id:
+                return file
+        raise ApiError(404, f"No such File object: {file_id}", param="id")
+
+
+def problems(content: bytes, endpoint: str, limit: int) -> Iterator[dict[str, Any]]:
+    """Yield the errors of an input file."""
+    lines = content.splitlines()
+    if not 0 < len(lines) <= limit:
+        yield {"code": "invalid_size", "message": f"The batch has {len(lines)} requests.", "line": None}
+    known, model = set[str](), None
+    for number, text in enumerate(lines, 1):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            line = {}
+        model = model or (line.get("body") or {}).get("model")
+        for code, holds in (
+            ("missing_required_parameter", not all(line.get(name) for name in ("custom_id", "body"))),
+            ("invalid_url", (line.get("method"), line.get("url")) != ("POST", endpoint)),
+            ("duplicate_custom_id", line.get("custom_id") in known),
+            ("mismatched_model", (line.get("body") or {}).get("model") != model),
+        ):
+            if holds:
+                yield {"code": code, "message": f"Invalid line: {text[:80]!r}", "line": number}
+        known.add(line.get("custom_id"))
 
 
 @dataclass(eq=False)
@@ -55,7 +112,7 @@ class Batch:
 
     info: dict[str, Any]
     plan: BatchPlan
-    lines: list[BatchLine]
+    lines: list[dict[str, Any]]
     errors: list[dict[str, Any]]
     polls: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -63,31 +120,9 @@ class Batch:
     def following(self) -> str:
         """Return the status after the current one."""
         status = self.info["status"]
-        if status == "cancelling":
-            return "cancelled"
         if self.errors or (self.plan.ending == "failed" and status == "validating"):
             return "failed"
-        later = self.plan.stages[self.plan.stages.index(status) + 1 :] if status in self.plan.stages else ()
-        return later[0] if later else self.plan.ending
-
-    def enter(self, status: str) -> None:
-        """Set the status and its time stamp."""
-        self.info["status"] = status
-        if status != "validating":
-            self.info[f"{status}_at"] = int(time.time())
-
-
-def _total(usages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add up the usage of the lines in the form of the batch object."""
-    sent = sum(usage.get("prompt_tokens", 0) for usage in usages)
-    got = sum(usage.get("completion_tokens", 0) for usage in usages)
-    return {
-        "input_tokens": sent,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": got,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": sent + got,
-    }
+        return "in_progress" if status == "validating" else self.plan.ending
 
 
 class Batches:
@@ -99,24 +134,13 @@ class Batches:
         self._random = random.Random(seed)
         self._batches: dict[str, Batch] = {}
 
-    def batch(self, batch_id: str) -> Batch:
-        """Return a batch, or refuse with 404."""
-        if batch_id not in self._batches:
-            raise ApiError(404, f"No batch found with id '{batch_id}'.")
-        return self._batches[batch_id]
-
     def create(self, request: Request, plan: BatchPlan, max_requests: int) -> Answer:
         """Accept a batch; its input is validated now and reported at the next stage."""
         fields = request.fields
         source = self._files.get(str(fields.get("input_file_id")))
-        if source.info["purpose"] != "batch":
-            raise ApiError(400, "The input file must have the purpose 'batch'.", param="input_file_id")
-        if fields.get("endpoint") not in MODEL_PATHS:
-            raise ApiError(400, f"Invalid endpoint: {fields.get('endpoint')}.", param="endpoint", code="invalid_value")
-        if fields.get("completion_window") != "24h":
-            raise ApiError(400, "The completion_window must be '24h'.", param="completion_window", code="invalid_value")
-        lines, errors = read_lines(source.content, fields["endpoint"], max_requests)
-        now = int(time.time())
+        if fields.get("endpoint") not in MODEL_PATHS or fields.get("completion_window") != "24h":
+            raise ApiError(400, "Invalid endpoint or completion window.", code="invalid_value")
+        errors = list(problems(source.content, fields["endpoint"], max_requests))
         info = {
             "id": f"batch_{len(self._batches) + 1}",
             "object": "batch",
@@ -124,14 +148,14 @@ class Batches:
             "errors": None,
             "input_file_id": source.info["id"],
             "completion_window": "24h",
-            "status": plan.stages[0],
+            "status": "validating",
             "output_file_id": None,
             "error_file_id": None,
-            "created_at": now,
-            "expires_at": now + COMPLETION_WINDOW,
+            "created_at": int(time.time()),
             "request_counts": {"total": 0, "completed": 0, "failed": 0},
             "metadata": fields.get("metadata"),
         }
+        lines = [] if errors else [json.loads(line) for line in source.content.splitlines()]
         self._batches[info["id"]] = Batch(info, plan, lines, errors)
         return Answer(payload=dict(info))
 
@@ -145,43 +169,32 @@ class Batches:
 
     async def poll(self, batch_id: str) -> Answer:
         """Return the state of a batch; the poll may advance it."""
-        batch = self.batch(batch_id)
+        if batch_id not in self._batches:
+            raise ApiError(404, f"No batch found with id '{batch_id}'.")
+        batch = self._batches[batch_id]
         async with batch.lock:
             batch.polls += 1
-            due = batch.plan.polls is not None and batch.polls >= batch.plan.polls
-            if due and batch.info["status"] not in TERMINAL:
+            if batch.plan.polls is not None and batch.polls >= batch.plan.polls:
                 await self._move(batch, batch.following())
             return Answer(payload=dict(batch.info))
 
-    async def cancel(self, batch_id: str) -> Answer:
-        """Begin to cancel a batch."""
-        batch = self.batch(batch_id)
+    async def advance(self, batch_id: str, to: str) -> None:
+        """Move a batch at once to a given status."""
+        batch = self._batches[batch_id]
         async with batch.lock:
-            if batch.info["status"] in TERMINAL:
-                raise ApiError(409, f"Cannot cancel a batch with status '{batch.info['status']}'.")
-            await self._move(batch, "cancelling")
-            return Answer(payload=dict(batch.info))
-
-    async def advance(self, batch_id: str, to: str | None = None) -> str:
-        """Move a batch to its next status, or at once to a given one."""
-        if to not in {None, "in_progress", "finalizing", "cancelling", *TERMINAL}:
-            raise ValueError(f"unknown status {to!r}")
-        batch = self.batch(batch_id)
-        async with batch.lock:
-            if batch.info["status"] not in TERMINAL:
-                await self._move(batch, to or batch.following())
-            return str(batch.info["status"])
+            await self._move(batch, to)
 
     async def _move(self, batch: Batch, status: str) -> None:
+        if batch.info["status"] in TERMINAL:
+            return
         batch.polls = 0
         if status == "failed":
-            data = batch.errors or [_SCRIPTED_FAILURE]
-            batch.info["errors"] = {"object": "list", "data": data}
+            batch.info["errors"] = {"object": "list", "data": batch.errors or [_SCRIPTED_FAILURE]}
         elif status in TERMINAL:
             await self._execute(batch, status)
         else:
             batch.info["request_counts"]["total"] = len(batch.lines)
-        batch.enter(status)
+        batch.info |= {"status": status, f"{status}_at": int(time.time())}
 
     async def _execute(self, batch: Batch, status: str) -> None:
         """Answer the lines and store the output and error files, in no useful order."""
@@ -190,31 +203,29 @@ class Batches:
         reached = len(lines) if status == "completed" else half
         output: list[dict[str, Any]] = []
         errors: list[dict[str, Any]] = []
-        usages: list[dict[str, Any]] = []
-        for number, line in enumerate(lines[:reached]):
-            answer = await self._answer(batch, line)
-            usages.append(answer.usage or {})
-            (output if answer.status == 200 else errors).append(line.result(number, answer))
-            if number % 64 == 63:
-                await asyncio.sleep(0)
-        batch.info["request_counts"] = {"total": len(lines), "completed": len(output), "failed": len(errors)}
-        if status == "expired":
-            errors += [line.expired(number) for number, line in enumerate(lines[reached:], reached)]
-        batch.info["usage"] = _total(usages)
-        batch.info["output_file_id"] = self._store_lines(batch, output, "output")
-        batch.info["error_file_id"] = self._store_lines(batch, errors, "error")
+        for number, line in enumerate(lines):
+            result = {"id": f"batch_req_{number}", "custom_id": line["custom_id"], "response": None, "error": None}
+            if number < reached:
+                answer = await self._answer(batch, line, number)
+                response = {"status_code": answer.status, "request_id": f"req_{number}", "body": answer.payload}
+                (output if answer.status == 200 else errors).append(result | {"response": response})
+            elif status == "expired":
+                errors.append(result | {"error": _EXPIRED})
+        failed = sum(bool(line["response"]) for line in errors)
+        batch.info["request_counts"] = {"total": len(lines), "completed": len(output), "failed": failed}
+        batch.info["output_file_id"] = self._store_lines(batch, output, batch.plan.output)
+        batch.info["error_file_id"] = self._store_lines(batch, errors, "whole")
 
-    async def _answer(self, batch: Batch, line: BatchLine) -> Answer:
-        if line.custom_id in batch.plan.failing:
+    async def _answer(self, batch: Batch, line: dict[str, Any], number: int) -> Answer:
+        if line["custom_id"] in batch.plan.failing:
             return ApiError(500, "The server had an error while processing your request.", type="server_error").answer()
-        return await self._run(line.request(batch.info["id"]))
+        raw = json.dumps(line["body"]).encode()
+        request = Request(number, "POST", line["url"], {}, raw, line["body"], -1, time.perf_counter(), batch.info["id"])
+        return await self._run(request)
 
-    def _store_lines(self, batch: Batch, lines: list[dict[str, Any]], kind: str) -> str | None:
-        if not lines:
-            return None
+    def _store_lines(self, batch: Batch, lines: list[dict[str, Any]], output: str) -> str | None:
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        if kind == "output" and batch.plan.output != "whole":
-            if batch.plan.output == "missing":
-                return None
-            content = content[: 2 * len(content) // 3] if batch.plan.output == "truncated" else b""
-        return str(self._files.store(content, f"{batch.info['id']}_{kind}.jsonl", "batch_output").info["id"])
+        if not lines or output == "missing":
+            return None
+        content = {"whole": content, "truncated": content[: 2 * len(content) // 3], "empty": b""}[output]
+        return str(self._files.store(content, f"{batch.info['id']}.jsonl", "batch_output").info["id"])

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from tests.support.records import Answer, ApiError, Request
-from tests.support.tokens import count, decode
+from tests.support.tokens import count
 
 MAX_INPUTS = 2_048
 MAX_INPUT_TOKENS = 8_192
@@ -45,78 +45,56 @@ def embed(text: str, dimensions: int) -> list[float]:
     return [value / norm for value in vector]
 
 
-def _checked(item: Any, encoding: str) -> str:
-    """Return an input as text, or refuse it."""
-    if isinstance(item, list) and all(isinstance(token, int) for token in item):
-        item = decode(item, encoding)
-    if not isinstance(item, str):
-        message = (
-            "'$.input' is invalid. Please check the API reference: https://platform.openai.com/docs/api-reference."
-        )
-        raise ApiError(400, message)
-    if not item:
-        raise ApiError(400, "Invalid 'input': input cannot be an empty string.", param="input")
-    return item
+def packed(vector: list[float], request: Request) -> list[float] | str:
+    """Return a vector in the form the request asks for: numbers or base64."""
+    if request.fields.get("encoding_format") != "base64":
+        return vector
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def _check_size(sizes: list[int]) -> None:
-    largest, total = max(sizes), sum(sizes)
-    if largest > MAX_INPUT_TOKENS:
-        message = (
-            f"This model's maximum context length is {MAX_INPUT_TOKENS} tokens, however you requested {largest} tokens "
-            f"({largest} in your prompt; 0 for the completion). Please reduce your prompt; or completion length."
-        )
-        raise ApiError(400, message)
-    if total > MAX_REQUEST_TOKENS:
-        message = f"Requested {total} tokens, max {MAX_REQUEST_TOKENS} tokens per request"
-        raise ApiError(400, message, type="max_tokens_per_request", code="max_tokens_per_request")
-
-
-def check_embeddings(request: Request, encoding: str) -> tuple[list[str], int]:
-    """Return the input texts and their tokens.
+def refuse_if(*rules: tuple[bool, str]) -> None:
+    """Refuse a request by the message of the first rule that holds.
 
     Raises:
-        ApiError: With status 400 for what the real service refuses.
+        ApiError: With status 400, as the real service has it.
     """
+    for holds, message in rules:
+        if holds:
+            raise ApiError(400, message, param="input")
+
+
+def check_embeddings(request: Request, encoding: str) -> int:
+    """Return the tokens of the input texts, or refuse the request."""
     inputs = request.inputs
-    if not inputs:
-        raise ApiError(400, "Invalid 'input': input cannot be empty.", param="input", code="invalid_value")
-    if len(inputs) > MAX_INPUTS:
-        message = (
-            "Invalid 'input': array too long. Expected an array with maximum length "
-            f"{MAX_INPUTS}, but got an array with length {len(inputs)} instead."
-        )
-        raise ApiError(400, message, param="input", code="array_above_max_length")
-    texts = [_checked(item, encoding) for item in inputs]
-    sizes = [count(text, encoding) for text in texts]
-    _check_size(sizes)
-    return texts, sum(sizes)
+    refuse_if(
+        (not inputs, "Invalid 'input': input cannot be empty."),
+        (not all(isinstance(text, str) for text in inputs), "'$.input' is invalid."),
+        ("" in inputs, "Invalid 'input': input cannot be an empty string."),
+        (len(inputs) > MAX_INPUTS, f"Invalid 'input': array too long. Expected at most {MAX_INPUTS}."),
+    )
+    sizes = [count(text, encoding) for text in inputs]
+    total = sum(sizes)
+    refuse_if(
+        (
+            max(sizes) > MAX_INPUT_TOKENS,
+            f"This model's maximum context length is {MAX_INPUT_TOKENS} tokens, however you requested {max(sizes)} "
+            f"tokens ({max(sizes)} in your prompt; 0 for the completion). Please reduce your prompt.",
+        ),
+        (
+            sum(sizes) > MAX_REQUEST_TOKENS,
+            f"Requested {sum(sizes)} tokens, max {MAX_REQUEST_TOKENS} tokens per request",
+        ),
+    )
+    return total
 
 
-def _dimensions(request: Request, full: int) -> int:
-    expected = request.fields.get("dimensions")
-    if expected is None:
-        return full
-    if not isinstance(expected, int) or not 1 <= expected <= full:
-        message = f"Invalid value for 'dimensions' = {expected}. Must be between 1 and {full}."
-        raise ApiError(400, message, param="dimensions", code="invalid_value")
-    return expected
-
-
-def embeddings_answer(
-    request: Request, texts: list[str], tokens: int, dimensions: int, *, hide_usage: bool = False
-) -> Answer:
-    """Build the answer to a checked embeddings request, as floats or as base64."""
-    size = _dimensions(request, dimensions)
-    packed = request.fields.get("encoding_format") == "base64"
-    data = []
-    for index, text in enumerate(texts):
-        vector: list[float] | str = embed(text, size)
-        if packed:
-            vector = base64.b64encode(struct.pack(f"<{size}f", *vector)).decode()
-        data.append({"object": "embedding", "index": index, "embedding": vector})
+def embeddings_answer(request: Request, tokens: int, dimensions: int) -> Answer:
+    """Build the answer to a checked embeddings request."""
+    size = request.fields.get("dimensions") or dimensions
+    data = [
+        {"object": "embedding", "index": index, "embedding": packed(embed(text, size), request)}
+        for index, text in enumerate(request.inputs)
+    ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    payload: dict[str, Any] = {"object": "list", "data": data, "model": request.model}
-    if not hide_usage:
-        payload["usage"] = usage
+    payload: dict[str, Any] = {"object": "list", "data": data, "model": request.model, "usage": usage}
     return Answer(payload=payload, usage=usage)

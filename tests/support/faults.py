@@ -3,105 +3,63 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from tests.support.records import CHAT_PATH, MODEL_PATHS, ApiError, Request
 from tests.support.replies import Reply
 from tests.support.tokens import count, cut
 
-ErrorKind = Literal[
-    "rate_limit",
-    "insufficient_quota",
-    "server_error",
-    "unavailable",
-    "content_filter_error",
-    "schema_refused",
-    "model_not_found",
-    "invalid_key",
+# fmt: off
+FaultKind = Literal[
+    # errors
+    "rate_limit", "insufficient_quota", "server_error", "unavailable", "content_filter_error", "schema_refused",
+    "model_not_found", "invalid_key",
+    # the delivery of the answer
+    "drop", "drop_in_body", "hang", "malformed_json", "missing_usage",
+    # the reply of the model
+    "empty", "refusal", "content_filter", "length", "malformed_reply", "wrong_ids", "duplicate_ids", "mutate",
 ]
-DeliveryKind = Literal["drop", "drop_in_body", "hang", "malformed_json", "missing_usage"]
-ReplyKind = Literal[
-    "empty", "refusal", "content_filter", "length", "malformed_reply", "wrong_ids", "duplicate_ids", "mutate"
-]
-FaultKind = ErrorKind | DeliveryKind | ReplyKind
-
-ERROR_KINDS = frozenset(get_args(ErrorKind))
-REPLY_KINDS = frozenset(get_args(ReplyKind))
-KINDS = ERROR_KINDS | REPLY_KINDS | frozenset(get_args(DeliveryKind))
-
+# fmt: on
 Match = str | Callable[[Request], bool]
 
 # status, type, code, message
-_ERRORS: dict[str, tuple[int, str | None, str | None, str]] = {
+_ERRORS: Mapping[str, tuple[int, str, str | None, str]] = {
     "rate_limit": (429, "requests", "rate_limit_exceeded", "Rate limit reached for requests."),
-    "insufficient_quota": (
-        429,
-        "insufficient_quota",
-        "insufficient_quota",
-        "You exceeded your current quota, please check your plan and billing details.",
-    ),
+    "insufficient_quota": (429, "insufficient_quota", "insufficient_quota", "You exceeded your current quota."),
     "server_error": (500, "server_error", None, "The server had an error while processing your request."),
     "unavailable": (503, "server_error", None, "The engine is currently overloaded, please try again later."),
-    "content_filter_error": (
-        400,
-        None,
-        "content_filter",
-        "The response was filtered due to the prompt triggering the content management policy.",
-    ),
-    "schema_refused": (
-        400,
-        "invalid_request_error",
-        None,
-        "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model.",
-    ),
+    "content_filter_error": (400, "invalid_request_error", "content_filter", "The response was filtered."),
+    "schema_refused": (400, "invalid_request_error", None, "'response_format' of type 'json_schema' is not supported."),
     "model_not_found": (404, "invalid_request_error", "model_not_found", "The model does not exist."),
     "invalid_key": (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
 }
 
-_ID_KEYS = ("id", "chunk_id", "index")
-_ID_MARK = re.compile(r"(\bid\s*=\s*[\"']?)([\w.:-]+)")
+
+def _half(text: str) -> str:
+    return cut(text, count(text) // 2)
 
 
-def _change_ids(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply a change to every chunk id inside a JSON value."""
-    if isinstance(value, list):
-        return [_change_ids(item, change) for item in value]
-    if not isinstance(value, dict):
-        return value
-    changed = {key: change(item) if key in _ID_KEYS else _change_ids(item, change) for key, item in value.items()}
-    # An object of id -> text has no id field: its keys are the ids.
-    if all(isinstance(item, str) for item in value.values()) and not set(value) & set(_ID_KEYS):
-        return {str(change(key)): item for key, item in value.items()}
-    return changed
+def _with_ids(text: str, change: Callable[[int, list[dict[str, Any]]], int]) -> str:
+    """Change the ids of the contexts in a reply to a call for several; other replies have none."""
+    if not text.startswith("{"):
+        return text
+    contexts = json.loads(text)["contexts"]
+    return json.dumps({"contexts": [entry | {"id": change(entry["id"], contexts)} for entry in contexts]})
 
 
-def _with_ids(text: str, change: Callable[[Any], Any]) -> str:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return _ID_MARK.sub(lambda mark: mark[1] + str(change(mark[2])), text)
-    return json.dumps(_change_ids(value, change))
-
-
-def wrong_ids(text: str) -> str:
-    """Replace every chunk id of a reply by one that was never sent."""
-    return _with_ids(text, lambda known: known + 1_000_000 if isinstance(known, int) else f"{known}-unknown")
-
-
-def duplicate_ids(text: str) -> str:
-    """Give every entry of a reply the id of the first one."""
-    first: list[Any] = []
-
-    def repeat(known: Any) -> Any:
-        first.append(known)
-        return first[0]
-
-    return _with_ids(text, repeat)
+_DISTORTIONS: Mapping[str, Callable[[Reply, str], Reply]] = {
+    "empty": lambda reply, _: replace(reply, text=""),
+    "refusal": lambda *_: Reply(refusal="I'm sorry, I cannot help with that request."),
+    "content_filter": lambda reply, text: replace(reply, text=_half(text), finish_reason="content_filter"),
+    "length": lambda reply, text: replace(reply, text=_half(text), finish_reason="length"),
+    "malformed_reply": lambda reply, text: replace(reply, text=_half(text)),
+    "wrong_ids": lambda reply, text: replace(reply, text=_with_ids(text, lambda known, _: known + 1_000_000)),
+    "duplicate_ids": lambda reply, text: replace(reply, text=_with_ids(text, lambda _, all_: all_[0]["id"])),
+}
 
 
 @dataclass(eq=False)
@@ -118,7 +76,7 @@ class Fault:
 
     def applies(self, request: Request) -> bool:
         """Whether the request is one the fault is meant for."""
-        if self.kind in REPLY_KINDS and request.path != CHAT_PATH:
+        if (self.mutate or self.kind in _DISTORTIONS) and request.path != CHAT_PATH:
             return False
         if callable(self.match):
             return self.match(request)
@@ -136,27 +94,21 @@ class Fault:
         self.times -= 1
         return self.times >= 0
 
-    def error(self) -> ApiError:
-        """Return the HTTP error of the fault."""
+    @property
+    def error(self) -> ApiError | None:
+        """The HTTP error of the fault, if it is one."""
+        if self.kind not in _ERRORS:
+            return None
         status, type_, code, message = _ERRORS[self.kind]
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         return ApiError(status, message, type=type_, code=code, headers=headers)
 
     def distort(self, reply: Reply) -> Reply:
         """Return the reply as the fault leaves it."""
-        text = reply.text or ""
-        half = cut(text, count(text) // 2)
-        if self.kind == "empty":
-            return replace(reply, text="")
-        if self.kind == "refusal":
-            return Reply(refusal="I'm sorry, I cannot help with that request.")
-        if self.kind == "malformed_reply":
-            return replace(reply, text=half)
-        if self.kind == "length" or self.kind == "content_filter":
-            return replace(reply, text=half, finish_reason=self.kind)
-        ready = {"wrong_ids": wrong_ids, "duplicate_ids": duplicate_ids}
-        mutate = self.mutate or ready.get(self.kind)
-        return replace(reply, text=mutate(text)) if mutate else reply
+        if self.mutate is not None:
+            return replace(reply, text=self.mutate(reply.text or ""))
+        distortion = _DISTORTIONS.get(self.kind)
+        return distortion(reply, reply.text or "") if distortion else reply
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -172,7 +124,7 @@ class Faults:
         kind: FaultKind,
         times: int | None = 1,
         match: Match | None = None,
-        after: int | None = None,
+        after: int = 0,
         *,
         retry_after: float | str | None = None,
         seconds: float | None = None,
@@ -194,11 +146,7 @@ class Faults:
         Returns:
             The fault; setting its `times` to 0 ends it.
         """
-        if kind not in KINDS:
-            raise ValueError(f"unknown fault {kind!r}; known: {', '.join(sorted(KINDS))}")
-        if kind == "mutate" and mutate is None:
-            raise ValueError("the fault 'mutate' needs the argument mutate")
-        fault = Fault(kind, times, match, after or 0, retry_after, seconds, mutate)
+        fault = Fault(kind, times, match, after, retry_after, seconds, mutate)
         self._scripted.append(fault)
         return fault
 
@@ -215,10 +163,6 @@ class Faults:
         Which ones depends on the seed, the content and how often that content was sent before,
         not on the order of arrival, so runs with concurrent calls repeat. Rate 0 ends it.
         """
-        # A change of the reply has to be given, so it cannot be drawn.
-        unknown = set(kinds) - (KINDS - {"mutate"})
-        if unknown or not kinds:
-            raise ValueError(f"unknown or missing faults: {sorted(unknown)}")
         self._random = (rate, seed, tuple(Fault(kind, None, retry_after=retry_after) for kind in kinds))
 
     def pick_fault(self, request: Request) -> Fault | None:

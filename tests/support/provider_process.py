@@ -10,29 +10,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
 
 class ProviderProcess:
-    """A `LoopbackProvider` behind a pipe.
+    """A `LoopbackProvider` behind a pipe, with its methods as far as JSON can express their arguments and results.
 
     Args:
-        **settings: Plain settings of `Service`, such as latency and context_tokens.
+        **settings: Plain settings, such as latency and context_tokens.
     """
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
-        self.url = ""
-
-    @property
-    def api_base(self) -> str:
-        """The address for clients."""
-        return f"{self.url}/v1"
 
     def __enter__(self) -> ProviderProcess:
         """Start the process."""
@@ -43,77 +37,45 @@ class ProviderProcess:
             text=True,
             cwd=ROOT,
         )
-        self.url = self._answer()
+        self.url = self._call("url")
+        self.api_base = f"{self.url}/v1"
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the process."""
         self._process.communicate()
 
-    def set(self, **settings: Any) -> None:
-        """Change settings."""
-        self._ask("set", settings)
-
-    def reset(self) -> None:
-        """Forget log, faults, prefix cache and limits."""
-        self._ask("reset", None)
-
-    def fail_randomly(self, rate: float, seed: int, kinds: list[str]) -> None:
-        """Let a share of the calls fail."""
-        self._ask("fail", [rate, seed, kinds])
-
-    def totals(self) -> dict[str, int]:
-        """Return the provider's own counts."""
-        return cast(dict[str, int], self._ask("totals", None))
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the provider."""
+        return partial(self._call, name)
 
     def write_log(self, path: Path) -> Path:
         """Write the log of requests."""
-        self._ask("log", str(path))
+        self._call("write_log", str(path))
         return path
 
-    def _ask(self, command: str, argument: Any) -> Any:
-        stdin = self._process.stdin
-        if stdin is None:
-            raise RuntimeError("the provider is not running")
-        stdin.write(json.dumps([command, argument]) + "\n")
-        stdin.flush()
-        return self._answer()
+    def set(self, **settings: Any) -> None:
+        """Change settings."""
+        for name, value in settings.items():
+            self._call("__setattr__", name, value)
 
-    def _answer(self) -> Any:
-        stdout = self._process.stdout
-        line = stdout.readline() if stdout is not None else ""
-        if not line:
-            raise RuntimeError("the provider has ended")
-        return json.loads(line)
-
-
-def _obey(provider: LoopbackProvider, command: str, argument: Any) -> Any:
-    if command == "set":
-        for name, value in argument.items():
-            setattr(provider, name, value)
-    elif command == "reset":
-        provider.reset()
-    elif command == "fail":
-        rate, seed, kinds = argument
-        provider.fail_randomly(rate, seed, kinds)
-    elif command == "log":
-        provider.write_log(argument)
-    elif command == "totals":
-        return provider.totals()
-    return None
+    def _call(self, name: str, *arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([name, arguments]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
 
 
 def main(settings: str) -> None:
     """Run a provider until standard input ends."""
     with LoopbackProvider(**json.loads(settings)) as provider:
-        _say(provider.url)
         for line in sys.stdin:
-            _say(_obey(provider, *json.loads(line)))
-
-
-def _say(value: Any) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
+            name, arguments = json.loads(line)
+            attribute = getattr(provider, name)
+            result = attribute(*arguments) if callable(attribute) else attribute
+            sys.stdout.write(json.dumps(result, default=str) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.support.records import CHAT_PATH, CONTEXTUAL_PATH, EMBEDDINGS_PATH, MODEL_PATHS, Answer, Record, Request
 
@@ -26,15 +24,12 @@ class Recorder:
         batch_history: The lines that batches executed.
         in_flight: Chat and embedding calls that arrived and are not complete.
         in_flight_max: The most of them at one time so far.
-        in_flight_max_by_path: The same for each path on its own.
     """
 
     history: list[Record] = field(default_factory=list, init=False)
     batch_history: list[Record] = field(default_factory=list, init=False)
     in_flight: int = field(default=0, init=False)
     in_flight_max: int = field(default=0, init=False)
-    in_flight_max_by_path: dict[str, int] = field(default_factory=dict, init=False)
-    _by_path: Counter[str] = field(default_factory=Counter, init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
 
     def begin(self, request: Request) -> Record:
@@ -42,9 +37,6 @@ class Recorder:
         record = Record.of(request)
         with self._changed:
             self.history.append(record)
-            self._by_path[request.path] += 1
-            path_max = max(self.in_flight_max_by_path.get(request.path, 0), self._by_path[request.path])
-            self.in_flight_max_by_path[request.path] = path_max
             self.in_flight += request.path in MODEL_PATHS
             self.in_flight_max = max(self.in_flight_max, self.in_flight)
             self._changed.notify_all()
@@ -56,7 +48,6 @@ class Recorder:
             return
         with self._changed:
             self._fill(record, answer)
-            self._by_path[record.path] -= 1
             self.in_flight -= record.path in MODEL_PATHS
             self._changed.notify_all()
 
@@ -69,9 +60,8 @@ class Recorder:
     @staticmethod
     def _fill(record: Record, answer: Answer | None) -> None:
         record.status = answer.status if answer else 0
-        if answer:
-            record.usage, record.cached_tokens = answer.usage, answer.cached_tokens
-            record.finish_reason, record.reply = answer.finish_reason, answer.reply
+        for name in ("usage", "cached_tokens", "finish_reason", "reply") if answer else ():
+            setattr(record, name, getattr(answer, name))
         record.completed = time.perf_counter()
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
@@ -84,9 +74,9 @@ class Recorder:
             if not self._changed.wait_for(condition, timeout):
                 raise TimeoutError(f"not reached within {timeout} s; {self.in_flight} calls in flight")
 
-    def wait_in_flight(self, calls: int, timeout: float = PATIENCE) -> None:
+    def wait_in_flight(self, calls: int) -> None:
         """Block until so many chat and embedding calls are in flight."""
-        self.wait_until(lambda: self.in_flight >= calls, timeout)
+        self.wait_until(lambda: self.in_flight >= calls)
 
     def calls(self, path: str | None = None) -> list[Record]:
         """Return the recorded requests to a path, or the chat and embedding calls."""
@@ -131,10 +121,9 @@ class Recorder:
 
     def write_log(self, path: str | Path) -> Path:
         """Write the records as JSON lines in order of arrival, and return the path."""
-        records: list[dict[str, Any]] = [record.as_dict() for record in self.history + self.batch_history]
-        lines = (json.dumps(record) + "\n" for record in sorted(records, key=lambda record: record["arrived"]))
+        records = sorted(self.history + self.batch_history, key=lambda record: record.arrived)
         target = Path(path)
-        target.write_text("".join(lines), encoding="utf-8")
+        target.write_text("".join(json.dumps(record.as_dict()) + "\n" for record in records), encoding="utf-8")
         return target
 
     def clear_history(self) -> None:
@@ -143,4 +132,3 @@ class Recorder:
             self.history.clear()
             self.batch_history.clear()
             self.in_flight_max = self.in_flight
-            self.in_flight_max_by_path.clear()

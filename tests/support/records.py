@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ MODEL_PATHS = frozenset({CHAT_PATH, EMBEDDINGS_PATH, CONTEXTUAL_PATH})
 
 _CHUNK = re.compile(r"<chunks?\b[^>]*>(.*?)</chunks?>", re.DOTALL | re.IGNORECASE)
 _SECRET_HEADERS = frozenset({"authorization", "api-key"})
+_NOT_LOGGED = frozenset({"raw", "query", "worked"})
 
 
 def message_text(message: dict[str, Any]) -> str:
@@ -52,18 +52,15 @@ class Request:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The chat messages that are objects."""
-        messages = self.fields.get("messages")
-        return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+        return [message for message in self.fields.get("messages") or [] if isinstance(message, dict)]
 
     @property
     def inputs(self) -> list[Any]:
-        """The embedding inputs, a single text or token list wrapped in a list, or the texts of all lists."""
+        """The embedding inputs, a single text wrapped in a list, or the texts of all lists."""
         if isinstance(lists := self.fields.get("inputs"), list):
             return [text for texts in lists if isinstance(texts, list) for text in texts]
         original = self.fields.get("input")
-        if isinstance(original, str) or (isinstance(original, list) and original and isinstance(original[0], int)):
-            return [original]
-        return original if isinstance(original, list) else []
+        return original if isinstance(original, list) else [original] if isinstance(original, str) else []
 
     @property
     def text(self) -> str:
@@ -81,7 +78,7 @@ class Request:
 
 
 @dataclass(eq=False)
-class Record:
+class Record(Request):
     """What is remembered of one request; times are seconds of `time.perf_counter`.
 
     Attributes:
@@ -96,13 +93,6 @@ class Record:
         worked: What the model used, also where nobody has waited for its answer; a provider may charge it.
     """
 
-    id: int
-    connection_id: int
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: Any
-    arrived: float
     completed: float | None = None
     status: int | None = None
     usage: dict[str, Any] | None = None
@@ -110,23 +100,13 @@ class Record:
     finish_reason: str | None = None
     fault: str | None = None
     reply: str | None = None
-    batch_id: str | None = None
     worked: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, request: Request) -> Record:
         """Start the record of a request, without the values of secret headers."""
         headers = {k: "<redacted>" if k in _SECRET_HEADERS else v for k, v in request.headers.items()}
-        return cls(
-            id=request.id,
-            connection_id=request.connection_id,
-            method=request.method,
-            path=request.path,
-            headers=headers,
-            body=request.body,
-            arrived=request.arrived,
-            batch_id=request.batch_id,
-        )
+        return cls(**(vars(request) | {"headers": headers}))
 
     @property
     def paid(self) -> bool:
@@ -135,7 +115,7 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as a JSON-ready dictionary."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "worked"}
+        return {name: value for name, value in vars(self).items() if name not in _NOT_LOGGED}
 
 
 @dataclass(eq=False)
@@ -145,7 +125,8 @@ class Answer:
     Attributes:
         payload: JSON value of the body; unused when `content` or `events` is given.
         content: Raw bytes of the body (file contents).
-        events: Server-sent events of a streamed answer.
+        events: Events of a streamed answer, each sent as `frame` says.
+        frame: Form of an event: server-sent events, or the lines that Ollama sends.
         prompt: Serialized prompt, kept to fill the prefix cache once the answer is complete.
     """
 
@@ -154,6 +135,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     content: bytes | None = None
     events: list[str] | None = None
+    frame: str = "data: {}\n\n"
     usage: dict[str, Any] | None = None
     cached_tokens: int = 0
     finish_reason: str | None = None

@@ -5,13 +5,10 @@ The format follows https://docs.voyageai.com/reference/contextualized-embeddings
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
-from typing import Any
 
-from tests.support.embeddings import embed
-from tests.support.records import Answer, ApiError, Request
+from tests.support.embeddings import embed, packed, refuse_if
+from tests.support.records import Answer, Request
 from tests.support.tokens import count
 
 MAX_LISTS = 1_000
@@ -36,58 +33,34 @@ def contextual_vectors(texts: list[str], dimensions: int) -> list[list[float]]:
     return [[value / norm for value in row] for row, norm in zip(mixed, norms, strict=True)]
 
 
-def _refuse(message: str) -> ApiError:
-    return ApiError(400, message)
-
-
-def check_contextual(request: Request, encoding: str) -> tuple[list[list[str]], int]:
-    """Return the lists of a request and their tokens.
-
-    Raises:
-        ApiError: With status 400 for what the real service refuses.
-    """
+def check_contextual(request: Request, encoding: str) -> int:
+    """Return the tokens of a request, or refuse it."""
     fields = request.fields
-    if unknown := fields.keys() - _ACCEPTED:
-        raise _refuse(f"Argument '{min(unknown)}' is not supported by our API.")
-    inputs, kind = fields.get("inputs"), fields.get("input_type")
-    if "context" not in request.model:
-        raise _refuse(f"Model {request.model} is not supported. Supported models are ['voyage-context-3'].")
-    if not isinstance(inputs, list) or not inputs or not all(isinstance(texts, list) and texts for texts in inputs):
-        raise _refuse("The inputs must be a list of lists of strings.")
-    if not all(isinstance(text, str) and text for texts in inputs for text in texts):
-        raise _refuse("The inputs must not contain empty strings.")
-    if kind not in (None, "query", "document"):
-        raise _refuse(f"Value '{kind}' of input_type is not supported.")
-    if kind == "query" and any(len(texts) != 1 for texts in inputs):
-        raise _refuse("Each inner list must contain a single query.")
-    if fields.get("output_dimension") not in (None, *DIMENSIONS):
-        raise _refuse(f"Value '{fields['output_dimension']}' of output_dimension is not supported.")
-    sizes = [sum(count(text, encoding) for text in texts) for texts in inputs]
-    if len(inputs) > MAX_LISTS or sum(map(len, inputs)) > MAX_CHUNKS:
-        raise _refuse("The inputs contain too many lists or chunks.")
-    if max(sizes) > MAX_LIST_TOKENS or sum(sizes) > MAX_REQUEST_TOKENS:
-        raise _refuse(f"Request to model '{request.model}' failed. The max allowed tokens is {MAX_LIST_TOKENS}.")
-    return inputs, sum(sizes)
+    inputs, kind, size = fields.get("inputs"), fields.get("input_type"), fields.get("output_dimension")
+    lists = inputs if isinstance(inputs, list) and all(isinstance(texts, list) for texts in inputs) else []
+    refuse_if(
+        (bool(fields.keys() - _ACCEPTED), f"Argument '{fields.keys() - _ACCEPTED}' is not supported by our API."),
+        ("context" not in request.model, f"Model {request.model} is not supported."),
+        (not lists or not all(lists), "The inputs must be a list of lists of strings."),
+        (not all(isinstance(text, str) and text for text in request.inputs), "The inputs must not be empty strings."),
+        (kind not in (None, "query", "document"), f"Value '{kind}' of input_type is not supported."),
+        (kind == "query" and any(len(texts) != 1 for texts in lists), "Each inner list must contain a single query."),
+        (size not in (None, *DIMENSIONS), f"Value '{size}' of output_dimension is not supported."),
+        (len(lists) > MAX_LISTS or len(request.inputs) > MAX_CHUNKS, "The inputs contain too many lists or chunks."),
+    )
+    sizes = [sum(count(text, encoding) for text in texts) for texts in lists]
+    too_long = max(sizes) > MAX_LIST_TOKENS or sum(sizes) > MAX_REQUEST_TOKENS
+    refuse_if((too_long, f"Request failed. The max allowed tokens is {MAX_LIST_TOKENS}."))
+    return sum(sizes)
 
 
-def contextual_answer(request: Request, inputs: list[list[str]], tokens: int, dimensions: int) -> Answer:
+def contextual_answer(request: Request, tokens: int, dimensions: int) -> Answer:
     """Build the answer to a checked request."""
     size = request.fields.get("output_dimension") or dimensions
-    packed = request.fields.get("encoding_format") == "base64"
     data = []
-    for index, texts in enumerate(inputs):
-        vectors: list[Any] = contextual_vectors(texts, size)
-        if packed:
-            vectors = [base64.b64encode(struct.pack(f"<{size}f", *vector)).decode() for vector in vectors]
-        items = [{"object": "embedding", "embedding": vector, "index": at} for at, vector in enumerate(vectors)]
+    for index, texts in enumerate(request.fields["inputs"]):
+        rows = enumerate(contextual_vectors(texts, size))
+        items = [{"object": "embedding", "embedding": packed(row, request), "index": at} for at, row in rows]
         data.append({"object": "list", "data": items, "index": index})
     usage = {"total_tokens": tokens}
-    payload = {"object": "list", "data": data, "model": request.model, "usage": usage}
-    return Answer(payload=payload, usage=usage)
-
-
-def voyage_error(answer: Answer) -> Answer:
-    """Return an error in Voyage's format."""
-    if answer.status != 200:
-        answer.payload = {"detail": answer.payload["error"]["message"]}
-    return answer
+    return Answer(payload={"object": "list", "data": data, "model": request.model, "usage": usage}, usage=usage)

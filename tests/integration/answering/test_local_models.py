@@ -16,7 +16,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.answering.conftest import QUESTION
-from tests.support.ollama import LoopbackOllama
+from tests.support import ollama as api
+from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
 WRITTEN = "This chunk is of the manual of the pump and says what to do when it runs dry."
@@ -25,16 +26,16 @@ TEXT = "# Manual of the pump\n\nError TS-999: the pump runs dry. Close valve V2.
 
 
 @pytest.fixture
-def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOllama]:
+def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
     for package in ("llms", "embeddings"):
         reason = "needs llama-index-llms-ollama and llama-index-embeddings-ollama"
         pytest.importorskip(f"llama_index.{package}.ollama", reason=reason)
 
-    def says(prompt: str) -> str:
-        return ANSWER if "Sources:" in prompt else WRITTEN
+    def says(request: Request) -> str:
+        return ANSWER if "Sources:" in request.text else WRITTEN
 
-    with LoopbackOllama(says) as server:
-        monkeypatch.setenv("OLLAMA_HOST", server.address)
+    with LoopbackProvider(reply=says) as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
         yield server
 
 
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ollama_writes_contexts_embeds_answers_and_streams(ollama: LoopbackOllama, folder: Path) -> None:
+def test_ollama_writes_contexts_embeds_answers_and_streams(ollama: LoopbackProvider, folder: Path) -> None:
     config = ProjectConfig(
         llm="ollama:llama3.1", embed_model="ollama:nomic-embed-text", segment_size=4000, segment_overlap=400
     )
@@ -59,12 +60,12 @@ def test_ollama_writes_contexts_embeds_answers_and_streams(ollama: LoopbackOllam
     assert {(str(answer), answer.citations.is_clean) for answer in [*answers, engine.query(QUESTION)]} == {
         (ANSWER, True)
     }
-    assert {body["options"]["num_ctx"] for body in ollama.bodies("/api/chat")} == {8192}
-    assert {body["model"] for body in ollama.bodies("/api/embed")} == {"nomic-embed-text"}
+    assert {call.body["options"]["num_ctx"] for call in ollama.calls(api.CHAT)} == {8192}
+    assert {call.model for call in ollama.calls(api.EMBED)} == {"nomic-embed-text"}
 
     chat = project.as_chat_engine(min_confidence=0.0)
     assert len(list(chat.stream_chat(QUESTION).response_gen)) > 2
-    ollama.cut = True
+    ollama.fault("drop_in_body", match=lambda request: request.path == api.CHAT)
     stream: Any = chat.stream_chat("And why?")
     assert ANSWER.startswith("".join(stream.response_gen))
     assert "broke off" in str(stream.grounded.partial)

@@ -26,8 +26,7 @@ from llama_index_contextual.contextualizer.batch import (
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply
 from llama_index_contextual.storage.ledger_file import LedgerFile
-from tests.support.batches import BatchPlan
-from tests.support.files import Files
+from tests.support.batches import BatchPlan, Files
 from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
 
