@@ -13,16 +13,16 @@ import os
 import struct
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
 from zlib import crc32
 
-import numpy as np
 from llama_index.core.schema import Document, MetadataMode
 
 from llama_index_contextual._utils.calls import RetryPolicy
@@ -84,6 +84,16 @@ class Outcome:
 # ---- the modes -------------------------------------------------------------------------------------------------------
 
 
+def payload(change: Callable[[dict[str, Any]], object]) -> Tamper:
+    """Change the JSON of an answer in place."""
+    return lambda _, answer: change(answer.payload) and None
+
+
+def choice(**changes: Any) -> Tamper:
+    """Change the first choice of a chat answer."""
+    return payload(lambda answer: answer["choices"][0].update(changes))
+
+
 def text(change: Callable[[str], str | None]) -> Tamper:
     """Change the text of the model."""
 
@@ -94,32 +104,22 @@ def text(change: Callable[[str], str | None]) -> Tamper:
     return tamper
 
 
-def payload(change: Callable[[dict[str, Any]], object]) -> Tamper:
-    """Change the JSON of an answer in place."""
-
-    def tamper(_: Request, answer: Answer) -> None:
-        change(answer.payload)
-
-    return tamper
-
-
 def entries(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Tamper:
     """Change the contexts of an answer to a call for several of them."""
 
     def changed(said: str) -> str:
-        if not said.startswith("{"):
-            return said  # a chunk that is asked for alone
-        return json.dumps({"contexts": change(json.loads(said)["contexts"])})
+        # A chunk that is asked for alone gets a text.
+        return json.dumps({"contexts": change(json.loads(said)["contexts"])}) if said.startswith("{") else said
 
     return text(changed)
 
 
-def raw(content: bytes, kind: str = "application/json", status: int = 200) -> Tamper:
+def raw(content: bytes, kind: str = "application/json", status: int = 200, **headers: str) -> Tamper:
     """Answer with any bytes."""
 
     def tamper(_: Request, answer: Answer) -> None:
-        answer.status, answer.content, answer.payload = status, content, None
-        answer.headers["content-type"] = kind
+        answer.status, answer.content = status, content
+        answer.headers |= {"content-type": kind, **headers}
 
     return tamper
 
@@ -147,52 +147,23 @@ def echoes(header: str) -> list[str]:
     ]
 
 
-def vectors(change: Callable[[list[list[float]]], object]) -> Tamper:
-    """Change the vectors of an answer in place."""
+def first_vector(*values: float) -> Tamper:
+    """Replace the first vector of an answer."""
 
     def tamper(_: Request, answer: Answer) -> None:
-        items = answer.payload["data"]
-        rows = [list(_unpacked(item["embedding"])) for item in items]
-        change(rows)
-        for item, row in zip(items, rows, strict=False):
-            packed = isinstance(item["embedding"], str)
-            item["embedding"] = base64.b64encode(struct.pack(f"<{len(row)}f", *row)).decode() if packed else row
+        item = answer.payload["data"][0]
+        row = struct.pack(f"<{len(values)}f", *values)
+        item["embedding"] = base64.b64encode(row).decode() if isinstance(item["embedding"], str) else list(values)
 
     return tamper
 
 
-def _unpacked(vector: str | list[float]) -> Sequence[float]:
-    return np.frombuffer(base64.b64decode(vector), "<f4").tolist() if isinstance(vector, str) else vector
+def _usage(tokens: int) -> Tamper:
+    return payload(lambda answer: answer["usage"].update(prompt_tokens=tokens, completion_tokens=tokens))
 
 
-def _first_row(row: list[float]) -> Callable[[list[list[float]]], object]:
-    return lambda rows: rows.__setitem__(0, row or [0.0] * len(rows[0]))
-
-
-def _usage(**changes: Any) -> Tamper:
-    return payload(lambda answer: answer["usage"].update(changes))
-
-
-def _finish(reason: str, said: str | None = None) -> Tamper:
-    def change(answer: dict[str, Any]) -> None:
-        choice = answer["choices"][0]
-        choice["finish_reason"] = reason
-        choice["message"]["content"] = said
-
-    return payload(change)
-
-
-def _refusal(answer: dict[str, Any]) -> None:
-    answer["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
-
-
-def _reasoning(answer: dict[str, Any]) -> None:
-    message = {"role": "assistant", "content": "", "reasoning_content": "The chunk is about a pump. " * 50}
-    answer["choices"][0]["message"] = message
-
-
-def _echoing(said: str | None) -> str:
-    return f"{said} Sent by Bearer {KEY}."
+def _said(content: str | None, **more: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
 
 
 _EMBEDDINGS = {"path": EMBEDDINGS_PATH, "hits_all": True, "may_stop": True}
@@ -216,7 +187,7 @@ MODES: Mapping[str, Mode] = {
     "invalid JSON": Mode(setup=lambda provider: provider.fault("malformed_json", 5), may_stop=True),
     "HTML page": Mode(tamper=raw(b"<html><body>Sign in</body></html>", "text/html")),
     "wrong content type": Mode(tamper=raw(b'{"choices": []}', "text/plain")),
-    "redirect": Mode(tamper=lambda _, answer: _redirect(answer), may_stop=True),
+    "redirect": Mode(tamper=raw(b"", status=302, location="/v1/elsewhere"), may_stop=True),
     # what the model says
     "empty choices": Mode(tamper=payload(lambda answer: answer.update(choices=[]))),
     "null content": Mode(tamper=text(lambda _: None)),
@@ -226,11 +197,11 @@ MODES: Mapping[str, Mode] = {
     "control characters": Mode(tamper=text(lambda said: f"\x1b[31m{said}\x9b\x7f\x08")),
     "50,000 characters": Mode(tamper=text(lambda said: f"{said} " * (50_000 // len(said or " ")))),
     "50,000 letters": Mode(tamper=text(lambda _: "a" * 50_000)),
-    "key in the answer": Mode(tamper=text(_echoing), hits_all=True),
-    "cut by length": Mode(tamper=_finish("length", "This passage of the rep")),
-    "content filter": Mode(tamper=_finish("content_filter")),
-    "refusal": Mode(tamper=payload(_refusal)),
-    "reasoning only": Mode(tamper=payload(_reasoning)),
+    "key in the answer": Mode(tamper=text(lambda said: f"{said} Sent by Bearer {KEY}."), hits_all=True),
+    "cut by length": Mode(tamper=choice(finish_reason="length", message=_said("This passage of the rep"))),
+    "content filter": Mode(tamper=choice(finish_reason="content_filter", message=_said(None))),
+    "refusal": Mode(tamper=choice(message=_said(None, refusal="I cannot help with that."))),
+    "reasoning only": Mode(tamper=choice(message=_said("", reasoning_content="The chunk is about a pump. " * 50))),
     # several contexts in one answer
     "duplicate ids": Mode(tamper=entries(lambda rows: [{**row, "id": rows[0]["id"]} for row in rows]), **_GROUP),
     "missing ids": Mode(tamper=entries(lambda rows: rows[::2]), **_GROUP),
@@ -238,27 +209,22 @@ MODES: Mapping[str, Mode] = {
     "NUL in one of several": Mode(tamper=entries(lambda rows: [{**rows[0], "context": "\0"}, *rows[1:]]), **_GROUP),
     # counts
     "no usage": Mode(tamper=payload(lambda answer: answer.pop("usage")), hits_all=True),
-    "negative usage": Mode(tamper=_usage(prompt_tokens=-5, completion_tokens=-5), hits_all=True),
-    "huge usage": Mode(tamper=_usage(prompt_tokens=10**30, completion_tokens=10**30), hits_all=True),
+    "negative usage": Mode(tamper=_usage(-5), hits_all=True),
+    "huge usage": Mode(tamper=_usage(10**30), hits_all=True),
     # batches
     "nofile": Mode(batch_plan=BatchPlan(output="missing")),
     "truncated": Mode(batch_plan=BatchPlan(output="truncated")),
     # embeddings
     "embeddings: 500, echo": Mode(tamper=error(500), **_EMBEDDINGS),
     "embeddings: 400, echo": Mode(tamper=error(400), **_EMBEDDINGS),
-    "embeddings: NaN": Mode(tamper=vectors(_first_row([float("nan")] * 1536)), **_EMBEDDINGS),
-    "embeddings: NaN once": Mode(tamper=vectors(_first_row([float("nan")] * 1536)), times=1, **_EMBEDDINGS),
-    "embeddings: zeros": Mode(tamper=vectors(_first_row([])), times=1, **_EMBEDDINGS),
-    "embeddings: short vector": Mode(tamper=vectors(_first_row([1.0, 0.0])), **_EMBEDDINGS),
+    "embeddings: NaN": Mode(tamper=first_vector(*[float("nan")] * 1536), **_EMBEDDINGS),
+    "embeddings: NaN once": Mode(tamper=first_vector(*[float("nan")] * 1536), times=1, **_EMBEDDINGS),
+    "embeddings: zeros": Mode(tamper=first_vector(*[0.0] * 1536), times=1, **_EMBEDDINGS),
+    "embeddings: short vector": Mode(tamper=first_vector(1.0, 0.0), **_EMBEDDINGS),
     "embeddings: missing items": Mode(tamper=payload(lambda answer: answer["data"].pop()), **_EMBEDDINGS),
     "embeddings: wrong order": Mode(tamper=payload(lambda answer: answer["data"].reverse()), **_EMBEDDINGS),
     "embeddings: no data": Mode(tamper=payload(lambda answer: answer.update(data=[])), **_EMBEDDINGS),
 }
-
-
-def _redirect(answer: Answer) -> None:
-    answer.status, answer.content = 302, b""
-    answer.headers["location"] = "/v1/elsewhere"
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -298,23 +264,11 @@ class _Misbehaviour:
         return self.mode.hits_all or crc32(request.chunk.encode()) % 2 == 0
 
 
-class _Records(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record as a handler would write it."""
-        self.lines.append(self.format(record))
-
-
 def documents() -> list[Document]:
     """Return documents of a few chunks each."""
-    sentences = [
-        [f"Pump {n}{s} of yard {n} runs dry when valve {s} is shut and the oil of the mill is low." for s in range(5)]
-        for n in range(3)
-    ]
-    return [Document(id_=f"doc-{n}", text="\n\n".join(lines)) for n, lines in enumerate(sentences)]
+    sentence = "Pump {0}{1} of yard {0} runs dry when valve {1} is shut and the oil of the mill is low."
+    texts = ["\n\n".join(sentence.format(n, s) for s in range(5)) for n in range(3)]
+    return [Document(id_=f"doc-{n}", text=text) for n, text in enumerate(texts)]
 
 
 def run_mode(mode: Mode, folder: Path) -> Outcome:
@@ -324,28 +278,21 @@ def run_mode(mode: Mode, folder: Path) -> Outcome:
         mode: What it does.
         folder: An empty folder.
     """
-    outcome, records = Outcome(), _Records()
-    logger = logging.getLogger("llama_index_contextual")
-    misbehaviour = _Misbehaviour(mode)
-    with LoopbackProvider(context_tokens=12, tamper=misbehaviour) as provider, _at(provider):
-        logger.addHandler(records)
+    outcome, log, misbehaviour = Outcome(), StringIO(), _Misbehaviour(mode)
+    logger, handler = logging.getLogger("llama_index_contextual"), logging.StreamHandler(log)
+    with LoopbackProvider(context_tokens=12, tamper=misbehaviour) as provider:
+        logger.addHandler(handler)
         try:
-            message = list(_runs(mode, misbehaviour, provider, folder, outcome))
+            with mock.patch.dict(os.environ, OPENAI_API_KEY=KEY, OPENAI_BASE_URL=provider.api_base):
+                output = list(_runs(mode, misbehaviour, provider, folder, outcome))
         finally:
-            logger.removeHandler(records)
+            logger.removeHandler(handler)
         outcome.calls = len(provider.calls())
     outcome.wrong += [f"{times} times: {what[:80]}" for what, times in misbehaviour.delivered.items() if times > 1]
-    outcome.wrong += [
-        f"key in {where}" for where, text in [*message, ("logs", "\n".join(records.lines))] if leaks(text)
-    ]
+    outcome.wrong += [f"key in {where}" for where, said in [*output, ("logs", log.getvalue())] if leaks(said)]
     files = (path for path in folder.rglob("*") if path.is_file())
     outcome.wrong += [f"key in {path.name}" for path in files if leaks(path.read_bytes().decode("latin-1"))]
     return outcome
-
-
-def _at(provider: LoopbackProvider) -> Any:
-    environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": provider.api_base}
-    return mock.patch.dict(os.environ, environment)
 
 
 def _runs(
@@ -361,7 +308,7 @@ def _runs(
         try:
             report = project.ingest(documents(), batch=mode.batch_plan is not None)
             outcome.first = f"{len(report.failures)} of {report.chunks} chunks failed"
-            yield from (("report", f"{report} {report!r} {report.to_dict()!r}"),)
+            yield "report", f"{report} {report!r} {report.to_dict()!r}"
         except ContextualError as error:
             outcome.first = type(error).__name__
             yield "error", "\n".join(all_of(error))
@@ -403,16 +350,16 @@ def _runs(
     yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in response)
 
 
-@contextmanager
-def _quick() -> Iterator[None]:
+def _quick() -> ExitStack:
     """Retry and poll almost without delay."""
     quick = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02)
     delay = RetryPolicy.delay  # before it is patched
-    with (
-        mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error)),
-        mock.patch("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0),
-    ):
-        yield
+    patches = ExitStack()
+    patches.enter_context(
+        mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
+    )
+    patches.enter_context(mock.patch("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0))
+    return patches
 
 
 # ---- leaks -----------------------------------------------------------------------------------------------------------

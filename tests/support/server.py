@@ -43,6 +43,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -207,8 +208,11 @@ class LoopbackProvider(Recorder, Faults):
         self._loop = asyncio.get_running_loop()
         self._stopping, self._gate = asyncio.Event(), asyncio.Event()
         self._gate.set()
+        quiet = logging.Logger("provider", logging.CRITICAL)  # errors are in `errors`
         # A client that leaves cancels the handler of its request.
-        http = web.Server(self._serve, request_factory=_message, handler_cancellation=True, access_log=None)
+        http = web.Server(
+            self._serve, request_factory=_message, handler_cancellation=True, access_log=None, logger=quiet
+        )
         server = await self._loop.create_server(http, "127.0.0.1", 0, backlog=BACKLOG)
         ready.set_result(server.sockets[0].getsockname()[1])
         await self._stopping.wait()
