@@ -10,11 +10,13 @@ Nothing here is shared with the package: dates, too, are read in another way.
 
 from __future__ import annotations
 
+import operator as operators
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
@@ -22,10 +24,10 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 Metadata = Mapping[str, Any]
 
 COMPARISONS = {
-    FilterOperator.GT: lambda a, b: a > b,
-    FilterOperator.GTE: lambda a, b: a >= b,
-    FilterOperator.LT: lambda a, b: a < b,
-    FilterOperator.LTE: lambda a, b: a <= b,
+    FilterOperator.GT: operators.gt,
+    FilterOperator.GTE: operators.ge,
+    FilterOperator.LT: operators.lt,
+    FilterOperator.LTE: operators.le,
 }
 LISTED = (FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL)
 TEXTUAL = (FilterOperator.TEXT_MATCH, FilterOperator.TEXT_MATCH_INSENSITIVE)
@@ -48,40 +50,39 @@ def passes(metadata: Metadata, item: MetadataFilter | MetadataFilters) -> bool:
 def passes_one(held: Any, operator: FilterOperator, value: Any) -> bool:
     """Return whether the value of a key passes a filter."""
     if operator == FilterOperator.IS_EMPTY:
-        return held is None or held == "" or held == []
+        return held in (None, "", [])
     if held is None:
         return operator in (FilterOperator.NE, FilterOperator.NIN)
-    if operator in COMPARISONS:
-        return is_comparable(held, value) and COMPARISONS[operator](*comparable(held, value))
-    match operator:
-        case FilterOperator.EQ:
-            return bool(held == value)
-        case FilterOperator.NE:
-            return bool(held != value)
-        case FilterOperator.IN:
-            return held in value
-        case FilterOperator.NIN:
-            return held not in value
-        case FilterOperator.CONTAINS:
-            return holds(held, value)
-        case FilterOperator.ANY:
-            return any(holds(held, expected) for expected in value)
-        case FilterOperator.ALL:
-            return all(holds(held, expected) for expected in value)
-        case FilterOperator.TEXT_MATCH:
-            return isinstance(held, str) and value in held
-        case _:
-            return isinstance(held, str) and value.lower() in held.lower()
+    return bool(_HOLDS[operator](held, value))
 
 
-def is_comparable(held: Any, value: Any) -> bool:
-    return isinstance(held, str) == isinstance(value, str) and isinstance(held, str | int | float)
-
-
-def comparable(held: Any, value: Any) -> tuple[Any, Any]:
-    """Return two values in a form in which they can be compared: as points in time if both are dates."""
+def is_ordered(held: Any, value: Any, compare: Callable[[Any, Any], bool]) -> bool:
+    """Compare two numbers, or two texts: as points in time if both are dates."""
+    if isinstance(held, str) != isinstance(value, str) or not isinstance(held, str | int | float):
+        return False
     dates = [seconds(one) if isinstance(one, str) else None for one in (held, value)]
-    return (held, value) if None in dates else (dates[0], dates[1])
+    return compare(held, value) if None in dates else compare(*dates)
+
+
+def holds(held: Any, wanted: Any) -> bool:
+    """Return whether a text holds another one, or a list a value."""
+    if isinstance(held, str):
+        return isinstance(wanted, str) and wanted in held
+    return isinstance(held, list) and wanted in held
+
+
+_HOLDS: Mapping[FilterOperator, Callable[[Any, Any], object]] = {
+    FilterOperator.EQ: lambda held, value: held == value,
+    FilterOperator.NE: lambda held, value: held != value,
+    FilterOperator.IN: lambda held, value: held in value,
+    FilterOperator.NIN: lambda held, value: held not in value,
+    FilterOperator.CONTAINS: holds,
+    FilterOperator.ANY: lambda held, value: any(holds(held, one) for one in value),
+    FilterOperator.ALL: lambda held, value: all(holds(held, one) for one in value),
+    FilterOperator.TEXT_MATCH: lambda held, value: isinstance(held, str) and value in held,
+    FilterOperator.TEXT_MATCH_INSENSITIVE: lambda held, value: isinstance(held, str) and value.lower() in held.lower(),
+    **{operator: partial(is_ordered, compare=compare) for operator, compare in COMPARISONS.items()},
+}
 
 
 def seconds(text: str) -> Fraction | None:
@@ -110,12 +111,6 @@ def seconds(text: str) -> Fraction | None:
     return days * 86_400 + hours * 3_600 + minutes * 60 + rest - shift
 
 
-def holds(held: Any, wanted: Any) -> bool:
-    if isinstance(held, str):
-        return isinstance(wanted, str) and wanted in held
-    return isinstance(held, list) and wanted in held
-
-
 # ---- drawn metadata and filters --------------------------------------------------------------------------------------
 
 KEYS = ("kind", "year", "tags", "filed", "a.b", "ключ")
@@ -124,35 +119,15 @@ TEXTS = (
     *("", " ", "[]", "null", "true", "9", "10", "2024", "PART II", "PART II > Item 7", "it's", "\\", "%", "x" * 5_000),
 )
 NUMBERS = (
-    0,
-    1,
-    -1,
-    2,
-    9,
-    10,
-    2024,
-    1.0,
-    0.5,
-    -0.0,
-    0.1 + 0.2,
-    2**53,
-    2**53 + 1,
-    float(2**53),
-    2**63 - 1,
-    -(2**63),
-    1e300,
+    *(0, 1, -1, 2, 9, 10, 2024, 1.0, 0.5, -0.0, 0.1 + 0.2),
+    *(2**53, 2**53 + 1, float(2**53), 2**63 - 1, -(2**63), 1e300),
 )
 DATES = (
     *("2024-03-31", "2024-04-01", "2024-03", "2024-02-29", "2023-02-29", "2024-3-1", "0001-01-01", "9999-12-31"),
-    *(
-        "2024-03-31T00:00",
-        "2024-03-31 00:00:00",
-        "2024-03-31T00:00Z",
-        "2024-03-31T00:00:00.000001Z",
-        "2024-03-31T24:00",
-    ),
-    *("2024-04-01T01:00+02:00", "2024-03-31T23:00+00:00", "2024-03-31T19:30-03:30", "2024-04-01T09:00+1000"),
-    *("0001-01-01T00:00+14:00", "9999-12-31T23:59:59.999999-12:00", "2024-03-31T12:00:60", "2024-03-31 report"),
+    *("2024-03-31T00:00", "2024-03-31 00:00:00", "2024-03-31T00:00Z", "2024-03-31T00:00:00.000001Z"),
+    *("2024-03-31T24:00", "2024-04-01T01:00+02:00", "2024-03-31T23:00+00:00", "2024-03-31T19:30-03:30"),
+    *("2024-04-01T09:00+1000", "0001-01-01T00:00+14:00", "9999-12-31T23:59:59.999999-12:00", "2024-03-31T12:00:60"),
+    "2024-03-31 report",
 )
 
 

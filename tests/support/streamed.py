@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ChatResponseAsyncGen
-from pydantic import PrivateAttr
 
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
@@ -27,38 +26,23 @@ _FORMS = (
     *("**[Source {}]**", "[[Source {}]]", "[Sou[Source {}]rce {}]", "([Source {}])", "[Source {}", "[Sources {}-{}]"),
     *("[Source {}](https://example.org)", "> [Source {}]\n", "[Source {}][Source {}]"),
 )
-_WORDS = (
-    "The pump",
-    "runs dry",
-    "after",
-    "three days",
-    "[sic]",
-    "[",
-    "]",
-    "[Sour",
-    "a [link](https://x.org/a)",
-    "`x[1]`",
-)
+_WORDS = ("The pump", "runs dry", "three days", "[sic]", "[", "]", "[Sour", "a [link](https://x.org/a)", "`x[1]`")
 _SPACES = (" ", " ", " ", "  ", "\n", "\n\n", "\t", "")
 
 
 class PieceLLM(ScriptedLLM):
     """A model that streams its answer in given pieces."""
 
-    _pieces: list[str] = PrivateAttr(default_factory=list)
-
-    def send(self, pieces: Sequence[str]) -> None:
-        """Set the pieces of the next answers."""
-        self._pieces = list(pieces)
+    pieces: list[str]
 
     async def astream_chat(self, messages: Any, **kwargs: Any) -> ChatResponseAsyncGen:
         """Return the pieces."""
 
-        async def pieces() -> ChatResponseAsyncGen:
-            for piece in self._pieces:
+        async def answer() -> ChatResponseAsyncGen:
+            for piece in self.pieces:
                 yield ChatResponse(message=ChatMessage(role="assistant", content=piece), delta=piece)
 
-        return pieces()
+        return answer()
 
 
 def random_answer(source: random.Random) -> str:
@@ -78,11 +62,11 @@ def random_answer(source: random.Random) -> str:
 def random_pieces(text: str, source: random.Random) -> list[str]:
     """Return the text cut into single characters, words, or pieces of random length."""
     longest = source.choice((1, 1, 3, 10, 1000))
-    pieces, at = [], 0
-    while at < len(text):
+    pieces = []
+    while text:
         length = source.randint(1, longest)
-        pieces.append(text[at : at + length])
-        at += length
+        pieces.append(text[:length])
+        text = text[length:]
     return pieces
 
 
@@ -115,15 +99,10 @@ def measure(answers: int, seed: int) -> Streamed:
     for _ in range(answers):
         answer = random_answer(source)
         style, guards = source.choice(("instruction", "chain_of_thought")), source.choice((None, Guards(mask=())))
-        llm = PieceLLM()
-        llm.send(random_pieces(answer, source))
-        engine = GroundedQueryEngine(
-            FixedRetriever(hits(a=3.0, b=2.0, c=1.0)),
-            llm,
-            options=AnswerOptions(style=style),
-            guards=guards,
-            streaming=True,
-        )
+        llm = PieceLLM(pieces=random_pieces(answer, source))
+        options = AnswerOptions(style=style)
+        retriever = FixedRetriever(hits(a=3.0, b=2.0, c=1.0))
+        engine = GroundedQueryEngine(retriever, llm, options=options, guards=guards, streaming=True)
         stream: Any = engine.query("Is it so?")
         seen = "".join(stream.response_gen)
         final = stream.get_response()
