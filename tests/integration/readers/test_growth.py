@@ -15,7 +15,7 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import ReadLimits, read_documents
 from llama_index_contextual.readers.base import FileAccount
 from llama_index_contextual.readers.pdf.reader import read_pdf
-from tests.support.office_files import WORD, docx, mail, part, pptx, read, replaced, saved, workbook, xlsx
+from tests.integration.readers.office_files import WORD, docx, mail, part, pptx, read, replaced, saved, workbook, xlsx
 from tests.support.pdf_files import RawPdf, lines, pdf_of
 
 ROWS, COLUMNS = 1_000, 10

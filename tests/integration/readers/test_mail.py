@@ -7,7 +7,7 @@ from email.message import EmailMessage
 import pytest
 
 from llama_index_contextual.errors import ReadError
-from tests.support.office_files import docx, mail, read, xlsx
+from tests.integration.readers.office_files import docx, mail, read, xlsx
 from tests.support.pdf_files import lines, pdf_of
 
 

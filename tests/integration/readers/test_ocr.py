@@ -25,7 +25,7 @@ from llama_index_contextual.readers import ReadLimits, content_hash, ocr, read_d
 from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, confidence, engine_for, page_content, page_ranges
 from llama_index_contextual.readers.pdf.process import LastLine
 from llama_index_contextual.storage.ledger import Ledger
-from tests.support import ocr_child
+from tests.integration.readers import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
 from tests.support.source import ROOT
 from tests.support.trees import write

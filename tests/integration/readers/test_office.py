@@ -12,7 +12,7 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import DocumentReader, FileRef, discovery
 from llama_index_contextual.readers.base import ParsedFile
 from llama_index_contextual.readers.office import _number
-from tests.support.office_files import docx, pptx, read, replaced, saved, workbook, xlsx
+from tests.integration.readers.office_files import docx, pptx, read, replaced, saved, workbook, xlsx
 
 
 def outline(parsed: ParsedFile) -> list[tuple[int, str]]:

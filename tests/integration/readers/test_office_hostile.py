@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import DocumentReader, FileRef, ReadLimits
 from llama_index_contextual.readers.base import ParsedFile
-from tests.support.office_files import SHEET, WORD, archive, docx, mail, part, pptx, read, replaced, xlsx
+from tests.integration.readers.office_files import SHEET, WORD, archive, docx, mail, part, pptx, read, replaced, xlsx
 
 BOOK = xlsx(S=[["Region", "Sum"], ["East", 1]])
 LETTER = docx((1, "Head"), "Text")

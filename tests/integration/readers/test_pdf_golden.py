@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
-from tests.support.pdf_sample import sample
+from tests.integration.readers.pdf_sample import sample
 from tests.support.source import ROOT
 
 FLAG = "LLAMA_INDEX_CONTEXTUAL_REGENERATE"

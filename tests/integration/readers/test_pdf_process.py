@@ -72,7 +72,7 @@ def test_memory_is_limited(tmp_path: Path) -> None:
 @pytest.fixture
 def odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[PdfWorker]:
     """A worker whose child hangs, crashes or leaves when the name of the file says so."""
-    monkeypatch.setattr(pdf_process, "CHILD", "tests.support.stuck_child")
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.integration.readers.stuck_child")
     with PdfWorker() as one:
         yield one
 
@@ -105,7 +105,7 @@ def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
 def test_an_error_in_the_callback_for_pages_is_raised_and_the_next_file_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pdf_process, "CHILD", "tests.support.stuck_child")
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.integration.readers.stuck_child")
 
     def fail(path: Path, done: int, total: int) -> None:
         raise OSError(f"{done} of {total} pages of {path}")

@@ -15,7 +15,7 @@ from llama_index_contextual.storage import files
 from llama_index_contextual.storage import publish as publishing
 from llama_index_contextual.storage.current import current_name, leftovers, version_names
 from llama_index_contextual.storage.manifest import FAISS_FILE
-from tests.support.file_spy import FileSpy
+from tests.integration.storage.file_spy import FileSpy
 from tests.support.models import CountingEmbedding
 
 

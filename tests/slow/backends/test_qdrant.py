@@ -27,7 +27,7 @@ from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")
 
-from tests.support.qdrant_server import QdrantServer, Request, qdrant_server
+from tests.integration.storage.qdrant_server import QdrantServer, Request, qdrant_server
 
 
 @pytest.fixture(params=["local", "edge"])

@@ -13,7 +13,7 @@ from llama_index_contextual import Project, ProjectConfig, ProjectManager
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.readers import discovery
-from tests.support import mixed_folder
+from tests.integration.ingestion import mixed_folder
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import FileRef, ReadLimits
 from tests.benchmarks.budgets import cost_at
-from tests.support.deadly import Deadly, DeadlyOnce
+from tests.integration.ingestion.deadly import Deadly, DeadlyOnce
 from tests.support.documents import pdf_bytes
 from tests.support.models import CountingEmbedding
 from tests.support.recorder import PATIENCE

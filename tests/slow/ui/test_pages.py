@@ -184,7 +184,7 @@ class TestProcesses:
 
     @pytest.fixture
     def stuck(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageRenderer]:
-        monkeypatch.setattr(pages, "CHILD", "tests.support.stuck_page_child")
+        monkeypatch.setattr(pages, "CHILD", "tests.integration.ui.stuck_page_child")
         renderer = PageRenderer(processes=1, waiting_seconds=0.2)
         yield renderer
         renderer.close()
@@ -218,7 +218,7 @@ class TestProcesses:
         assert stuck.image(SourceFile(Path("two.pdf"), "2"), 1)
 
     def test_requests_of_many_users_are_answered_by_a_few_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(pages, "CHILD", "tests.support.stuck_page_child")
+        monkeypatch.setattr(pages, "CHILD", "tests.integration.ui.stuck_page_child")
         renderer = PageRenderer(processes=2)
         with ThreadPoolExecutor(8) as pool:
             answers = set(pool.map(lambda at: renderer.image(SourceFile(Path("a.pdf"), str(at)), 1), range(80)))

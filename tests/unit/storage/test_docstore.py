@@ -21,8 +21,9 @@ from llama_index.core.vector_stores import SimpleVectorStore
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from tests.integration.storage.drawn_nodes import node_lists
 from tests.support.models import CountingEmbedding
-from tests.support.nodes import chunk, node_lists
+from tests.support.nodes import chunk
 
 
 def filled(*nodes: BaseNode, path: Path | None = None) -> SQLiteDocumentStore:

@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from llama_index_contextual.storage import files
-from tests.support.file_spy import FileSpy
+from tests.integration.storage.file_spy import FileSpy
 
 
 @pytest.fixture

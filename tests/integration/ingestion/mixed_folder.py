@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.office_files import archive, docx, mail, pptx, replaced, saved, workbook, xlsx
+from tests.integration.readers.office_files import archive, docx, mail, pptx, replaced, saved, workbook, xlsx
 from tests.support.pdf_files import lines, pdf_of
 
 FIGURES = [["Region", "2023", "2024"], ["North", 1200, 1310], ["South", 800, 790]]

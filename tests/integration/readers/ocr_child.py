@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-NAME = "tests.support.ocr_child"
+NAME = "tests.integration.readers.ocr_child"
 PAGES = 5
 SPENT = "OCR_CHILD_SPENT"  # environment variable: refuse to read, as if it cost something
 
