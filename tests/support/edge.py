@@ -42,20 +42,10 @@ class EdgeClient:
         return name in self.shards
 
     def create_collection(self, name: str, vectors_config: Mapping[str, Any], sparse_vectors_config: Any) -> None:
-        optimizers = None if self._threshold is None else edge.EdgeOptimizersConfig(indexing_threshold=self._threshold)
         config = edge.EdgeConfig(
-            vectors={
-                key: edge.EdgeVectorParams(
-                    size=one.size,
-                    distance=edge.Distance.Dot,
-                    hnsw_config=edge.HnswIndexConfig(
-                        m=one.hnsw_config.m, ef_construct=one.hnsw_config.ef_construct, full_scan_threshold=1_000
-                    ),
-                )
-                for key, one in vectors_config.items()
-            },
+            vectors={key: _parameters(one) for key, one in vectors_config.items()},
             sparse_vectors={key: edge.EdgeSparseVectorParams() for key in sparse_vectors_config},
-            optimizers=optimizers,
+            optimizers=self._threshold and edge.EdgeOptimizersConfig(indexing_threshold=self._threshold),
         )
         (self.folder / name).mkdir(parents=True)
         self.shards[name] = edge.EdgeShard.create(str(self.folder / name), config)
@@ -72,7 +62,10 @@ class EdgeClient:
 
     def upsert(self, name: str, points: Sequence[Any], *, wait: bool) -> None:
         self.written += len(points)
-        own = [edge.Point(id=one.id, vector=_vectors(one.vector), payload=one.payload) for one in points]
+        own = [
+            edge.Point(id=one.id, vector={name: _vector(own) for name, own in one.vector.items()}, payload=one.payload)
+            for one in points
+        ]
         self.shards[name].update(edge.UpdateOperation.upsert_points(own))
 
     def set_payload(self, name: str, payload: Any, *, points: Any, wait: bool) -> None:
@@ -81,24 +74,13 @@ class EdgeClient:
     def delete(self, name: str, selector: Any, *, wait: bool) -> None:
         self.shards[name].update(edge.UpdateOperation.delete_points_by_filter(_filter(selector.filter)))
 
-    def query_points(
-        self,
-        name: str,
-        *,
-        query: Any,
-        using: str,
-        query_filter: Any,
-        limit: int,
-        with_payload: list[str],
-        with_vectors: Any,
-        search_params: Any,
-    ) -> SimpleNamespace:
+    def query_points(self, name: str, *, search_params: Any, **given: Any) -> SimpleNamespace:
         request = edge.QueryRequest(
-            limit=limit,
-            query=edge.Query.Nearest(_vector(query), using=using),
-            filter=_filter(query_filter),
-            with_payload=with_payload,
-            with_vector=with_vectors,
+            limit=given["limit"],
+            query=edge.Query.Nearest(_vector(given["query"]), using=given["using"]),
+            filter=_filter(given["query_filter"]),
+            with_payload=given["with_payload"],
+            with_vector=given["with_vectors"],
             params=search_params and edge.SearchParams(exact=bool(search_params.exact), hnsw_ef=search_params.hnsw_ef),
         )
         return SimpleNamespace(points=self.shards[name].query(request))
@@ -106,12 +88,8 @@ class EdgeClient:
     def retrieve(self, name: str, ids: list[str], *, with_payload: list[str], with_vectors: Any) -> list[Any]:
         return list(self.shards[name].retrieve(ids, with_payload, with_vectors))
 
-    def scroll(
-        self, name: str, selection: Any, *, limit: int, offset: Any, with_payload: list[str], with_vectors: bool
-    ) -> tuple[list[Any], Any]:
-        request = edge.ScrollRequest(
-            offset=offset, limit=limit, filter=_filter(selection), with_payload=with_payload, with_vector=with_vectors
-        )
+    def scroll(self, name: str, selection: Any, *, with_vectors: bool, **given: Any) -> tuple[list[Any], Any]:
+        request = edge.ScrollRequest(filter=_filter(selection), with_vector=with_vectors, **given)
         points, place = self.shards[name].scroll(request)
         return list(points), place
 
@@ -129,14 +107,16 @@ class EdgeClient:
             shard.close()
 
 
+def _parameters(own: models.VectorParams) -> Any:
+    graph: Any = own.hnsw_config
+    index = edge.HnswIndexConfig(m=graph.m, ef_construct=graph.ef_construct, full_scan_threshold=1_000)
+    return edge.EdgeVectorParams(size=own.size, distance=edge.Distance.Dot, hnsw_config=index)
+
+
 def _vector(vector: Any) -> Any:
     if isinstance(vector, models.SparseVector):
         return edge.SparseVector(indices=vector.indices, values=vector.values)
     return vector
-
-
-def _vectors(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _vector(vector) for name, vector in vectors.items()}
 
 
 def _filter(own: models.Filter) -> Any:
@@ -151,10 +131,8 @@ def _condition(own: Any) -> Any:
         return edge.HasIdCondition(own.has_id)
     if own.match is not None:
         return edge.FieldCondition(key=own.key, match=edge.MatchAny(own.match.any))
-    limits = own.range
-    return edge.FieldCondition(
-        key=own.key, range=edge.RangeFloat(gte=limits.gte, gt=limits.gt, lte=limits.lte, lt=limits.lt)
-    )
+    limits = {name: getattr(own.range, name) for name in ("gte", "gt", "lte", "lt")}
+    return edge.FieldCondition(key=own.key, range=edge.RangeFloat(**limits))
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import struct
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -23,6 +22,7 @@ from unittest import mock
 from urllib.parse import quote
 from zlib import crc32
 
+import pytest
 from llama_index.core.schema import Document, MetadataMode
 
 from llama_index_contextual._utils.calls import RetryPolicy
@@ -304,7 +304,10 @@ def _runs(
     if mode.setup is not None:
         mode.setup(provider)
     provider.batch_plan = mode.batch_plan or BatchPlan()
-    with _quick():
+    quick, delay = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02), RetryPolicy.delay  # before it is patched
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
+        patch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
         try:
             report = project.ingest(documents(), batch=mode.batch_plan is not None)
             outcome.first = f"{len(report.failures)} of {report.chunks} chunks failed"
@@ -348,18 +351,6 @@ def _runs(
         if best[0].node_id != chunk.node_id:
             outcome.wrong.append("vectors belong to other chunks")
     yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in response)
-
-
-def _quick() -> ExitStack:
-    """Retry and poll almost without delay."""
-    quick = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02)
-    delay = RetryPolicy.delay  # before it is patched
-    patches = ExitStack()
-    patches.enter_context(
-        mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
-    )
-    patches.enter_context(mock.patch("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0))
-    return patches
 
 
 # ---- leaks -----------------------------------------------------------------------------------------------------------

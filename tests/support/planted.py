@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llama_index_contextual.answering.citations import CitationReport, Passage, check_citations
+from llama_index_contextual.answering.citations import Passage, check_citations
 
 FAULTS = ("wrong_source", "invented", "altered_number", "altered_figure", "stitched", "invalid_source")
 SOUND = ("plain", "hyphenated", "elided", "figure")
@@ -139,16 +139,6 @@ class Planter:
         return f"{lead} {left}{text}{right}"
 
 
-def found_fault(report: CitationReport, start: int, end: int) -> str | None:
-    """Return what a check says of the statement between two offsets, None when it is sound."""
-    status = [quotation.status for quotation in report.quotations if start <= quotation.start < end]
-    if any(state != "verified" for state in status):
-        return next(state for state in status if state != "verified")
-    if any(start <= figure.start < end for figure in report.unsupported):
-        return "unsupported"
-    return None
-
-
 EXPECTED = {
     "wrong_source": {"wrong_source"},
     "invented": {"not_found"},
@@ -175,11 +165,15 @@ def measure(
         for kind, statement in zip(created.kinds, created.statements, strict=True):
             shown = re.sub(r"\s*\[Source \d+\]", "", statement) if kind == "invalid_source" else statement
             start = report.text.index(shown, start)
-            message = found_fault(report, start, start + len(shown))
-            if kind == "invalid_source" and invalid:
-                invalid.pop(0)
-                message = "invalid"
-            start += len(shown)
+            end = start + len(shown)
+            problems = [
+                one.status for one in report.quotations if start <= one.start < end and one.status != "verified"
+            ]
+            problems += ["unsupported" for figure in report.unsupported if start <= figure.start < end]
+            message = (
+                "invalid" if kind == "invalid_source" and invalid and invalid.pop(0) else next(iter(problems), None)
+            )
+            start = end
             planted[kind] += 1
             planted["faults"] += kind in EXPECTED
             if message in EXPECTED.get(kind, {None}):

@@ -237,16 +237,13 @@ class LoopbackProvider(Recorder, Faults):
             arrived=time.perf_counter(),
             query=dict(message.query),
         )
+        # From here to the answer, nothing yields to other requests, unless it has to wait.
         record = self.begin(request)
-        fault = self.pick_fault(request)
-        record.fault = fault.kind if fault else None
-        # Whether or not the client waits for it, the model works to the end, and is charged for.
-        work = asyncio.ensure_future(self._work(request, fault, record))
-        work.add_done_callback(lambda _: done.is_set() and self.finish(record, None))
-        done = asyncio.Event()
         try:
-            answer = await asyncio.shield(work)
-            await self._wait(request, fault, answer)
+            fault = self.pick_fault(request)
+            record.fault = fault.kind if fault else None
+            answer = await self._work(request, fault, record)
+            await self._wait(message, request, fault, answer)
             return await self._send(message, request, record, answer)
         except ConnectionError:
             if message.transport is not None:
@@ -256,9 +253,7 @@ class LoopbackProvider(Recorder, Faults):
             self.errors.append(error)
             raise
         finally:
-            done.set()
-            if work.done():
-                self.finish(record, None)
+            self.finish(record, None)
 
     async def _work(self, request: Request, fault: Fault | None, record: Record) -> Answer:
         if fault and (fault.kind == "drop" or (fault.kind == "hang" and fault.seconds is None)):
@@ -267,16 +262,17 @@ class LoopbackProvider(Recorder, Faults):
         record.worked = answer.usage if answer.status == 200 else None
         return answer
 
-    async def _wait(self, request: Request, fault: Fault | None, answer: Answer) -> None:
+    async def _wait(self, message: web.BaseRequest, request: Request, fault: Fault | None, answer: Answer) -> None:
         """Return when the answer is due."""
-        if fault and fault.kind == "drop":
+        if message.transport is None or (fault and fault.kind == "drop"):
             raise ConnectionResetError
         if fault and fault.kind == "hang":
             await asyncio.sleep(PATIENCE if fault.seconds is None else fault.seconds)
         if request.path in MODEL_PATHS:
             if answer.status == 200:
                 latency = self.latency(request) if callable(self.latency) else self.latency
-                await asyncio.sleep(request.arrived + latency - time.perf_counter())
+                if latency > 0:
+                    await asyncio.sleep(request.arrived + latency - time.perf_counter())
             await self._gate.wait()
 
     async def _send(
@@ -403,7 +399,7 @@ class LoopbackProvider(Recorder, Faults):
             return default_reply(request, self.context_tokens)
         if callable(source):
             try:
-                source = await asyncio.get_running_loop().run_in_executor(self._threads, source, request)
+                source = await self._called(source, request)
             except ApiError:
                 raise
             except Exception as error:
@@ -412,6 +408,17 @@ class LoopbackProvider(Recorder, Faults):
         if isinstance(source, ApiError):
             raise source
         return source if isinstance(source, Reply) else Reply(source)
+
+    async def _called(self, reply: ReplyFunction, request: Request) -> str | Reply:
+        """Call a reply function in a thread; the model works to the end, also if the client leaves."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, reply, request)
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            if self._stopping.is_set():
+                raise
+            await asyncio.wait([future])
+        return future.result()
 
     def _admit(self, request: Request, tokens: int) -> dict[str, str]:
         if request.batch_id:
