@@ -37,7 +37,7 @@ from llama_index_contextual.storage.collection import View
 from llama_index_contextual.storage.engine import open_engine, read_collection
 from llama_index_contextual.storage.qdrant import QdrantEngine
 from tests.benchmarks.sets import load
-from tests.support.edge import EdgeClient, edge_engine
+from tests.integration.storage.edge import EdgeClient, edge_engine
 from tests.support.filter_oracle import draw_filters, draw_metadata
 
 QUESTIONS = 250

@@ -44,7 +44,7 @@ def no_server() -> str | None:
 
 def no_edge() -> str | None:
     return no_qdrant("qdrant_edge") or (
-        None if importlib.util.find_spec("tests.support.edge") else "there is no adapter for Qdrant Edge"
+        None if importlib.util.find_spec("tests.integration.storage.edge") else "there is no adapter for Qdrant Edge"
     )
 
 
@@ -59,14 +59,14 @@ def client_writes() -> Sequence[tuple[type, str]]:
 
 
 def edge_writes() -> Sequence[tuple[type, str]]:
-    edge: Any = importlib.import_module("tests.support.edge")
+    edge: Any = importlib.import_module("tests.integration.storage.edge")
     return writes_of(edge.EdgeClient)
 
 
 @contextmanager
 def in_process(folder: Path) -> Iterator[None]:
     """Let an address stand for Qdrant's engine in this process."""
-    edge: Any = importlib.import_module("tests.support.edge")
+    edge: Any = importlib.import_module("tests.integration.storage.edge")
     with edge.edge_engine(folder / "edge"):
         yield
 

@@ -36,7 +36,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     with contextlib.ExitStack() as stack:
         if request.param == "edge":
             pytest.importorskip("qdrant_edge")
-            from tests.support.edge import edge_engine
+            from tests.integration.storage.edge import edge_engine
 
             url, _ = stack.enter_context(edge_engine(tmp_path / "edge"))
         else:
