@@ -15,7 +15,7 @@ import json
 
 import pytest
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.schema import BaseNode, MetadataMode, TextNode
+from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual.contextualizer import Contextualized, Contextualizer
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
@@ -42,11 +42,8 @@ class ContextualizerContract:
         raise NotImplementedError("a subclass gives the contextualizer")
 
     def test_nothing_becomes_nothing(self, contextualizer: Contextualizer) -> None:
-        assert contextualizer([]) == []
+        assert contextualizer([]) == asyncio.run(contextualizer.acall([])) == []
         assert contextualizer.contextualize([]) == Contextualized([], [], 0)
-
-    async def test_nothing_becomes_nothing_in_a_loop(self, contextualizer: Contextualizer) -> None:
-        assert await contextualizer.acall([]) == []
 
     def test_every_chunk_gets_a_context_and_says_who_wrote_it(self, contextualizer: Contextualizer) -> None:
         done = contextualizer.contextualize(chunks())
@@ -132,11 +129,6 @@ class ContextualizerContract:
         assert awaited == contextualizer(inputs), "inside a running loop"
         assert awaited == await asyncio.to_thread(contextualizer, inputs), "without a loop"
 
-    def test_nodes_of_other_parsers_work(self, contextualizer: Contextualizer) -> None:
-        done = contextualizer(foreign())
-        assert len(done) > 1
-        assert all(context_of(node) for node in done)
-
     def test_a_document_that_was_never_split_works(self, contextualizer: Contextualizer) -> None:
         (node,) = contextualizer(documents()[1:])
         assert node.get_content(metadata_mode=MetadataMode.EMBED).startswith(context_of(node))
@@ -146,18 +138,6 @@ class ContextualizerContract:
         assert data["class_name"] == type(contextualizer).__name__
         again = type(contextualizer).from_dict(data)
         assert again.to_dict() == contextualizer.to_dict()
-
-    def test_no_key_is_ever_shown(self, contextualizer: Contextualizer, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        for shown in (
-            repr(contextualizer),
-            str(contextualizer),
-            repr(contextualizer.to_dict()),
-            contextualizer.to_json(),
-            contextualizer.model_dump_json(),
-        ):
-            assert KEY not in shown
-            assert "api_key" not in shown
 
     def test_it_is_a_transformation_of_a_pipeline(self, contextualizer: Contextualizer) -> None:
         pipeline = IngestionPipeline(
@@ -172,11 +152,3 @@ class ContextualizerContract:
         assert texts(list(nodes)) == texts(contextualizer(chunks()))
         again = pipeline.run(documents=documents())
         assert texts(list(again)) == texts(list(nodes))
-
-    async def test_it_is_a_transformation_of_an_async_pipeline(self, contextualizer: Contextualizer) -> None:
-        pipeline = IngestionPipeline(transformations=[ChunkNodeParser(chunk_size=24, chunk_overlap=4), contextualizer])
-        nodes = await pipeline.arun(documents=documents())
-        assert all(isinstance(node, TextNode) and context_of(node) for node in nodes)
-
-    def test_whatever_a_pipeline_passes_on_is_taken(self, contextualizer: Contextualizer) -> None:
-        assert len(contextualizer(chunks(), show_progress=True, anything=1)) == len(chunks())

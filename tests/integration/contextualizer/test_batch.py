@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,28 +31,6 @@ from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4.1"
-NO_WAIT = RetryPolicy(base_delay=0.0)
-
-
-@pytest.fixture
-def provider() -> Iterator[LoopbackProvider]:
-    with LoopbackProvider(context_tokens=20) as provider:
-        yield provider
-
-
-@pytest.fixture
-async def client(provider: LoopbackProvider) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(api_key="any", base_url=provider.api_base, max_retries=0) as client:
-        yield client
-
-
-def journal_at(path: Path) -> BatchJournal:
-    return BatchJournal(LedgerFile(path))
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> BatchJournal:
-    return journal_at(tmp_path / "ledger.sqlite")
 
 
 def body(number: int) -> dict[str, Any]:
@@ -64,16 +42,43 @@ def requests(*numbers: int) -> list[tuple[str, Callable[[], dict[str, Any]]]]:
     return [(f"id-{number}", partial(body, number)) for number in numbers]
 
 
-def uploaded(*numbers: int) -> bytes:
-    return b"".join(request_line(name, make_body()) for name, make_body in requests(*numbers))
+class Desk:
+    """A journal, a client of the provider, and runners as processes would make them one after the other."""
+
+    def __init__(self, path: Path, client: AsyncOpenAI) -> None:
+        self.path, self.client = path, client
+        self.journal = BatchJournal(LedgerFile(path))
+        self.runner = self.new_runner()
+
+    def new_runner(self, **options: Any) -> BatchRunner:
+        policy = RetryPolicy(base_delay=0.0)
+        return BatchRunner(self.journal, self.client, model=MODEL, poll_seconds=0.0, policy=policy, **options)
+
+    async def submit(self, *numbers: int) -> int:
+        return await self.runner.submit(requests(*numbers))
+
+    async def collect(self) -> int:
+        return await self.runner.collect()
+
+    async def upload(self, *numbers: int) -> str:
+        """Upload requests without a word in the journal."""
+        content = b"".join(request_line(name, make_body()) for name, make_body in requests(*numbers))
+        return (await self.client.files.create(file=("x.jsonl", content), purpose="batch")).id
+
+    async def create(self, file_id: str) -> None:
+        """Begin a batch without a word in the journal."""
+        await self.client.batches.create(
+            input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+
+    def answered(self, *numbers: int) -> list[bool]:
+        return [self.journal.reply(f"id-{number}") is not None for number in numbers]
 
 
-def runner(journal: BatchJournal, client: AsyncOpenAI, **options: Any) -> BatchRunner:
-    return BatchRunner(journal, client, model=MODEL, poll_seconds=0.0, policy=NO_WAIT, **options)
-
-
-def expected(number: int) -> str:
-    return context_for(f"Passage number {number} speaks of subject{number}.", 20)
+@pytest.fixture
+async def desk(provider: LoopbackProvider, tmp_path: Path) -> AsyncIterator[Desk]:
+    async with AsyncOpenAI(api_key="any", base_url=provider.api_base, max_retries=0) as client:
+        yield Desk(tmp_path / "ledger.sqlite", client)
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -92,15 +97,6 @@ def test_parts_respect_both_limits_and_are_complete(sizes: list[int], most: int,
             assert len(part) == most or size + len(parts[at + 1][0][1]) > limit, "a part ended early"
 
 
-def test_a_request_is_one_line_of_json() -> None:
-    line = request_line("a", {"model": "m", "messages": [{"content": "one\ntwo … ü"}]})
-    assert line.endswith(b"}\n")
-    assert line.count(b"\n") == 1
-    found = json.loads(line)
-    assert found["body"]["messages"][0]["content"] == "one\ntwo … ü"
-    assert (found["custom_id"], found["method"], found["url"]) == ("a", "POST", "/v1/chat/completions")
-
-
 def test_lines_without_a_reply_are_skipped() -> None:
     good = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}
     lines = [
@@ -114,9 +110,6 @@ def test_lines_without_a_reply_are_skipped() -> None:
     assert list(parse_output(content)) == [BatchReply(custom_id="1", text="x", finish_reason="stop")]
 
 
-# ---- one batch -----------------------------------------------------------------------------------------------------
-
-
 def test_replies_with_odd_content_can_be_stored(tmp_path: Path) -> None:
     def line(custom_id: object, text: str, tokens: int = 5) -> bytes:
         choice = {"message": {"content": text}, "finish_reason": "stop\ud800"}
@@ -126,7 +119,7 @@ def test_replies_with_odd_content_can_be_stored(tmp_path: Path) -> None:
     lines = [line("a", "One\0 and\ud800 two."), line("b", "\0"), line("c\ud800", "no id"), line(7, "no id")]
     lines += [line("d", "Much.", 10**30), b"[" * 100_000]
     replies = list(parse_output(b"\n".join(lines)))
-    journal = journal_at(tmp_path / "ledger.sqlite")
+    journal = BatchJournal(LedgerFile(tmp_path / "ledger.sqlite"))
     journal.closed("file", replies)
     kept = {reply.custom_id: journal.reply(reply.custom_id) for reply in replies}
     assert {name: reply.text for name, reply in kept.items() if reply} == {"a": "One and two.", "b": "", "d": "Much."}
@@ -135,123 +128,94 @@ def test_replies_with_odd_content_can_be_stored(tmp_path: Path) -> None:
     assert kept["d"].input_tokens is None
 
 
-async def test_replies_in_another_order_are_matched_to_their_requests(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
-) -> None:
+# ---- one batch -----------------------------------------------------------------------------------------------------
+
+
+async def test_replies_in_another_order_are_matched_to_their_requests(provider: LoopbackProvider, desk: Desk) -> None:
     progress: list[BatchProgress] = []
-    batches = runner(journal, client, on_progress=progress.append)
-    assert await batches.submit(requests(*range(12))) == 12
-    assert [batch.requests for batch in journal.open_batches()] == [12]
-    await batches.collect()
-    assert journal.open_batches() == []
+    desk.runner = desk.new_runner(on_progress=progress.append)
+    assert await desk.submit(*range(12)) == 12
+    assert [batch.requests for batch in desk.journal.open_batches()] == [12]
+    await desk.collect()
+    assert desk.journal.open_batches() == []
     for number in range(12):
-        reply = journal.reply(f"id-{number}")
+        reply = desk.journal.reply(f"id-{number}")
         assert reply is not None
-        assert (reply.text, reply.finish_reason, reply.cached_tokens) == (expected(number), "stop", 0)
+        assert reply.text == context_for(f"Passage number {number} speaks of subject{number}.", 20)
+        assert (reply.finish_reason, reply.cached_tokens) == ("stop", 0)
         assert reply.input_tokens
         assert reply.output_tokens
     assert progress[-1] == BatchProgress(batches=0, requests=12, done=12)
     assert provider.calls() == [], "nothing was sent live"
 
 
-async def test_requests_in_progress_or_answered_are_not_sent_again(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+async def test_requests_in_progress_or_answered_or_repeated_are_not_sent_again(
+    provider: LoopbackProvider, desk: Desk
 ) -> None:
-    batches = runner(journal, client)
-    await batches.submit(requests(1, 2))
-    assert await batches.submit(requests(1, 2, 3)) == 1
-    await batches.collect()
-    assert await batches.submit(requests(1, 2, 3)) == 0
+    assert await desk.submit(1, 2, 1) == 2
+    assert await desk.submit(1, 2, 3) == 1
+    await desk.collect()
+    assert await desk.submit(1, 2, 3) == 0
     assert len(provider.batch_history) == 3
+    assert desk.answered(1, 2, 3) == [True] * 3
 
 
-async def test_the_body_of_a_request_that_is_not_sent_is_not_built(journal: BatchJournal, client: AsyncOpenAI) -> None:
-    batches = runner(journal, client)
-    await batches.submit(requests(1))
+async def test_the_body_of_a_request_that_is_not_sent_is_not_built(desk: Desk) -> None:
+    await desk.submit(1)
     built: list[int] = []
 
     def noted(number: int) -> dict[str, Any]:
         built.append(number)
         return body(number)
 
-    assert await batches.submit((f"id-{number}", partial(noted, number)) for number in (1, 2, 2)) == 1
+    assert await desk.runner.submit((f"id-{number}", partial(noted, number)) for number in (1, 2, 2)) == 1
     assert built == [2], "money is reserved while a body is built"
 
 
-async def test_a_repeated_request_is_sent_once(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
-) -> None:
-    batches = runner(journal, client)
-    assert await batches.submit([*requests(1, 2), *requests(1)]) == 2
-    await batches.collect()
-    assert journal.reply("id-1") is not None
-    assert len(provider.batch_history) == 2
-
-
-async def test_many_requests_are_split_into_several_batches(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
-) -> None:
+async def test_many_requests_are_split_into_several_batches(provider: LoopbackProvider, desk: Desk) -> None:
     provider.batch_max_requests = 4
-    batches = runner(journal, client, max_requests=4)
-    await batches.submit(requests(*range(10)))
-    assert [batch.requests for batch in journal.open_batches()] == [4, 4, 2]
-    await batches.collect()
-    assert all(journal.reply(f"id-{number}") for number in range(10))
+    desk.runner = desk.new_runner(max_requests=4)
+    await desk.submit(*range(10))
+    assert [batch.requests for batch in desk.journal.open_batches()] == [4, 4, 2]
+    await desk.collect()
+    assert all(desk.answered(*range(10)))
 
 
 # ---- resumption by a new process -----------------------------------------------------------------------------------
 
 
-async def test_another_process_can_collect_the_replies(
-    provider: LoopbackProvider, tmp_path: Path, client: AsyncOpenAI
-) -> None:
-    await runner(journal_at(tmp_path / "l.sqlite"), client).submit(requests(1, 2))
-    journal = journal_at(tmp_path / "l.sqlite")
-    await runner(journal, client).collect()
-    reply = journal.reply("id-2")
-    assert reply is not None
-    assert reply.text == expected(2)
-    assert len(provider.batch_history) == 2
-
-
 @pytest.mark.parametrize("created", [True, False], ids=["the batch was created", "the batch was not created"])
 async def test_an_upload_without_a_recorded_batch_is_resumed(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, created: bool
+    provider: LoopbackProvider, desk: Desk, created: bool
 ) -> None:
-    file = await client.files.create(file=("x.jsonl", uploaded(1, 2)), purpose="batch")
-    journal.uploaded(file.id, model=MODEL, custom_ids=["id-1", "id-2"])
+    file_id = await desk.upload(1, 2)
+    desk.journal.uploaded(file_id, model=MODEL, custom_ids=["id-1", "id-2"])
     if created:
-        await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
-    batches = runner(journal, client)
-    assert await batches.submit(requests(1, 2)) == 0
-    await batches.collect()
-    assert journal.reply("id-1") is not None
+        await desk.create(file_id)
+    assert await desk.submit(1, 2) == 0
+    await desk.collect()
+    assert desk.answered(1) == [True]
     assert len(provider.batch_history) == 2, "paid once"
 
 
 async def test_a_batch_beyond_the_first_page_of_the_list_is_resumed(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+    provider: LoopbackProvider, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.support.batches.LARGEST_PAGE", 2)
-
-    async def batch_of(*numbers: int) -> str:
-        file = await client.files.create(file=("x.jsonl", uploaded(*numbers)), purpose="batch")
-        await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
-        return file.id
-
-    journal.uploaded(await batch_of(1), model=MODEL, custom_ids=["id-1"])
-    for number in range(2, 7):
-        await batch_of(number)
-    await runner(journal, client).collect()
-    assert journal.reply("id-1") is not None
+    for number in range(1, 7):
+        await desk.create(file_id := await desk.upload(number))
+        if number == 1:
+            desk.journal.uploaded(file_id, model=MODEL, custom_ids=["id-1"])
+    await desk.collect()
+    assert desk.answered(1) == [True]
     created = [call for call in provider.history if (call.method, call.path) == ("POST", "/v1/batches")]
     assert len(created) == 6, "each was created once"
 
 
-async def test_batches_of_another_model_are_ignored(journal: BatchJournal, client: AsyncOpenAI) -> None:
-    journal.uploaded("file-x", model="openai:other", custom_ids=["a"])
-    await runner(journal, client).collect()
-    assert [batch.model for batch in journal.open_batches()] == ["openai:other"]
+async def test_batches_of_another_model_are_ignored(desk: Desk) -> None:
+    desk.journal.uploaded("file-x", model="openai:other", custom_ids=["a"])
+    await desk.collect()
+    assert [batch.model for batch in desk.journal.open_batches()] == ["openai:other"]
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------
@@ -259,150 +223,121 @@ async def test_batches_of_another_model_are_ignored(journal: BatchJournal, clien
 
 @pytest.mark.parametrize("ending", ["expired", "cancelled"])
 async def test_replies_of_an_incomplete_batch_are_kept_and_the_other_requests_can_be_sent_again(
-    provider: LoopbackProvider,
-    journal: BatchJournal,
-    client: AsyncOpenAI,
-    caplog: pytest.LogCaptureFixture,
-    ending: Any,
+    provider: LoopbackProvider, desk: Desk, caplog: pytest.LogCaptureFixture, ending: Any
 ) -> None:
     provider.batch_plan = BatchPlan(ending=ending, finished=3)
-    batches = runner(journal, client)
-    await batches.submit(requests(*range(8)))
-    await batches.collect()
-    assert sum(journal.reply(f"id-{number}") is not None for number in range(8)) == 3
+    await desk.submit(*range(8))
+    await desk.collect()
+    assert sum(desk.answered(*range(8))) == 3
     assert f"is {ending} with 3 of 8 replies" in caplog.text
     provider.batch_plan = BatchPlan()
-    assert await batches.submit(requests(*range(8))) == 5
-    await batches.collect()
-    assert all(journal.reply(f"id-{number}") for number in range(8))
+    assert await desk.submit(*range(8)) == 5
+    await desk.collect()
+    assert all(desk.answered(*range(8)))
     assert len(provider.batch_history) == 8, "nothing was paid twice"
 
 
-async def test_a_failed_request_does_not_affect_the_others(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
-) -> None:
+async def test_a_failed_request_does_not_affect_the_others(provider: LoopbackProvider, desk: Desk) -> None:
     provider.batch_plan = BatchPlan(failing=("id-1",))
-    batches = runner(journal, client)
-    await batches.submit(requests(0, 1, 2))
-    await batches.collect()
-    assert [journal.reply(f"id-{number}") is not None for number in range(3)] == [True, False, True]
-    assert not journal.has_request("id-1")
+    await desk.submit(0, 1, 2)
+    await desk.collect()
+    assert desk.answered(0, 1, 2) == [True, False, True]
+    assert not desk.journal.has_request("id-1")
 
 
-async def test_a_refused_batch_raises_an_error_and_is_removed(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
-) -> None:
+async def test_a_refused_batch_raises_an_error_and_is_removed(provider: LoopbackProvider, desk: Desk) -> None:
     provider.batch_plan = BatchPlan(ending="failed")
-    batches = runner(journal, client)
-    await batches.submit(requests(1))
-    with pytest.raises(
-        ModelError, match=r"refused the batch batch_1: Enqueued token limit reached\. None of its requests was"
-    ):
-        await batches.collect()
-    assert journal.open_batches() == []
-    assert not journal.has_request("id-1")
+    await desk.submit(1)
+    message = r"refused the batch batch_1: Enqueued token limit reached\. None of its requests was"
+    with pytest.raises(ModelError, match=message):
+        await desk.collect()
+    assert desk.journal.open_batches() == []
+    assert not desk.journal.has_request("id-1")
 
 
 async def test_requests_of_a_batch_unknown_to_the_provider_are_not_sent_again(
-    journal: BatchJournal, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
+    desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
-    journal.started("file-9", "batch_999")
-    batches = runner(journal, client)
-    assert await batches.collect() == 0
+    desk.journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
+    desk.journal.started("file-9", "batch_999")
+    assert await desk.collect() == 0
     assert "does not know the batch batch_999; it may belong to another account" in caplog.text
-    assert await batches.submit(requests(1)) == 0
+    assert await desk.submit(1) == 0
 
 
 @pytest.mark.parametrize("output", ["missing", "empty", "truncated"])
 async def test_charged_requests_without_a_readable_reply_are_not_sent_again(
-    provider: LoopbackProvider,
-    journal: BatchJournal,
-    client: AsyncOpenAI,
-    caplog: pytest.LogCaptureFixture,
-    output: Any,
+    provider: LoopbackProvider, desk: Desk, caplog: pytest.LogCaptureFixture, output: Any
 ) -> None:
     provider.batch_plan = BatchPlan(output=output)
-    batches = runner(journal, client)
-    await batches.submit(requests(*range(9)))
-    assert await batches.collect() == 0
-    read = sum(journal.reply(f"id-{number}") is not None for number in range(9))
+    await desk.submit(*range(9))
+    assert await desk.collect() == 0
+    read = sum(desk.answered(*range(9)))
     assert read == (0 if output != "truncated" else pytest.approx(6, abs=1))
-    assert batches.unread == {journal.open_batches()[0].file_id: 9 - read}
+    assert desk.runner.unread == {desk.journal.open_batches()[0].file_id: 9 - read}
     assert f"is completed with {read} of 9 replies, although the provider counts 9" in caplog.text
-    assert await batches.submit(requests(*range(9))) == 0
+    assert await desk.submit(*range(9)) == 0
     assert len(provider.batch_history) == 9
 
 
-async def test_replies_that_can_be_read_later_are_read(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replies_that_can_be_read_later_are_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Files.get
 
     def cut(files: Files, file_id: str) -> Any:
         file = whole(files, file_id)
         return replace(file, content=file.content[: len(file.content) // 2])
 
-    first = runner(journal, client)
-    await first.submit(requests(*range(6)))
+    await desk.submit(*range(6))
     with monkeypatch.context() as patch:
         patch.setattr(Files, "get", cut)
-        await first.collect()
-    assert 0 < sum(first.unread.values()) < 6
+        await desk.collect()
+    unread = sum(desk.runner.unread.values())
+    assert 0 < unread < 6
     results: list[BatchResult] = []
-    second = runner(journal, client, on_result=results.append)
-    await second.collect()
-    assert (second.unread, journal.open_batches()) == ({}, [])
-    assert len(results[0].replies) == sum(first.unread.values()), "each reply is booked once"
-    assert all(journal.reply(f"id-{number}") for number in range(6))
+    desk.runner = desk.new_runner(on_result=results.append)
+    await desk.collect()
+    assert (desk.runner.unread, desk.journal.open_batches()) == ({}, [])
+    assert len(results[0].replies) == unread, "each reply is booked once"
+    assert all(desk.answered(*range(6)))
 
 
 async def test_requests_that_an_expired_batch_did_not_reach_wait_for_the_replies_that_it_charges(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+    provider: LoopbackProvider, desk: Desk
 ) -> None:
     provider.batch_plan = BatchPlan(ending="expired", finished=4, output="missing")
-    batches = runner(journal, client)
-    await batches.submit(requests(*range(8)))
-    await batches.collect()
-    assert list(batches.unread.values()) == [4]
-    assert await batches.submit(requests(*range(8))) == 0
+    await desk.submit(*range(8))
+    await desk.collect()
+    assert list(desk.runner.unread.values()) == [4]
+    assert await desk.submit(*range(8)) == 0
 
 
-async def test_an_upload_unknown_to_the_provider_is_sent_again(
-    journal: BatchJournal, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
-    batches = runner(journal, client)
-    assert await batches.collect() == 1
+async def test_an_upload_unknown_to_the_provider_is_sent_again(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
+    assert await desk.collect() == 1
     assert "Upload file-9 was rejected by the provider" in caplog.text
-    assert await batches.submit(requests(1)) == 1
-    await batches.collect()
-    assert journal.reply("id-1") is not None
+    assert await desk.submit(1) == 1
+    await desk.collect()
+    assert desk.answered(1) == [True]
 
 
-async def test_a_failed_call_is_sent_again(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
-) -> None:
+async def test_a_failed_call_is_sent_again(provider: LoopbackProvider, desk: Desk) -> None:
     provider.fault("server_error", match="/v1/files")
     provider.fault("rate_limit", match="/v1/batches", after=1)
-    batches = runner(journal, client)
-    await batches.submit(requests(1))
-    await batches.collect()
-    assert journal.reply("id-1") is not None
+    await desk.submit(1)
+    await desk.collect()
+    assert desk.answered(1) == [True]
 
 
-async def test_a_refused_key_is_a_model_error(
-    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
-) -> None:
+async def test_a_refused_key_is_a_model_error(provider: LoopbackProvider, desk: Desk) -> None:
     provider.require_key = "another"
     with pytest.raises(ModelError, match="refused the API key"):
-        await runner(journal, client).submit(requests(1))
-    assert journal.open_batches() == []
+        await desk.submit(1)
+    assert desk.journal.open_batches() == []
 
 
-def test_used_replies_are_removed(journal: BatchJournal) -> None:
-    journal.uploaded("file-1", model=MODEL, custom_ids=["a", "b"])
-    journal.closed("file-1", [BatchReply(custom_id="a", text="A"), BatchReply(custom_id="b", text="B")])
-    journal.forget_replies(["a"])
-    assert journal.reply("a") is None
-    assert journal.reply("b") == BatchReply(custom_id="b", text="B")
+def test_used_replies_are_removed(desk: Desk) -> None:
+    desk.journal.uploaded("file-1", model=MODEL, custom_ids=["a", "b"])
+    desk.journal.closed("file-1", [BatchReply(custom_id="a", text="A"), BatchReply(custom_id="b", text="B")])
+    desk.journal.forget_replies(["a"])
+    assert desk.journal.reply("a") is None
+    assert desk.journal.reply("b") == BatchReply(custom_id="b", text="B")

@@ -57,7 +57,13 @@ class TestOneMethodIsEnough(ContextualizerContract):
 
 def test_a_contextualizer_with_a_keyed_model_shows_neither_model_nor_key() -> None:
     contextualizer = LLMContextualizer(llm=OpenAI(model="gpt-4.1", api_key=KEY))
-    shown = [repr(contextualizer), str(contextualizer), repr(contextualizer.to_dict()), contextualizer.to_json()]
+    shown = [
+        repr(contextualizer),
+        str(contextualizer),
+        repr(contextualizer.to_dict()),
+        contextualizer.to_json(),
+        contextualizer.model_dump_json(),
+    ]
     assert not any(KEY in text for text in shown)
     assert KEY in repr(OpenAI(model="gpt-4.1", api_key=KEY).to_dict()), "the stock class shows it"
     assert contextualizer.to_dict()["model"] == "openai:gpt-4.1"

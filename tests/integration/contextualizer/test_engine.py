@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import json
+import logging
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.schema import BaseNode
+from llama_index.llms.openai import OpenAI
+from openai import AsyncOpenAI
+from pydantic import PrivateAttr
 
-from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
-from llama_index_contextual.contextualizer.prompts import ContextRequest
-from llama_index_contextual.contextualizer.scheduler import Reply
+from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
+from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, StructuralContextualizer
+from llama_index_contextual.contextualizer.cost import CallForm, Tokens, count_segment
+from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
+from llama_index_contextual.contextualizer.scheduler import ContextCallEvent, Reply
 from llama_index_contextual.errors import BudgetExceededError, ModelError
+from llama_index_contextual.retirement import how_to_switch
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
-from tests.integration.contextualizer.samples import loose
-from tests.integration.contextualizer.segments_of import by_segment, corpus, independent_totals
+from llama_index_contextual.storage.ledger_lines import export_contexts
+from tests.integration.contextualizer.samples import chunks, loose
+from tests.integration.contextualizer.segments_of import by_segment, corpus, independent_totals, planned
 from tests.support.faults import FaultKind
+from tests.support.nodes import written
 from tests.support.recorder import PATIENCE
-from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4o-mini"
 QUICK = RetryPolicy(attempts=10, base_delay=0.001, max_delay=0.004)
-
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
-    with LoopbackProvider(context_tokens=20) as running:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
-        yield running
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
 
 
 def run(nodes: list[BaseNode], **options: object) -> Contextualized:
@@ -81,18 +82,6 @@ def test_a_prefix_too_short_for_the_cache_delays_no_call(provider: LoopbackProvi
             running = thread.submit(run, corpus(1, 6, words=20), num_workers=16)
             provider.wait_in_flight(6)
         assert is_complete(running.result())
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_the_concurrency_limit_is_used_and_not_exceeded(
-    workers: int, provider: LoopbackProvider, tmp_path: Path
-) -> None:
-    with ThreadPoolExecutor(1) as thread:
-        with provider.hold():
-            running = thread.submit(run, corpus(5, 4), num_workers=workers)
-            provider.wait_in_flight(workers)
-        assert is_complete(running.result())
-    assert independent_totals(provider, tmp_path)["in_flight_max"] == workers
 
 
 def test_if_the_first_call_fails_the_next_one_warms_the_cache(provider: LoopbackProvider) -> None:
@@ -288,12 +277,6 @@ async def test_a_context_that_arrives_while_the_ledger_is_read_is_not_requested_
     assert len(provider.chat_calls) == 2
 
 
-def test_a_chunk_that_occurs_twice_in_a_segment_is_requested_once(provider: LoopbackProvider) -> None:
-    done = run(loose("Same.", "Other.", "Same."))
-    assert is_complete(done)
-    assert (done.paid, len(provider.chat_calls)) == (2, 2)
-
-
 @pytest.mark.parametrize("sizes", [(1, "all"), ("all", 1), (2, 3)])
 def test_a_change_of_chunks_per_call_requests_no_context_again(
     sizes: tuple[object, object], provider: LoopbackProvider, ledger: Ledger
@@ -303,17 +286,6 @@ def test_a_change_of_chunks_per_call_requests_no_context_again(
     second = run(corpus(2, 4, words=20), chunks_per_call=sizes[1], ledger=ledger)
     assert len(provider.chat_calls) == sent
     assert (second.nodes, second.paid) == (first.nodes, 0)
-
-
-def refuse(_request: Request) -> str:
-    raise AssertionError("nothing may be sent")
-
-
-def test_a_complete_ledger_needs_no_provider(provider: LoopbackProvider, ledger: Ledger) -> None:
-    nodes = corpus(3, 3, words=20)
-    run(nodes, ledger=ledger)
-    provider.reply = refuse
-    assert run(nodes, ledger=ledger).paid == 0
 
 
 class _FullDisk(Ledger):
@@ -334,3 +306,336 @@ def test_a_text_in_two_sections_gets_a_context_for_each(provider: LoopbackProvid
     assert len(provider.calls()) == 2
     assert is_complete(run(nodes, ledger=ledger))
     assert len(provider.calls()) == 2, "known by then"
+
+
+# ---- the LLM contextualizer through LlamaIndex's own OpenAI class, against a real server on the loopback interface ---
+
+
+THREE = RetryPolicy(attempts=3, base_delay=0.001)
+TEXTS = ("Alpha pumps water.", "Beta pumps oil.", "Gamma pumps steam.")
+
+
+def contextualizer(**options: object) -> LLMContextualizer:
+    return LLMContextualizer(**{"model": MODEL, "retry": THREE, **options})  # type: ignore[arg-type]
+
+
+def run_texts(**options: object) -> Contextualized:
+    return contextualizer(**options).contextualize(loose(*TEXTS))
+
+
+def sources(done: Contextualized) -> list[str]:
+    return [node.metadata["context_source"] for node in done.nodes]
+
+
+def prompts(provider: LoopbackProvider) -> list[str]:
+    return [record.body["messages"][0]["content"] for record in provider.chat_calls]
+
+
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def test_each_chunk_gets_the_answer_of_its_own_call(provider: LoopbackProvider) -> None:
+    nodes = chunks()
+    done = contextualizer().contextualize(nodes)
+    assert (done.failures, done.paid) == ([], len(nodes))
+    answers = {record.body["messages"][0]["content"].split("<chunk>\n")[1]: record.reply for record in provider.history}
+    assert len(answers) == len(provider.chat_calls) == len(nodes)
+    for node in done.nodes:
+        (answer,) = [reply for calls, reply in answers.items() if node.get_content().strip() in calls]
+        assert written(node) == answer
+    assert {record.body["model"] for record in provider.chat_calls} == {"gpt-4o-mini"}
+    assert {record.body["temperature"] for record in provider.chat_calls} == {0.0}
+
+
+def test_the_shared_prefix_is_read_from_the_providers_cache(provider: LoopbackProvider, tmp_path: Path) -> None:
+    long = [f"{text} " * 130 for text in TEXTS]
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    contextualizer(num_workers=1, ledger=ledger)(loose(*long))
+    export_contexts(ledger, tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert sorted(row["cached_tokens"] > 1024 for row in rows) == [False, True, True]
+    assert sum(row["input_tokens"] for row in rows) == provider.totals()["prompt_tokens"]
+    assert sum(row["cached_tokens"] for row in rows) == provider.totals()["cached_tokens"]
+    assert sum(row["output_tokens"] for row in rows) == provider.totals()["completion_tokens"]
+
+
+def test_a_second_run_sends_nothing(provider: LoopbackProvider, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    first = run_texts(ledger=ledger)
+    sent = len(provider.chat_calls)
+    second = run_texts(ledger=Ledger(tmp_path / "ledger.sqlite"))
+    assert len(provider.chat_calls) == sent == len(TEXTS)
+    assert (second.nodes, second.paid) == (first.nodes, 0)
+
+
+def test_usage_that_the_server_leaves_out_is_unknown(provider: LoopbackProvider, tmp_path: Path) -> None:
+    provider.fault("missing_usage", times=None)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    assert run_texts(ledger=ledger).failures == []
+    assert (ledger.info().contexts, ledger.info().input_tokens) == (len(TEXTS), 0)
+
+
+# ---- what may succeed later ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retry_after", [0.001, "0", None])
+def test_a_rate_limit_waits_as_long_as_the_provider_requests(
+    retry_after: float | str | None, provider: LoopbackProvider
+) -> None:
+    provider.fault("rate_limit", times=2, retry_after=retry_after, match="Beta pumps oil.\n</chunk>")
+    # Without Retry-After the policy's own delay counts; with it, it must not: the delay would be an hour.
+    policy = THREE if retry_after is None else RetryPolicy(attempts=3, base_delay=3600, max_delay=3600)
+    done = run_texts(retry=policy)
+    assert (done.failures, sources(done)) == ([], ["llm"] * 3)
+    assert len(provider.chat_calls) == len(TEXTS) + 2
+
+
+def test_a_wait_that_is_too_long_is_not_started(provider: LoopbackProvider) -> None:
+    provider.fault("rate_limit", times=None, retry_after=3600, match="Beta pumps oil.\n</chunk>")
+    done = run_texts()
+    assert len(provider.chat_calls) == len(TEXTS)
+    assert "keeps returning 429 (rate limit): lower the concurrency, or try again later" in done.failures[0].error
+
+
+@pytest.mark.parametrize("kind", ["server_error", "unavailable", "drop", "drop_in_body", "malformed_json"])
+def test_a_short_outage_is_retried_without_an_error(kind: FaultKind, provider: LoopbackProvider) -> None:
+    provider.fault(kind, match="Beta pumps oil.\n</chunk>")
+    done = run_texts()
+    assert (done.failures, sources(done)) == ([], ["llm"] * 3)
+    assert len(provider.chat_calls) == len(TEXTS) + 1
+
+
+# ---- what fails for one chunk ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls", "sentence"),
+    [
+        ("server_error", 3, "keeps returning 500 (server error): run the same call again later"),
+        ("drop", 3, "cannot be reached: check the address and the network, then try again"),
+        ("content_filter_error", 1, "failed: BadRequestError: "),
+        ("empty", 4, "answered with an empty context"),
+        ("refusal", 1, "refused to write a context"),
+        ("content_filter", 1, "refused to write a context"),
+    ],
+)
+def test_a_chunk_that_fails_for_good_gets_the_structural_context(
+    kind: FaultKind, calls: int, sentence: str, provider: LoopbackProvider
+) -> None:
+    provider.fault(kind, times=None, match="Beta pumps oil.\n</chunk>")
+    nodes = loose(*TEXTS, title="Pumps")
+    done = contextualizer().contextualize(nodes)
+    assert sources(done) == ["llm", "structural", "llm"]
+    (failure,) = done.failures
+    assert (failure.node_id, failure.doc_id) == (nodes[1].node_id, "loose")
+    assert sentence in failure.error
+    assert MODEL in failure.error
+    assert done.nodes[1].metadata["context"] == StructuralContextualizer()(nodes)[1].metadata["context"]
+    assert sum("Beta pumps oil.\n</chunk>" in prompt for prompt in prompts(provider)) == calls
+    assert done.paid == 2
+
+
+# ---- what fails for all ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("invalid_key", "The provider of 'openai:gpt-4o-mini' refused the API key: check the key in the environment."),
+        (
+            "model_not_found",
+            "The provider does not offer the model 'openai:gpt-4o-mini', whose retirement was announced for 2027-01-14."
+            f" {how_to_switch()}",
+        ),
+        (
+            "insufficient_quota",
+            "The account behind 'openai:gpt-4o-mini' has no quota left: top it up, then run the same call again.",
+        ),
+    ],
+)
+def test_an_error_that_concerns_all_chunks_stops_the_run_with_a_message(
+    kind: FaultKind, sentence: str, provider: LoopbackProvider
+) -> None:
+    provider.fault(kind, times=None)
+    with pytest.raises(ModelError) as raised:
+        run_texts(num_workers=1)
+    assert str(raised.value) == sentence
+    assert raised.value.setting == "llm"
+    assert isinstance(raised.value.__cause__, ProviderError)
+    assert raised.value.__cause__.status_code in (401, 404, 429)
+    assert len(provider.chat_calls) == 1, "neither is the call repeated nor the next chunk sent"
+
+
+def test_a_key_that_the_provider_refuses_is_not_shown(
+    provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider.require_key = "sk-right"
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-0123456789")
+    with pytest.raises(ModelError, match="refused the API key") as raised:
+        run_texts()
+    assert "0123456789" not in str(raised.value)
+
+
+def test_an_unknown_model_name_is_an_error_with_a_message(provider: LoopbackProvider) -> None:
+    with pytest.raises(ModelError, match="does not offer the model 'openai:gpt-nonsense': change the setting 'llm'"):
+        run_texts(model="openai:gpt-nonsense")
+    assert provider.history == []
+
+
+def test_an_unreachable_server_is_an_error_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))  # and nobody listens there, nor can while it is taken
+        monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{used.getsockname()[1]}/v1")
+        with pytest.raises(ModelError) as raised:
+            run_texts()
+    assert str(raised.value) == (
+        "The provider of 'openai:gpt-4o-mini' cannot be reached: check the address and the network, then try again."
+        " The run was stopped after 3 failures in a row."
+    )
+
+
+# ---- event loops -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_run_leaves_neither_task_nor_call(provider: LoopbackProvider) -> None:
+    with provider.hold():
+        task = asyncio.create_task(contextualizer(num_workers=2).acontextualize(loose(*TEXTS)))
+        await asyncio.to_thread(provider.wait_in_flight, 2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(provider.wait_until, lambda: provider.in_flight == 0)
+    assert len(provider.chat_calls) == 2
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def kept(provider: LoopbackProvider) -> OpenAI:
+    """Return the stock class with its default: one client for all calls."""
+    return OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
+
+
+@pytest.mark.usefixtures("lasting_connections")
+@pytest.mark.parametrize("given", ["by name", "as an object"])
+def test_one_contextualizer_serves_several_event_loops_and_pays_once(
+    given: str, provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    gc.collect()  # what others have left open
+    caplog.clear()
+    ours = contextualizer(num_workers=2, **({"llm": kept(provider)} if given == "as an object" else {}))
+    for _ in range(2):
+        assert sources(Contextualized(asyncio.run(ours.acall(loose(*TEXTS))), [], 0)) == ["llm"] * 3
+        assert sources(ours.contextualize(loose(*TEXTS))) == ["llm"] * 3
+    assert len(provider.chat_calls) == 4 * len(TEXTS)
+    connections = {record.connection_id for record in provider.chat_calls}
+    assert len(connections) <= 4 * 2, "a connection for each worker and loop, not for each call"
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == [], "clients are closed in their loop"
+
+
+# ---- how often a failing call is sent --------------------------------------------------------------------------------
+
+
+# ---- events and spans of calls, as received by LlamaIndex's own handlers and by OpenInference's ----------------------
+
+
+class Collecting(BaseEventHandler):
+    """Keeps our events."""
+
+    _events: list[ContextCallEvent] = PrivateAttr(default_factory=list)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of the handler."""
+        return "Collecting"
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        """Keep an event."""
+        if isinstance(event, ContextCallEvent):
+            self._events.append(event)
+
+
+@pytest.fixture
+def events() -> Iterator[list[ContextCallEvent]]:
+    handler, root = Collecting(), get_dispatcher()
+    root.add_event_handler(handler)
+    yield handler._events
+    root.event_handlers.remove(handler)
+
+
+def test_every_attempt_is_an_event_with_its_tokens(provider: LoopbackProvider, events: list[ContextCallEvent]) -> None:
+    provider.fault("server_error")
+    nodes = corpus(1, 5)
+    contextualizer()(nodes)
+    failed, again, *others = events
+    assert (failed.attempt, failed.input_tokens, failed.node_ids) == (1, None, ["doc-0-0"])
+    assert failed.error is not None
+    assert (again.attempt, again.error, again.node_ids, again.doc_id) == (2, None, ["doc-0-0"], "doc-0")
+    assert {event.model for event in events} == {"openai:gpt-4o-mini"}
+    assert all(event.seconds > 0 for event in events)
+    assert sum(event.input_tokens or 0 for event in events) == provider.totals()["prompt_tokens"]
+    assert sum(event.cached_tokens or 0 for event in others) == provider.totals()["cached_tokens"] > 0
+    assert sum(event.output_tokens or 0 for event in events) == provider.totals()["completion_tokens"]
+    assert ContextCallEvent.class_name() == again.model_dump()["class_name"]
+
+
+def test_openinference_records_a_span_per_call_around_the_models_span(
+    provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    instrumentation = pytest.importorskip("openinference.instrumentation.llama_index")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, tracing = InMemorySpanExporter(), TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = instrumentation.LlamaIndexInstrumentor()
+    instrumentor.instrument(tracer_provider=tracing, skip_dep_check=True)
+    try:
+        with caplog.at_level(logging.WARNING, logger="openinference"):
+            contextualizer()(corpus(2, 2, words=30))
+    finally:
+        instrumentor.uninstrument()
+    assert [record for record in caplog.records if record.name.startswith("openinference")] == []
+    spans = exporter.get_finished_spans()
+    ours = [span for span in spans if span.name == "Scheduler.context_call"]
+    assert len(ours) == len(provider.chat_calls) == 4
+    for span in ours:
+        calls = json.loads(span.attributes["input.value"])  # type: ignore[index, arg-type]
+        answer = json.loads(span.attributes["output.value"])  # type: ignore[index, arg-type]
+        assert (len(calls["node_ids"]), calls["attempt"]) == (1, 1)
+        assert calls["doc_id"] in ("doc-0", "doc-1")
+        assert answer["usage"]["input_tokens"] > 0
+        assert len(span.attributes["input.value"]) < 1000, "neither prompt nor segment"  # type: ignore[index, arg-type]
+        inner = [other for other in spans if other.parent and other.parent.span_id == span.context.span_id]
+        assert [other.name for other in inner] == ["OpenAI.achat"]
+        assert inner[0].attributes["llm.token_count.prompt"] == answer["usage"]["input_tokens"]  # type: ignore[index]
+
+
+async def send(provider: LoopbackProvider, request: ContextRequest) -> Tokens:
+    async with AsyncOpenAI(api_key="any", base_url=provider.api_base) as client:
+        extra = {"response_format": request.response_format} if request.response_format else {}
+        answer = await client.chat.completions.create(
+            model="gpt-4.1",
+            messages=[{"role": "user", "content": request.prompt}],
+            **extra,  # type: ignore[call-overload]
+        )
+    return Tokens(1, answer.usage.prompt_tokens, answer.usage.prompt_tokens_details.cached_tokens)
+
+
+@pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
+async def test_token_counts_equal_those_of_the_provider(
+    provider: LoopbackProvider, chunks_per_call: ChunksPerCall
+) -> None:
+    plan = planned(chunks_per_call)
+    assert len(plan) > 1
+    for requests in plan:
+        first = await send(provider, requests[0])
+        sent = [first, *await asyncio.gather(*(send(provider, request) for request in requests[1:]))]
+        actual = sum(sent, Tokens())
+        counted = count_segment(requests, CallForm.of("openai:gpt-4.1"))
+        assert counted.calls == actual.calls == len(requests)
+        # A word at the seam of prefix and suffix may be one token more or less.
+        assert counted.input_tokens == pytest.approx(actual.input_tokens, abs=2 * len(requests))
+        assert counted.cached_tokens == actual.cached_tokens
+        assert (counted.cached_tokens > 0) == (len(requests) > 1)

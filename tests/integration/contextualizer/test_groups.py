@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,6 @@ from tests.support.server import LoopbackProvider
 MODEL = "openai:gpt-4o-mini"
 PROMPT = ContextPrompt(DEFAULT_PROMPT)
 QUICK = RetryPolicy(attempts=3, base_delay=0.001)
-
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
-    with LoopbackProvider(context_tokens=20) as running:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
-        yield running
 
 
 def run(nodes: list[BaseNode], chunks_per_call: ChunksPerCall, **options: object) -> Contextualized:
@@ -150,11 +141,6 @@ def test_every_chunk_gets_the_context_of_its_own_id(
     assert independent_totals(provider, tmp_path)["mismatches"] == 0
 
 
-def test_groups_of_a_segment_share_its_prefix_in_the_cache(provider: LoopbackProvider) -> None:
-    assert run(corpus(1, 6), 2).failures == []
-    assert [call.cached_tokens >= 1024 for call in provider.chat_calls] == [False, True, True]
-
-
 def test_the_tokens_of_a_call_are_shared_among_its_contexts(provider: LoopbackProvider, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     run(corpus(1, 5, words=40), "all", ledger=ledger)
@@ -164,14 +150,6 @@ def test_the_tokens_of_a_call_are_shared_among_its_contexts(provider: LoopbackPr
 
 
 # ---- what is asked again ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["wrong_ids", "duplicate_ids", "empty"])
-def test_missing_contexts_are_requested_again_together(kind: FaultKind, provider: LoopbackProvider) -> None:
-    provider.fault(kind)
-    done = run(corpus(1, 4, words=40), "all")
-    assert (done.failures, sizes(provider)) == ([], [4, 4])
-    assert len({node.metadata["context"] for node in done.nodes}) == 4
 
 
 @pytest.mark.parametrize("kind", ["refusal", "content_filter", "content_filter_error"])

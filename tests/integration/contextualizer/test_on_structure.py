@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.schema import MetadataMode
+from llama_index.core.schema import Document, MetadataMode
 
 from llama_index_contextual import (
     LLMContextualizer,
@@ -57,15 +57,6 @@ def test_without_the_structural_line_the_context_is_the_answer() -> None:
     for node in contextualizer(on_structure=False)(chunks()):
         assert node.metadata["context"] == ANSWER
         assert "context_written_at" not in node.metadata
-
-
-def test_the_prompts_do_not_depend_on_the_structural_line() -> None:
-    asked = []
-    for on_structure in (True, False):
-        llm = ScriptedLLM(default=ANSWER)
-        LLMContextualizer(llm=llm, on_structure=on_structure)(chunks())
-        asked.append(sorted(llm.history))
-    assert asked[0] == asked[1] != []
 
 
 @given(st.integers(0, 260))
@@ -132,3 +123,14 @@ def test_turning_it_on_costs_no_call(project: Project) -> None:
     assert report.contexts_paid == 0
     nodes = project.storage_context.docstore.docs.values()
     assert all(context_parts(node.metadata)[0] and written(node) == ANSWER for node in nodes)
+
+
+@pytest.mark.parametrize("key", ["title", "file_name", "section"])
+@pytest.mark.parametrize(("value", "shown"), [(2024, "2024"), (["a"], ""), ({"a": 1}, ""), (None, "")])
+def test_metadata_that_is_not_text_is_no_error(tmp_path: Path, key: str, value: object, shown: str) -> None:
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="structural"))
+    project.ingest([Document(id_="a", text="The pump runs dry. " * 50, metadata={key: value})])
+    (hit,) = project.retrieve("Which pump runs dry?")
+    expected = f"Section: {shown}." if key == "section" else f"{shown}."
+    assert hit.node.metadata.get("context", "").startswith(expected if shown else "")
+    assert shown or "context" not in hit.node.metadata

@@ -47,14 +47,17 @@ def on_disk(ledger: Ledger) -> int:
         return int(connection.execute("SELECT count(*) FROM contexts").fetchone()[0])
 
 
+async def tasks_begin() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 async def test_contexts_that_arrive_during_a_commit_are_committed_together(ledger: SlowLedger) -> None:
     writer = ContextWriter(ledger)
     first = asyncio.create_task(writer.add([entry(0)]))
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await tasks_begin()
     others = [asyncio.create_task(writer.add([entry(n)])) for n in range(1, 20)]
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await tasks_begin()
     assert not first.done()
     ledger.go.set()
     await asyncio.gather(first, *others)
@@ -72,8 +75,7 @@ async def test_a_context_is_on_the_disk_when_add_returns(ledger: SlowLedger) -> 
 async def test_contexts_are_committed_even_if_their_caller_was_cancelled(ledger: SlowLedger) -> None:
     writer = ContextWriter(ledger)
     adding = asyncio.create_task(writer.add([entry(0)]))
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await tasks_begin()
     adding.cancel()
     ledger.go.set()
     await writer.close()
@@ -92,12 +94,10 @@ async def test_an_answer_that_cannot_be_stored_does_not_affect_others(ledger: Sl
     writer = ContextWriter(ledger)
     bad = LedgerEntry(key="bad", context="half a letter: \ud800", model="m")
     first = asyncio.create_task(writer.add([entry(0)]))
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await tasks_begin()
     others = [writer.add([entry(1)]), writer.add([entry(2), bad, entry(3)]), writer.add([entry(4)])]
     adding = [asyncio.create_task(other) for other in others]
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await tasks_begin()
     ledger.go.set()
     refused = await asyncio.gather(first, *adding)
     assert [list(one) for one in refused] == [[], [], ["bad"], []]

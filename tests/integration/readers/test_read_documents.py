@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import pytest
-from llama_index.core.node_parser import TokenTextSplitter
-from llama_index.core.schema import Document, MetadataMode
+from llama_index.core.schema import MetadataMode
 
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.metadata import (
     FILE_NAME,
     FILE_PATH,
+    HEADINGS,
     OWN_KEYS,
+    PAGES,
     RESERVED_KEYS,
     TITLE,
     DocumentMap,
@@ -23,15 +28,22 @@ from llama_index_contextual.metadata import (
     excluded_embed_keys,
     excluded_llm_keys,
 )
+from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import (
     DocumentReader,
     FileRef,
     FileWarning,
+    ParsedFile,
     ReadLimits,
-    ReadResult,
+    content_hash,
     discover,
+    discovery,
     read_documents,
 )
+from llama_index_contextual.readers.pdf import reader as pdf
+from tests.integration.readers.office_files import docx, pptx
+from tests.integration.readers.office_files import read as parse
+from tests.support.pdf_files import encrypted, lines, pdf_of
 from tests.support.shared import shared_data
 from tests.support.trees import reasons, write
 
@@ -66,20 +78,9 @@ class TestDocument:
         assert document.excluded_llm_metadata_keys == excluded_llm_keys()
         assert document.get_content(MetadataMode.EMBED) == f"fund: III\n\n{document.text}"
 
-    def test_a_stock_splitter_takes_it(self, tmp_path: Path) -> None:
-        write(tmp_path / "a.md", "# A\n\n" + GOOD * 100)
-        nodes = TokenTextSplitter(chunk_size=300, chunk_overlap=0)(read_documents([tmp_path / "a.md"]).documents)
-        assert len(nodes) > 1
-
     def test_documents_of_a_file_without_title_have_none(self, tmp_path: Path) -> None:
         (document,) = read_documents([write(tmp_path / "a.txt", GOOD)])
         assert document.metadata == {FILE_NAME: "a.txt", FILE_PATH: "a.txt"}
-
-    def test_reading_twice_gives_the_same(self, tmp_path: Path) -> None:
-        write(tmp_path / "docs/a.md", "# A\n\ntext")
-        write(tmp_path / "docs/b.txt", GOOD)
-        first, second = (read_documents([tmp_path / "docs"]).documents for _ in range(2))
-        assert [document.to_dict() for document in first] == [document.to_dict() for document in second]
 
 
 class TestFileMetadata:
@@ -98,9 +99,6 @@ class TestFileMetadata:
         assert asked == [os.path.join("docs", "a.md")]
         assert {key: document.metadata[key] for key in ("title", "year", "final", "share", "note")} == facts("")
 
-    def test_it_may_have_nothing_to_say(self, tmp_path: Path) -> None:
-        assert len(read_documents([write(tmp_path / "a.txt", GOOD)], file_metadata=lambda path: None)) == 1
-
     @pytest.mark.parametrize(
         ("facts", "message"),
         [
@@ -109,13 +107,11 @@ class TestFileMetadata:
                 {"a": ["b"]},
                 "The value of the metadata 'a' of a file is of type list: use text, a number",
             ),
-            ({"a": Path("b")}, "The value of the metadata 'a' of a file is of type PosixPath"),
             ({"a": float("nan")}, "The value of the metadata 'a' of a file is not a finite number"),
             ({"a": 2**63}, "The value of the metadata 'a' of a file does not fit into 64 bits"),
             ({"a": "\ud800"}, "The value of the metadata 'a' of a file contains lone surrogates"),
             ({3: "a"}, "A key of the metadata of a file must be a non-empty string, not 3"),
             ({" ": "a"}, "A key of the metadata of a file must be a non-empty string"),
-            ({"\udcff": "a"}, "A key of the metadata of a file must be a non-empty string"),
             *(
                 ({key: "a"}, f"The key '{key}' of the metadata of a file is set by this package: choose another name")
                 for key in (*OWN_KEYS, *RESERVED_KEYS)
@@ -123,7 +119,6 @@ class TestFileMetadata:
             ),
         ],
     )
-    @pytest.mark.skipif(os.name == "nt", reason="paths have another class")
     def test_what_cannot_be_stored_is_an_error(self, tmp_path: Path, facts: Any, message: str) -> None:
         with pytest.raises(InputError) as caught:
             read_documents([write(tmp_path / "a.txt", GOOD)], file_metadata=lambda path: facts)
@@ -147,12 +142,6 @@ class TestDuplicates:
         write(tmp_path / "docs/b.txt", GOOD.upper())
         assert len(read_documents([tmp_path / "docs"])) == 2
 
-    def test_a_copy_of_a_file_that_failed_says_why_itself(self, tmp_path: Path) -> None:
-        write(tmp_path / "docs/a.txt", bytes(100))
-        write(tmp_path / "docs/b.txt", bytes(100))
-        found = reasons(read_documents([tmp_path / "docs"])).values()
-        assert all(reason.startswith("is a binary file") for reason in found)
-
 
 class TestBadFiles:
     def test_each_has_its_message_and_the_rest_goes_on(self, tmp_path: Path) -> None:
@@ -166,15 +155,25 @@ class TestBadFiles:
         write(docs / "g_latin.txt", (GOOD + "at the café").encode("cp1252"))
         write(docs / "h_huge.txt", "x" * 2_000_000)
         write(docs / "i_broken.pdf", b"%PDF-1.7\n" + noise)
+        write(docs / "i_encrypted.pdf", encrypted("sesame"))
+        write(docs / "i_odd_page.pdf", pdf_of([b"[" * 100_000, lines(["The page after the odd one"])]).data())
+        write(docs / "i_other_password.pdf", encrypted("mustard"))
         write(docs / "j_word.docx", b"PK\x03\x04" + noise)
         write(docs / "k_\x1b[2J\u202e.txt", "")
         write(docs / "l_bom.md", b"\xef\xbb\xbf# Title\n")
         write(docs / "z_good.md", "# Good\n")
-        result = read_documents([docs, tmp_path / "missing"], limits=ReadLimits(max_bytes=1_500_000))
+        result = read_documents(
+            [docs, tmp_path / "missing"],
+            limits=ReadLimits(max_bytes=1_500_000),
+            passwords={"i_encrypted.pdf": "sesame", "i_other_password.pdf": "ketchup"},
+            pdf_engine="pypdf",
+        )
         assert [document.metadata[FILE_NAME] for document in result] == [
             "a_good.txt",
             "f_nul.txt",
             "g_latin.txt",
+            "i_encrypted.pdf",
+            "i_odd_page.pdf",
             "l_bom.md",
             "z_good.md",
         ]
@@ -186,11 +185,14 @@ class TestBadFiles:
             "d_binary.txt": "is a binary file, not text",
             "e_pdf.txt": "is not text but a PDF",
             "h_huge.txt": "has 2,000,000 bytes, more than the limit of 1,500,000",
+            "i_other_password.pdf": "the PDF is encrypted, and the password given for it does not open it",
             "j_word.docx": "is damaged or truncated (File is not a zip file)",
             "k_\\x1b[2J\\u202e.txt": "is empty",
             "missing": "does not exist",
         }
-        assert result.warnings == [
+        odd = next(warning for warning in result.warnings if warning.path.endswith("i_odd_page.pdf"))
+        assert odd.message.startswith("page 1 was left out: pypdf cannot parse it")
+        assert [warning for warning in result.warnings if warning is not odd] == [
             FileWarning(str(docs / "f_nul.txt"), "1 NUL character was replaced by U+FFFD"),
             FileWarning(
                 str(docs / "g_latin.txt"), "is not UTF-8: read as cp1252; save it as UTF-8 if letters look wrong"
@@ -229,23 +231,6 @@ class TestBadFiles:
         assert caught.value.path == ref.shown
         assert caught.value.reason == "cannot be opened: No such file or directory"
 
-    def test_nothing_is_left_of_an_error_in_the_callback(self, tmp_path: Path) -> None:
-        def fail(path: str) -> dict[str, Any]:
-            raise LookupError(path)
-
-        with pytest.raises(LookupError):
-            read_documents([write(tmp_path / "a.txt", GOOD)], file_metadata=fail)
-
-
-class TestResult:
-    def test_it_is_iterable_and_has_a_length(self, tmp_path: Path) -> None:
-        result = read_documents([write(tmp_path / "a.txt", GOOD)], show_progress=True)
-        assert len(result) == 1
-        assert all(isinstance(document, Document) for document in result)
-
-    def test_no_input_gives_nothing(self) -> None:
-        assert read_documents([]) == ReadResult()
-
 
 @pytest.mark.parametrize("name", ["corpora", "conversations"])
 def test_every_real_markdown_file_is_read_to_the_character(name: str) -> None:
@@ -258,3 +243,149 @@ def test_every_real_markdown_file_is_read_to_the_character(name: str) -> None:
         assert document.text == text
         for heading in DocumentMap.from_metadata(document.metadata).headings:
             assert heading.start == 0 or text[heading.start - 1] in "\n\r"
+
+
+# ---- PDFs on their way through a `DocumentReader`; a stand-in takes the place of the process that parses them --------
+
+
+class FakeWorker:
+    """Stands for the process that parses PDFs; threads create several."""
+
+    calls: ClassVar[list[tuple[str, str | None, str]]] = []
+    started: ClassVar[list[FakeWorker]] = []
+    running: ClassVar[list[FakeWorker]] = []
+
+    def __init__(self, on_page: object) -> None:
+        self.started.append(self)
+        self.running.append(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with suppress(ValueError):  # closed before
+            self.running.remove(self)
+
+    def read(
+        self, path: Path, *, password: str | None, limits: ReadLimits, engine: str, scans: Mapping[int, Any]
+    ) -> ParsedFile:
+        self.calls.append((path.name, password, engine))
+        if password == "wrong":
+            raise ReadError("some other name", "the password is wrong")
+        return ParsedFile(
+            "one\ntwo",
+            DocumentMap(page_starts=(0, 4), page_labels=("i", "ii")),
+            title="Lease",
+            warnings=("page 3 has no text: it needs OCR",),
+            digest=content_hash(path),
+        )
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
+    """A stand-in for the PDF process that remembers its calls."""
+    monkeypatch.setattr(FakeWorker, "calls", [])
+    monkeypatch.setattr(FakeWorker, "started", [])
+    monkeypatch.setattr(FakeWorker, "running", [])
+    monkeypatch.setattr(pdf, "PdfWorker", FakeWorker)
+    return FakeWorker
+
+
+class TestPdf:
+    def test_pages_title_and_warnings_are_passed_on(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        result = read_documents([write(tmp_path / "docs/a.PDF", "x").parent])
+        (document,) = result
+        assert document.metadata[TITLE] == "Lease"
+        assert PAGES in document.metadata
+        assert HEADINGS not in document.metadata
+        assert DocumentMap.from_metadata(document.metadata).page_label(5) == "ii"
+        assert document.get_content(MetadataMode.EMBED) == "one\ntwo"
+        assert result.warnings == [
+            FileWarning(str(tmp_path / "docs/a.PDF"), "page 3 has no text: it needs OCR"),
+        ]
+
+    def test_processes_serve_all_files_and_are_ended(
+        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "cpu_count", lambda: 3)
+        names = [f"{number:02}.{'txt' if number % 3 == 0 else 'pdf'}" for number in range(20)]
+        for name in names:
+            write(tmp_path / "docs" / name, name)
+        result = read_documents([tmp_path / "docs"], pdf_engine="pypdf")
+        assert [document.metadata[FILE_NAME] for document in result] == names
+        assert sorted(worker.calls) == [(name, None, "pypdf") for name in names if name.endswith("pdf")]
+        assert 1 <= len(worker.started) <= 3
+        assert worker.running == []
+
+    def test_files_that_nobody_waits_for_are_not_parsed(
+        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        for number in range(20):
+            write(tmp_path / "docs" / f"{number:02}.pdf", str(number))
+        with DocumentReader() as reader:
+            contents = reader.read_all(discover([tmp_path / "docs"]).files)
+            next(contents)
+            contents.close()
+        assert len(worker.calls) <= 4
+        assert worker.running == []
+
+    def test_the_process_is_ended_after_an_error(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        with pytest.raises(InputError):
+            read_documents([write(tmp_path / "a.pdf", "x")], file_metadata=lambda path: {"page_start": 1})
+        assert worker.running == []
+
+    @pytest.mark.parametrize(
+        "passwords",
+        ["secret", {"docs/a.pdf": "secret", "a.pdf": "other"}, {"a.pdf": "secret"}, {"*": "secret", "b.pdf": "x"}],
+        ids=str,
+    )
+    def test_the_password_is_looked_up(
+        self, tmp_path: Path, worker: type[FakeWorker], passwords: Mapping[str, str] | str
+    ) -> None:
+        read_documents([write(tmp_path / "docs/a.pdf", "x").parent], passwords=passwords)
+        assert worker.calls == [("a.pdf", "secret", "pdfium")]
+
+    def test_a_project_chooses_the_engine_by_its_settings(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        config = ProjectConfig.local(pdf_engine="pdfium", context="none", faiss=False, mode="lexical")
+        project = ProjectManager(tmp_path / "root").create("leases", config)
+        path = write(tmp_path / "a.pdf", "x")
+        project.estimate([path])
+        project.ingest([path])
+        assert worker.calls == [("a.pdf", None, "pdfium")] * 2
+        assert project.update_config(pdf_engine="pypdf") == []
+        project.ingest([path, write(tmp_path / "b.pdf", "y")])
+        assert worker.calls[2:] == [("b.pdf", None, "pypdf")]
+
+    def test_an_error_names_the_file_as_the_user_did(
+        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(tmp_path / "docs/a.pdf", "x")
+        monkeypatch.chdir(tmp_path)
+        (file,) = read_documents(["docs"], passwords="wrong").skipped
+        assert (file.path, file.reason) == (os.path.join("docs", "a.pdf"), "the password is wrong")
+
+
+def test_without_the_extra_a_file_is_skipped_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "find_spec", lambda name: None)
+    path = tmp_path / "a.docx"
+    path.write_bytes(docx("text"))
+    with DocumentReader() as reader, pytest.raises(ReadError) as caught:
+        reader.read(FileRef(path, "a.docx", path.stat().st_size, str(path)))
+    assert caught.value.reason == 'needs further packages: pip install "llama-index-contextual[office]"'
+    assert discovery.missing_extra(".csv") is None
+
+
+def test_the_child_process_reads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.pptx"
+    path.write_bytes(data := pptx(("Über", "Text")))
+    with DocumentReader() as reader:
+        content = reader.read(FileRef(path, "a.pptx", path.stat().st_size, str(path)))
+    parsed = parse("a.pptx", data)
+    assert (content.document.text, content.digest != "") == (parsed.text, True)
+    assert content.document.metadata["title"] == "Über"

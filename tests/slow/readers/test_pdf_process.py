@@ -1,0 +1,193 @@
+"""The child process that parses PDFs: the same answers, and no harm from what happens to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.base import ReadLimits
+from llama_index_contextual.readers.pdf import process as pdf_process
+from llama_index_contextual.readers.pdf.reader import PdfWorker, read_pdf
+from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, show
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[PdfWorker]:
+    with PdfWorker() as one:
+        yield one
+
+
+def rich() -> bytes:
+    pdf = pdf_of(lines([f"Über {word} €", "more"]) + show(290, 20, str(at)) for at, word in enumerate("abcd", 1))
+    mark = pdf.add(b"")
+    root = pdf.add(b"<</Type/Outlines/First %d 0 R/Last %d 0 R/Count 1>>" % (mark, mark))
+    pdf.objects[mark - 1] = b"<</Title(more)/Parent %d 0 R/Dest[%d 0 R/Fit]>>" % (root, pdf.kids[1])
+    pdf.page(b"")
+    pdf.catalog = b"/Outlines %d 0 R" % root
+    pdf.trailer = b"/Info %d 0 R" % pdf.add(b"<</Title(A title)>>")
+    return pdf.data()
+
+
+def test_the_child_reads_what_this_process_reads(tmp_path: Path, worker: PdfWorker) -> None:
+    path = tmp_path / "ä\udce4.pdf"  # a name that is no valid text
+    path.write_bytes(rich())
+    parsed = read_pdf(path)
+
+    assert worker.read(path) == parsed
+    assert (len(parsed.map.headings), parsed.map.page_labels[:2], parsed.title) == (1, ("1", "2"), "A title")
+    assert len(parsed.warnings) == 1
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    pytest.importorskip("resource", reason="this system cannot limit memory")
+    if sys.platform == "darwin":
+        pytest.skip("macOS does not keep this limit")
+    pdf = RawPdf()
+    pdf.page(pdf.stream(bomb(49_000_000), b"/Filter[/FlateDecode/FlateDecode]"))
+    path = tmp_path / "big.pdf"
+    path.write_bytes(pdf.data())
+
+    with PdfWorker(max_memory=1_000_000) as small, pytest.raises(ReadError, match=r"MemoryError|memory|crashed"):
+        small.read(path)
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[PdfWorker]:
+    """A worker whose child hangs, crashes or leaves when the name of the file says so."""
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.integration.readers.stuck_child")
+    with PdfWorker() as one:
+        yield one
+
+
+SOON = ReadLimits(max_seconds=0.05)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("hangs.pdf", "parsing took longer than 0.05 seconds and was stopped"),
+        ("counts.pdf", "parsing took longer than 0.05 seconds and was stopped"),
+        ("crashes.pdf", "the parser crashed (SIGSEGV)"),
+        ("leaves.pdf", f"the parser crashed (exit code 3: OSError: [2Jno paper{'!' * 179})"),
+    ],
+)
+def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
+    odd: PdfWorker, name: str, reason: str
+) -> None:
+    first = odd.read(Path("fine.pdf")).text
+    with pytest.raises(ReadError) as caught:
+        odd.read(Path(name), limits=SOON if name in ("hangs.pdf", "counts.pdf") else ReadLimits())
+
+    assert (caught.value.path, caught.value.reason) == (name, reason)
+    assert odd.read(Path("fine.pdf")).text != first
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_an_error_in_the_callback_for_pages_is_raised_and_the_next_file_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.integration.readers.stuck_child")
+
+    def fail(path: Path, done: int, total: int) -> None:
+        raise OSError(f"{done} of {total} pages of {path}")
+
+    with PdfWorker(on_page=fail) as worker:
+        with pytest.raises(OSError, match=r"1 of 9 pages of counts\.pdf"):
+            worker.read(Path("counts.pdf"))
+        assert worker.read(Path("fine.pdf")).text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(
+    odd: PdfWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = threading.Event()
+    run, exchange = pdf_process.LastLine.run, pdf_process._exchange
+
+    def late(self: pdf_process.LastLine) -> None:
+        assert crashed.wait(300)
+        run(self)
+
+    def watched(child: subprocess.Popen[str], request: str, *options: Any) -> str | None:
+        answer = exchange(child, request, *options)
+        if "crashes.pdf" in request:
+            crashed.set()
+        return answer
+
+    monkeypatch.setattr(pdf_process.LastLine, "run", late)
+    monkeypatch.setattr(pdf_process, "_exchange", watched)
+    assert odd.read(Path("fine.pdf")).text
+    with pytest.raises(ReadError) as caught:
+        odd.read(Path("crashes.pdf"))
+    assert caught.value.reason == "the parser crashed (SIGSEGV)"
+
+
+def test_one_child_serves_many_files_and_ends_with_the_worker(odd: PdfWorker) -> None:
+    ids = {odd.read(Path("fine.pdf")).text for _ in range(3)}
+    odd.close()
+
+    assert len(ids) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ids.pop()), 0)
+
+
+def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.support.no_such_module")
+
+    with PdfWorker() as one, pytest.raises(ReadError, match=r"the parser crashed \(exit code 1: .*no_such_module"):
+        one.read(Path("a.pdf"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_an_interrupt_is_for_the_parent_and_does_not_end_the_child(tmp_path: Path, worker: PdfWorker) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf_of([lines(["Text"])]).data())
+    worker.read(path)
+    child = worker._child
+    assert child is not None
+    os.kill(child.pid, signal.SIGINT)
+
+    assert worker.read(path).text == "Text"
+    assert worker._child is child
+
+
+def test_what_an_interrupted_child_still_answers_is_not_taken_for_the_next_file(
+    odd: PdfWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = odd.read(Path("fine.pdf")).text
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pdf_process, "_exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            odd.read(Path("fine.pdf"))
+    assert odd.read(Path("fine.pdf")).text != first
+
+
+def test_the_child_does_without_llama_index() -> None:
+    code = "import sys, llama_index_contextual._pdf_worker; print([name for name in sys.modules if '.' not in name])"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+
+    assert "'llama_index_contextual'" in names
+    assert "'llama_index'" not in names
+
+
+def test_the_child_gets_no_keys(odd: PdfWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "HF_TOKEN", "MY_SECRET", "DB_PASSWORD"):
+        monkeypatch.setenv(name, "hidden")
+
+    environment = odd.read(Path("fine.pdf")).metadata
+    assert "hidden" not in environment.values()
+    assert "PATH" in environment

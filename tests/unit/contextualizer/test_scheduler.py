@@ -1,0 +1,450 @@
+"""Order of waiting calls, and the circuit breaker for a failing provider."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import BaseNode
+
+from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
+from llama_index_contextual._utils.templates import ContextPrompt
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, limits
+from llama_index_contextual.contextualizer.base import segments
+from llama_index_contextual.contextualizer.batch import BatchReplies
+from llama_index_contextual.contextualizer.cost import PriceTable, rounds
+from llama_index_contextual.contextualizer.limits import Bucket, Limiter, Slots, seconds_of
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Usage, plan_requests
+from llama_index_contextual.contextualizer.scheduler import Reply, Scheduler
+from llama_index_contextual.contextualizer.spending import Spending
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
+from llama_index_contextual.models import Provider
+from llama_index_contextual.storage.batches import BatchReply
+from llama_index_contextual.storage.ledger import Ledger
+from tests.integration.contextualizer.segments_of import corpus
+
+QUICK = RetryPolicy(attempts=3, base_delay=0.001)
+
+
+def requests(chunks: int, *, words: int = 5) -> list[ContextRequest]:
+    (segment,) = segments(corpus(1, chunks, words=words), segment_size=8000)
+    return plan_requests(segment, segment.chunks, prompt=ContextPrompt(DEFAULT_PROMPT), model="m")
+
+
+class Scripted:
+    """Raises what is scripted for a chunk, in order, then answers; remembers the order of calls."""
+
+    def __init__(self, **errors: list[Exception]) -> None:
+        self.errors = errors
+        self.sent: list[str] = []
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Answer, or fail."""
+        name = request.chunks[0].node_id.rpartition("-")[2]
+        self.sent.append(name)
+        await asyncio.sleep(0)
+        if self.errors.get(f"chunk_{name}"):
+            raise self.errors[f"chunk_{name}"].pop(0)
+        return Reply("A context of the passage in its text, as long as it has to be here.", Usage(9, 0, 3), "stop")
+
+
+def scheduler(
+    sender: Scripted, *, provider: Provider | None = None, concurrency: int = 8, retry: RetryPolicy = QUICK
+) -> Scheduler:
+    return Scheduler(sender, model="m", provider=provider, concurrency=concurrency, retry=retry, limiter=Limiter())
+
+
+# ---- places ----------------------------------------------------------------------------------------------------------
+
+
+async def test_slots_are_assigned_by_rank_and_then_in_order_of_arrival() -> None:
+    slots = Slots(1)
+    order: list[str] = []
+    await slots.acquire(0)
+
+    async def wait(name: str, rank: int) -> None:
+        await slots.acquire(rank)
+        order.append(name)
+        slots.release()
+
+    tasks = [asyncio.create_task(wait(name, rank)) for name, rank in (("a", 1), ("b", 0), ("c", 1), ("d", 0))]
+    await asyncio.sleep(0)
+    slots.release()
+    await asyncio.gather(*tasks)
+    assert order == ["b", "d", "a", "c"]
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_a_cancelled_waiter_loses_no_slot(given: bool) -> None:
+    slots = Slots(1)
+    await slots.acquire(0)
+    first, second = (asyncio.create_task(slots.acquire(0)) for _ in range(2))
+    await asyncio.sleep(0)
+    if given:
+        slots.release()  # the place is the first one's, which is cancelled before it knows
+    first.cancel()
+    if not given:
+        await asyncio.sleep(0)
+        slots.release()
+    await asyncio.wait_for(second, 60)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def answered(engine: Scheduler, request: ContextRequest) -> Reply:
+    """The answer to a request, with nothing to commit."""
+    async with engine.call(request) as reply:
+        return reply
+
+
+# ---- the order of calls ----------------------------------------------------------------------------------------------
+
+
+async def test_a_call_is_in_flight_until_its_answer_is_processed() -> None:
+    sender = Scripted()
+    engine = scheduler(sender, concurrency=2)
+    one, two, three = requests(3)
+    async with engine.call(one):
+        async with engine.call(two):
+            waiting = asyncio.create_task(answered(engine, three))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert sender.sent == ["0", "1"]
+        await waiting
+    assert sender.sent == ["0", "1", "2"]
+
+
+# ---- when to give up -------------------------------------------------------------------------------------------------
+
+
+async def test_a_single_failing_call_does_not_stop_a_provider_that_answers_others() -> None:
+    one, other = requests(2)
+    engine = scheduler(Scripted(chunk_1=[ConnectionError("gone")] * 9))
+    await answered(engine, one)
+    with pytest.raises(ConnectionError):
+        await answered(engine, other)
+    engine.check()
+
+
+@pytest.mark.parametrize("jitter", [0.5, 1.0])
+async def test_several_consecutive_failures_stop_the_run(monkeypatch: pytest.MonkeyPatch, jitter: float) -> None:
+    monkeypatch.setattr("random.uniform", lambda _least, _most: jitter)
+    sender = Scripted(**{f"chunk_{n}": [ConnectionError("gone")] * 9 for n in range(8)})
+    engine = scheduler(sender, concurrency=4, retry=RetryPolicy(attempts=3, base_delay=0.02))
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(8)), return_exceptions=True)
+    assert {type(item) for item in result} == {ModelError}
+    assert len({id(item) for item in result}) == 1, "one error for all"
+    assert len(sender.sent) <= 2 * 8 * 3, "at most twice in a round"
+    with pytest.raises(ModelError, match="after 3 failures in a row"):
+        engine.check()
+
+
+async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None:
+    sender = Scripted(**{f"chunk_{n}": [ConnectionError("blip")] for n in range(6)})
+    engine = scheduler(sender, concurrency=6)
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
+    assert [reply.attempts for reply in result] == [2] * 6
+
+
+class TakesTheCancellation(Scripted):
+    """Raises an error of its own when it is cancelled, as a client whose time is up that instant."""
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Wait to be cancelled, the first time."""
+        if not self.sent:
+            self.sent.append("first")
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            raise TimeoutError
+        return await super().send(request)
+
+
+async def test_a_cancelled_call_is_not_sent_again_even_if_its_client_ignores_it() -> None:
+    sender = TakesTheCancellation()
+    waiting = asyncio.create_task(answered(scheduler(sender), requests(1)[0]))
+    while not sender.sent:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert sender.sent == ["first"]
+
+
+# ---- rate limits -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(1.0, 0), (60.0, 1)], ids=["a short wait", "a long wait"])
+async def test_a_wait_for_the_rate_limit_is_announced_once_if_it_is_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float, lines: int
+) -> None:
+    async def no_sleep(_self: Limiter, _seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Limiter, "pause", lambda _self, _seconds: None)
+    monkeypatch.setattr(Limiter, "sleep", no_sleep)
+    limited = [ProviderError("Slow down.", status_code=429, retry_after=seconds) for _ in range(2)]
+    engine = scheduler(Scripted(chunk_0=limited), retry=RetryPolicy(attempts=9))
+    await answered(engine, requests(1)[0])
+    notice = r"The provider of 'm' limits the rate of calls \(429\): waiting until \d\d:\d\d:\d\d\."
+    assert len(re.findall(notice, caplog.text)) == lines
+
+
+# ---- duration of runs, measured by a simulated clock: exact, and independent of the machine --------------------------
+
+
+LATENCY = 0.3
+MODEL = "openai:gpt-4o-mini"
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """Event loop with a simulated clock, which jumps to the next timer when there is nothing to do.
+
+    Work in threads takes no time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._in_threads = 0
+        look: Callable[[float | None], list[object]] = self._selector.select  # type: ignore[attr-defined]
+
+        def select(timeout: float | None) -> list[object]:
+            result = look(None if timeout is None or (timeout and self._in_threads) else 0)
+            if not result and timeout:
+                self._now += timeout
+            return result
+
+        self._selector.select = select  # type: ignore[attr-defined]
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+        """Run a function in a thread."""
+        working = super().run_in_executor(executor, func, *given)
+        self._in_threads += 1
+        working.add_done_callback(self._is_done)
+        return working
+
+    def _is_done(self, _working: asyncio.Future[Any]) -> None:
+        self._in_threads -= 1
+
+    def time(self) -> float:
+        """Return the simulated time."""
+        return self._now
+
+
+class Timed:
+    """Sender that answers after a delay and fails at random; counts concurrent calls and uncached prefixes."""
+
+    def __init__(self, rate: float = 0.0, seed: int = 0) -> None:
+        self._rate, self._chance = rate, random.Random(seed)
+        self._answered: set[str] = set()
+        self.running = self.most = self.calls = self.cold = 0
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Wait, then answer or fail."""
+        self.calls += 1
+        self.cold += request.prefix not in self._answered
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if self._chance.random() < self._rate:
+                raise ConnectionError("connection lost")
+            await asyncio.sleep(LATENCY)
+        finally:
+            self.running -= 1
+        self._answered.add(request.prefix)
+        return Reply("A context of the passage in its text, as long as it has to be here.", Usage(9, 0, 3), "stop")
+
+
+def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -> tuple[float, Contextualized]:
+    """Return the simulated duration of a run in seconds, and its result."""
+    contextualizer = LLMContextualizer(model=MODEL, sender=sender, num_workers=workers, **options)  # type: ignore[arg-type]
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        done = runner.run(contextualizer.acontextualize(nodes))
+        return runner.get_loop().time(), done
+
+
+@pytest.mark.parametrize(
+    ("segments", "chunks", "workers"), [(40, 11, 16), (5, 11, 16), (1, 11, 16), (30, 2, 8), (12, 6, 1), (3, 8, 100)]
+)
+def test_a_run_takes_as_long_as_the_shortest_schedule(segments: int, chunks: int, workers: int) -> None:
+    sender = Timed()
+    seconds, done = run(corpus(segments, chunks, words=max(300, 2400 // chunks)), sender, workers)
+    assert done.failures == []
+    assert sender.calls == segments * chunks
+    assert sender.cold == segments, "all other calls read the prefix from the cache"
+    assert sender.most <= workers
+    assert seconds <= 1.05 * LATENCY * rounds([chunks] * segments, workers)
+
+
+def test_with_30_percent_of_failures_a_run_takes_less_than_twice_as_long() -> None:
+    random.seed(0)  # the delays between attempts are random as well
+    nodes = corpus(40, 11)
+    whole, _ = run(nodes, Timed(), 16)
+    sender = Timed(0.3, seed=0)
+    seconds, done = run(nodes, sender, 16)
+    assert done.failures == []
+    # Each segment needs 1 / 0.7 first calls on average; 4 standard deviations, sqrt(40 * 0.3) / 0.7, above their sum.
+    assert sender.cold < 40 / 0.7 + 4 * (40 * 0.3) ** 0.5 / 0.7, "a failed first call is sent again before the others"
+    assert seconds <= 2 * whole
+
+
+def test_a_rate_limit_is_used_and_respected() -> None:
+    sender = Timed()
+    seconds, done = run(corpus(6, 20, words=20), sender, 16, requests_per_minute=60)
+    assert done.failures == []
+    assert 110 <= seconds <= 140, "120 requests at 60 a minute"
+
+
+def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -> None:
+    nodes, ledger = corpus(6, 20, words=20), Ledger(None)
+    replies = BatchReplies(ledger.batches, MODEL)
+    writer = LLMContextualizer(model=MODEL)
+    calls = [
+        request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
+    ]
+    ledger.batches.closed(
+        "file",
+        [
+            BatchReply(
+                custom_id=replies.id_of(r),
+                text="A context of the passage from a batch, as long as it has to be to be kept here.",
+            )
+            for r in calls
+        ],
+    )
+    sender = Timed()
+    seconds, done = run(nodes, sender, 16, requests_per_minute=60, replies=replies)
+    assert done.failures == []
+    assert sender.calls == 60
+    assert 55 <= seconds <= 70, "60 requests at 60 a minute"
+
+
+def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
+    config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
+    stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
+    replies = BatchReplies(ledger.batches, config.llm)
+    paid = paid_stages(stages, Spending(PriceTable()), replies)
+    assert isinstance(paid.contextualizer, LLMContextualizer)
+    assert (paid.contextualizer.requests_per_minute, paid.contextualizer.tokens_per_minute) == (7, 900)
+    assert paid.contextualizer.replies is replies
+
+
+# ---- rate limits: waiting times of token buckets, headers of the provider, and the end of all waiting ----------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1s", 1),
+        ("6m0s", 360),
+        ("1h2m3.5s", 3723.5),
+        ("120ms", 0.12),
+        ("0s", 0),
+        ("", None),
+        (None, None),
+        ("soon", None),
+        ("1s later", None),
+        ("1.2.3s", None),
+    ],
+)
+def test_durations_are_read_as_openai_writes_them(text: str | None, seconds: float | None) -> None:
+    assert seconds_of(text) == seconds
+
+
+@given(limit=st.integers(1, 10_000), amounts=st.lists(st.floats(0.01, 1), min_size=1, max_size=60))
+def test_the_limit_per_minute_is_exceeded_by_one_request_at_most(limit: int, amounts: list[float]) -> None:
+    bucket, now = Bucket.per_minute(limit), 0.0
+    sent: list[tuple[float, float]] = []
+    for share in amounts:
+        amount = share * limit
+        now += bucket.wait(amount, now=now)
+        bucket.take(amount, now=now)
+        sent.append((now, amount))
+    for start, _ in sent:
+        inside = [amount for at, amount in sent if start <= at < start + 60]
+        assert sum(inside) <= limit * (1 + 1e-6) + max(inside) + 1
+
+
+def test_an_amount_above_the_capacity_waits_for_a_full_bucket() -> None:
+    bucket = Bucket(capacity=10, rate=1, level=4, updated=0)
+    assert bucket.wait(25, now=0.0) == 6
+    bucket.take(25, now=6.0)
+    assert bucket.wait(1, now=6.0) == 16
+
+
+def test_headers_set_capacity_rate_and_level() -> None:
+    bucket = Bucket()
+    bucket.follow(60, 20, 20.0, in_flight=5, now=100.0)
+    assert (bucket.capacity, bucket.rate, bucket.level) == (60, 2.0, 15)
+    assert bucket.wait(16, now=100.0) == 0.5
+    assert bucket.wait(16, now=101.0) == 0
+    bucket.follow(60, 60, 0.0, in_flight=0, now=200.0)
+    assert bucket.rate == 1.0, "a full bucket does not tell its rate"
+
+
+@pytest.fixture
+def standing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass."""
+    monkeypatch.setattr(limits, "_now", lambda: 1000.0)
+
+
+@pytest.mark.usefixtures("standing")
+def test_incomplete_rate_limit_headers_are_ignored() -> None:
+    limiter = Limiter()
+    for headers in (
+        {},
+        {"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "0"},
+        {
+            "x-ratelimit-limit-requests": "few",
+            "x-ratelimit-remaining-requests": "0",
+            "x-ratelimit-reset-requests": "9s",
+        },
+        {"x-ratelimit-limit-tokens": "5", "x-ratelimit-remaining-tokens": "nan", "x-ratelimit-reset-tokens": "9s"},
+    ):
+        limiter.on_headers(headers)
+        assert limiter._seconds({"requests": 1.0, "tokens": 1e9}) <= 0
+    limiter.on_headers(
+        {"x-ratelimit-limit-tokens": "90", "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "90s"}
+    )
+    assert limiter._seconds({"requests": 1.0, "tokens": 9.0}) == pytest.approx(9)
+
+
+@pytest.mark.usefixtures("standing")
+def test_a_pause_counts_for_all_and_the_longest_one_wins() -> None:
+    limiter = Limiter()
+    limiter.pause(50)
+    limiter.pause(5)
+    assert limiter._seconds({"requests": 1.0, "tokens": 1.0}) == 50
+
+
+async def test_a_stop_ends_all_waiting() -> None:
+    limiter = Limiter()
+    limiter.pause(math.inf)
+    waiting = [asyncio.create_task(limiter.enter(1)) for _ in range(3)]
+    sleeping = asyncio.create_task(limiter.sleep(3600))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    limiter.stop()
+    await asyncio.gather(*waiting, sleeping)
+
+
+async def test_waiting_calls_are_served_in_order_of_arrival() -> None:
+    limiter = Limiter(requests_per_minute=6_000)
+    order: list[int] = []
+
+    async def enter(number: int, tokens: int) -> None:
+        await limiter.enter(tokens)
+        order.append(number)
+
+    await asyncio.gather(*(enter(number, 1) for number in range(20)))
+    assert order == list(range(20))

@@ -1,0 +1,264 @@
+"""Headings, titles and front matter of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.metadata import OWN_KEYS, TITLE
+from llama_index_contextual.readers import ParsedFile
+from llama_index_contextual.readers import markdown as outline
+from llama_index_contextual.readers.markdown import (
+    MAX_FRONT_MATTER,
+    TITLE_REACH,
+    line_starts,
+    markdown_headings,
+    read_front_matter,
+    read_markdown,
+    scan_headings,
+)
+from tests.support.trees import write
+from tests.unit.readers.examples import sections
+
+Reader = Callable[[str], ParsedFile]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Reads text as if it were a Markdown file."""
+
+    def reader(text: str) -> ParsedFile:
+        path = tmp_path / "a.md"
+        path.write_bytes(text.encode())
+        return read_markdown(path)
+
+    return reader
+
+
+def titles(text: str) -> list[tuple[int, str]]:
+    found, warnings = markdown_headings(text)
+    assert warnings == ()
+    return [(heading.level, heading.title) for heading in found]
+
+
+EXAMPLES = sections("markdown")
+
+
+class TestHeadings:
+    def test_both_kinds_are_found_with_their_level(self) -> None:
+        text = "# One\n\nTwo\n===\n\nThree\n---\n\n#### Four ####\n   ###### Six\n"
+        assert titles(text) == [(1, "One"), (1, "Two"), (2, "Three"), (4, "Four"), (6, "Six")]
+
+    @pytest.mark.parametrize("text", [*EXAMPLES["no headings"], "a" * 201 + "\n---"])
+    def test_what_only_looks_like_a_heading_is_none(self, text: str) -> None:
+        assert titles(f"{text}\n") == []
+
+    @pytest.mark.parametrize(
+        "example", [*EXAMPLES["titles"], "# bell\x07 \u202ebidi\nbell bidi", f"# {'x' * 300}\n{'x' * 199}…"]
+    )
+    def test_a_title_is_the_text_without_marks(self, example: str) -> None:
+        heading, _, title = example.partition("\n")
+        assert titles(f"{heading}\n") == [(1, title)]
+
+    @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+    def test_offsets_are_those_of_the_file(self, read: Reader, newline: str) -> None:
+        text = "---\ntitle: T\n---\nIntro 😀\x0b\u2028\n\n# One\n\ntext\n\nTwo\nlines\n---\ntext".replace("\n", newline)
+        parsed = read(text)
+        assert parsed.text == text
+        assert [text[h.start :].split(newline)[0] for h in parsed.map.headings] == ["# One", "Two"]
+        assert parsed.map.section(len(text) - 1) == "One > Two lines"
+
+    def test_headings_beyond_the_limit_are_left_out_with_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(outline, "MAX_HEADINGS", 3)
+        found, warnings = markdown_headings("# a\n" * 4)
+        assert len(found) == 3
+        assert warnings == ("has more than 3 headings: the later ones are left out",)
+
+
+LINES = [
+    *("# a\n", "## b **c**\n", "text\n", "text\r\n", "\n", "```\n", "~~~\n", "- x\n", "  y\n", "    # code\n"),
+    *("> q\n", "> # h\n", "===\n", "---\n", "<!--\n", "-->\n", "<div>\n", "</div>\n", "1. a\n", "2. b\n", "[a]: b\n"),
+    *("[a]:\n", "| a | b |\n", "|---|---|\n", "\t# z\n", "- # h\n", "   # three\n", "\r", "<pre>\n", '"t\n', "  \n"),
+]
+markdown = st.lists(st.sampled_from(LINES), max_size=40).map("".join)
+
+
+class TestLargeFiles:
+    @given(markdown, st.integers(1, 9))
+    def test_the_result_does_not_depend_on_the_pieces(self, text: str, lines: int) -> None:
+        assert markdown_headings(text, piece_lines=lines) == markdown_headings(text, piece_lines=1000)
+
+    @given(st.text(alphabet="a\n\r", max_size=30))
+    def test_a_line_ends_as_in_commonmark(self, text: str) -> None:
+        ends = text.replace("\r\n", "\n\n").replace("\r", "\n")
+        expected = [at for at in range(len(text)) if at == 0 or ends[at - 1] == "\n"]
+        # The line feed of a pair ends no line of its own.
+        expected = [at for at in expected if text[at - 1 : at + 1] != "\r\n" or at == 0]
+        assert list(line_starts(text)) == expected
+
+    @given(
+        st.lists(
+            st.sampled_from(["# a\n", "## b ##\n", "text\n\n", "\n", "```\n", "~~~\n", "```py\n", "text\n\nt\n===\n"]),
+            max_size=15,
+        ).map("".join)
+    )
+    def test_the_line_scan_agrees_with_the_parser_on_simple_files(self, text: str) -> None:
+        assert tuple(scan_headings(text)) == markdown_headings(text)[0]
+
+    @pytest.mark.parametrize(
+        "text", ["<!--\n# no\n-->\n# yes\n", "~~~\n# no\n```\n# no\n~~~~\n# yes\n", "# yes\n<!-- a"]
+    )
+    def test_the_line_scan_respects_comments_and_fences(self, text: str) -> None:
+        assert [heading.title for heading in scan_headings(text)] == ["yes"]
+
+    def test_one_endless_block_is_scanned_line_by_line_with_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(outline, "MAX_BLOCK_LINES", 50)
+        text = "# One\n\n" + "- item\n" * 500 + "\n# Two\n"
+        found, warnings = markdown_headings(text, piece_lines=10)
+        assert [heading.title for heading in found] == ["One", "Two"]
+        assert warnings == ("is too long or nested: its headings from line 3 on are recognised line by line",)
+
+    def test_what_is_too_much_for_the_parser_is_scanned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(outline, "MAX_WORK", 50)
+        text = "# **One**\n\ntext\n\n" * 100
+        found, warnings = markdown_headings(text, piece_lines=10)
+        assert [heading.title for heading in found] == ["One"] * 100
+        assert [heading.start for heading in found] == list(range(0, len(text), len(text) // 100))
+        assert "recognised line by line" in warnings[0]
+
+    @pytest.mark.parametrize(
+        "text", ["> " * 5_000 + "a", "- " * 5_000 + "a", ">" * 5_000, "[" * 50_000, "*a_" * 20_000]
+    )
+    def test_nesting_neither_exhausts_the_parser_nor_hides_what_follows(self, text: str) -> None:
+        assert [heading.title for heading in markdown_headings(f"{text}\n\n# End\n")[0]] == ["End"]
+
+
+class TestTitle:
+    @pytest.mark.parametrize(
+        ("text", "title"),
+        [
+            ("---\ntitle: From *YAML*\n---\n# Heading\n", "From *YAML*"),
+            ("## Second\n\n# First\n", "First"),
+            ("## Second\n\n### Third\n", "Second"),
+            ("no heading\n", None),
+            ("text\n" * TITLE_REACH + "# Late\n", None),
+        ],
+    )
+    def test_it_is_that_of_the_front_matter_or_an_early_heading(
+        self, read: Reader, text: str, title: str | None
+    ) -> None:
+        assert read(text).title == title
+
+
+# ---- the YAML block at the beginning of Markdown, also when it means harm --------------------------------------------
+
+
+def front(yaml: str) -> dict[str, object]:
+    matter = read_front_matter(f"---\n{yaml}\n---\ntext")
+    assert matter is not None
+    return dict(matter.metadata)
+
+
+class TestFrontMatter:
+    def test_scalars_keep_their_kind_only_where_nothing_is_lost(self) -> None:
+        text = """
+author: Jane
+year: 2023
+share: 0.5
+draft: false
+version: 1.10
+country: no
+code: 007
+time: 12:30:00
+date: 2023-01-31
+quoted: "7"
+huge: 99999999999999999999
+nothing: null
+folded: >
+  two
+  lines
+"""
+        assert front(text) == {
+            "author": "Jane",
+            "year": 2023,
+            "share": 0.5,
+            "draft": False,
+            "version": "1.10",
+            "country": "no",
+            "code": "007",
+            "time": "12:30:00",
+            "date": "2023-01-31",
+            "quoted": "7",
+            "huge": "99999999999999999999",
+            "folded": "two lines",
+        }
+
+    def test_lists_and_mappings_stay_in_the_text(self, tmp_path: Path) -> None:
+        parsed = read_markdown(write(tmp_path / "a.md", "---\ntags: [a, b]\nnested:\n  a: 1\nkept: x\n---\ntext"))
+        assert parsed.metadata == {"kept": "x"}
+        assert "tags: [a, b]" in parsed.text
+
+    @pytest.mark.parametrize("end", ["---", "...", "---  "])
+    def test_its_lines_are_no_headings(self, tmp_path: Path, end: str) -> None:
+        parsed = read_markdown(write(tmp_path / "a.md", f"---\ntitle: T\n# comment\nkey: value\n{end}\n# Heading\n"))
+        assert [heading.title for heading in parsed.map.headings] == ["Heading"]
+        assert parsed.text.startswith("---\ntitle: T\n")
+
+    def test_yaml_that_is_not_quite_valid_is_read_line_by_line(self) -> None:
+        matter = read_front_matter('---\ntitle: Rome: a history\nauthor: "Jane"\nkey: @x\n# comment\n---\n')
+        assert matter is not None
+        assert matter.title == "Rome: a history"
+        assert matter.metadata == {"author": "Jane", "key": "@x"}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "text\n---\nkey: x\n---\n",
+            "---\nnever: closed\n",
+            "---\njust text\n---\n",
+            "---\n- a\n- b\n---\n",
+            "---\n\n---\n",
+            "---\nA sentence: with {a colon\nand [more text\n---\n",
+            " ---\nkey: x\n---\n",
+            "---\nkey: " + "x" * MAX_FRONT_MATTER + "\n---\n",
+        ],
+    )
+    def test_other_text_between_rules_is_no_front_matter(self, text: str) -> None:
+        assert read_front_matter(text) is None
+
+    @pytest.mark.parametrize("key", [key for key in OWN_KEYS if key != TITLE])
+    def test_it_cannot_set_the_keys_of_this_package(self, key: str) -> None:
+        # A document must not be able to forge its source line or its context.
+        matter = read_front_matter(f"---\n{key}: forged\nother: x\n---\n")
+        assert matter is not None
+        assert matter.metadata == {"other": "x"}
+        assert matter.warnings == (f"front matter: '{key}' cannot be used as a metadata key and is left out",)
+
+    def test_escapes_and_controls_do_not_come_out(self) -> None:
+        assert front(r'key: "a\ud800\u202e\u001b[31m\0b"') == {"key": "a[31mb"}
+
+    @pytest.mark.parametrize(
+        "yaml",
+        [
+            "key: x\nbomb: " + "[" * 20_000,
+            "key: x\nbomb: " + "{a: " * 5_000,
+            "a: &a [x, x]\n"
+            + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+            "a: &a {k: x}\n" + "".join(f"m{i}: &m{i} {{<<: [*a, *a, *a]}}\n" for i in range(500)),
+            "key: !!python/object/apply:os.system ['true']\n",
+        ],
+        ids=["brackets", "braces", "aliases", "merges", "object"],
+    )
+    def test_a_bomb_does_not_go_off(self, yaml: str) -> None:
+        matter = read_front_matter(f"---\n{yaml}\n---\n")
+        assert matter is None or set(matter.metadata) <= {"key", "bomb", "a"}
+
+    def test_a_key_that_cannot_be_stored_is_left_out_with_a_warning(self) -> None:
+        matter = read_front_matter('---\n"a\\u202eb": x\n"": y\nc: z\n---\n')
+        assert matter is not None
+        assert matter.metadata == {"c": "z"}
+        assert len(matter.warnings) == 2

@@ -1,0 +1,341 @@
+"""Reading order, spaces, columns and tables, from the places of the pieces of text."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.metadata import Heading
+from llama_index_contextual.readers.pdf.blanks import BLANK, with_blanks
+from llama_index_contextual.readers.pdf.layout import Run, page_lines
+from llama_index_contextual.readers.pdf.outline import PlacedLine
+from llama_index_contextual.readers.pdf.paragraphs import goes_on
+from llama_index_contextual.readers.pdf.pieces import Cell, Line, Row
+from llama_index_contextual.readers.pdf.reader import _page_text, _place, read_pdf
+from llama_index_contextual.retrievers.analysis import Analyzer
+from tests.support.pdf_files import RawPdf, show
+from tests.unit.readers.examples import sections
+
+SIZE = 10.0
+GLYPH = 5.0  # width of every glyph in these tests
+PROSE = "the tenant pays the rent on the first day of each month and keeps the premises in good repair until the end"
+
+
+def run(text: str, x: float, y: float, *, size: float = SIZE, angle: int = 0) -> Run:
+    return Run(text, x, x + GLYPH * len(text) * size / SIZE, y, size, GLYPH * size / SIZE, angle)
+
+
+def texts(runs: Iterable[Run]) -> list[str]:
+    return [line.text for line in page_lines(list(runs))]
+
+
+def prose(side: str, count: int) -> list[str]:
+    words = PROSE.split()
+    return [" ".join([f"{side}{at}", *words[at % 5 : at % 5 + 6]]) for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("gap", "text"),
+    [(0.0, "agreement"), (2.0, "agreement"), (3.0, "agree ment"), (8.0, "agree ment"), (-1.0, "agreement")],
+)
+def test_a_space_is_where_the_gap_shows_one(gap: float, text: str) -> None:
+    first = run("agree", 50, 700)
+
+    assert texts([first, run("ment", first.x1 + gap, 700)]) == [text]
+
+
+def test_white_space_is_collapsed_and_empty_lines_are_left_out() -> None:
+    assert texts([run("  the   end ", 50, 700), run("   ", 50, 680), run("", 50, 660)]) == ["the end"]
+
+
+def test_scripts_without_spaces_get_none_from_loose_spacing() -> None:
+    first = run("契約", 50, 700)
+
+    assert texts([first, run("期間", first.x1 + 4, 700)]) == ["契約期間"]
+
+
+def test_a_superscript_stays_on_its_line_and_the_next_line_does_not() -> None:
+    runs = [run("on the 30", 50, 700), run("th", 95, 704, size=6), run("day", 110, 700), run("below", 50, 688)]
+
+    assert texts(runs) == ["on the 30th day", "below"]
+
+
+def test_text_printed_twice_to_look_bold_is_read_once() -> None:
+    assert texts([run("Heading", 50, 700), run("Heading", 50.4, 700), run("Body", 50, 680)]) == ["Heading", "Body"]
+
+
+def test_repeated_words_are_not_taken_for_bold() -> None:
+    assert texts([run("no", 50, 700), run("no", 65, 700)]) == ["no no"]
+
+
+def test_pieces_far_apart_on_a_line_are_cells() -> None:
+    (line,) = page_lines([run("Revenue", 50, 700), run("1,200", 200, 700), run("1,100", 300, 700)])
+
+    assert (line.text, line.cells) == ("Revenue 1,200 1,100", 3)
+
+
+def test_cells_drawn_from_right_to_left_are_read_from_left_to_right() -> None:
+    assert texts([run("1,200", 200, 700), run("Revenue", 50, 700)]) == ["Revenue 1,200"]
+
+
+def test_three_columns_are_read_from_left_to_right() -> None:
+    columns = [prose(side, 8) for side in "abc"]
+    runs = [run(column[at], 20 + 250 * i, 700 - 12 * at) for at in range(8) for i, column in enumerate(columns)]
+
+    assert texts(runs) == columns[0] + columns[1] + columns[2]
+
+
+def test_a_last_line_in_one_column_only_stays_in_its_column() -> None:
+    left, right = prose("left", 9), prose("right", 8)
+    runs = []
+    for at in range(9):
+        runs.append(run(left[at], 50, 700 - 12 * at))
+        if at < 8:
+            runs.append(run(right[at], 320, 700 - 12 * at))
+
+    assert texts(runs) == left + right
+
+
+TABLE = [("Base rent for the first year", "12,000"), ("Rent for the second", "13,500"), ("Deposit", "2,000")]
+
+
+def test_a_table_is_read_row_by_row() -> None:
+    rows = TABLE * 4
+    runs = [
+        piece
+        for at, (label, figure) in enumerate(rows)
+        for piece in (run(label, 50, 700 - 12 * at), run(figure, 300, 700 - 12 * at))
+    ]
+
+    assert texts(runs) == [f"{label} {figure}" for label, figure in rows]
+
+
+def test_figures_drawn_after_their_labels_stand_beside_them() -> None:
+    runs = [run(label, 50, 700 - 12 * at) for at, (label, _) in enumerate(TABLE)]
+    runs += [run(figure, 300, 700 - 12 * at) for at, (_, figure) in enumerate(TABLE)]
+    runs += [run("14,000", 400, 700), run("15,000", 400, 688), run("2,500", 400, 676), run("Below", 50, 640)]
+
+    assert texts(runs) == [
+        "Base rent for the first year 12,000 14,000",
+        "Rent for the second 13,500 15,000",
+        "Deposit 2,000 2,500",
+        "Below",
+    ]
+
+
+def test_addresses_side_by_side_are_not_mixed() -> None:
+    left, right = ["John Smith", "Main Street", "Boston"], ["Jane Doe", "High Street", "London"]
+    runs = [run(text, 50, 700 - 12 * at) for at, text in enumerate(left)]
+    runs += [run(text, 300, 700 - 12 * at) for at, text in enumerate(right)]
+
+    assert texts(runs) == left + right
+
+
+def test_text_in_another_direction_is_a_line_of_its_own_without_a_height() -> None:
+    lines = page_lines([run("Body text", 50, 700), run("DRAFT", 55, 700, angle=45), run("goes on", 50, 688)])
+
+    assert [line.text for line in lines] == ["Body text", "DRAFT", "goes on"]
+    assert [line.y == line.y for line in lines] == [True, False, True]
+
+
+@given(
+    st.lists(
+        st.builds(
+            run,
+            st.text("ab 1契", min_size=1, max_size=8),
+            st.integers(0, 40).map(lambda at: 15.0 * at),
+            st.integers(0, 30).map(lambda at: 8.0 * at),
+            size=st.sampled_from([6.0, 10.0, 24.0]),
+            angle=st.sampled_from([0, 0, 0, 90]),
+        ),
+        max_size=60,
+    )
+)
+def test_no_letter_is_lost_or_made_up(runs: list[Run]) -> None:
+    # A twin at the very same place is bold print; the twins of this test are told apart by a unique mark.
+    marked = [piece._replace(text=f"{piece.text}<{at}>") for at, piece in enumerate(runs)]
+
+    drawn = Counter("".join("".join(piece.text.split()) for piece in marked))
+    assert Counter("".join("".join(text.split()) for text in texts(marked))) == drawn
+
+
+# ---- which lines of a page are one paragraph: those of running text, and never rows, items, headings or addresses ----
+
+
+GLYPH, SIZE, STEP = 5.0, 10.0, 12.0
+PARAGRAPH = (
+    "The tenant keeps the premises in good",
+    "repair and reports every single defect",
+    "within a week. The landlord sees to it",
+    "that the roof is whole.",
+)
+
+
+def set_in_lines(texts: Sequence[str], *, x: float = 50.0, top: float = 700.0) -> list[Line]:
+    return [
+        Line(text, top - STEP * at, SIZE, 1, x, x + GLYPH * len(text) * (SIZE / 10)) for at, text in enumerate(texts)
+    ]
+
+
+def paragraphs(lines: Sequence[Line]) -> list[str]:
+    text = "".join(line.text + (" " if flows else "\n") for line, flows in zip(lines, goes_on(lines), strict=True))
+    return text.rstrip("\n").split("\n")
+
+
+PARAGRAPHS = sections("pdf_paragraphs")
+ITEMS, ENDS = PARAGRAPHS.pop("items that begin a line"), PARAGRAPHS.pop("lines that do not go on")
+
+
+@pytest.mark.parametrize("name", PARAGRAPHS)
+def test_the_paragraphs_of_lines_are_those_of_the_example(name: str) -> None:
+    lines, expected = PARAGRAPHS[name]
+    assert paragraphs(set_in_lines(lines.split("\n"))) == expected.split("\n")
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_an_item_begins_a_line(item: str) -> None:
+    assert paragraphs(set_in_lines([*PARAGRAPH[:3], item])) == [" ".join(PARAGRAPH[:3]), item]
+
+
+@pytest.mark.parametrize("line", ENDS)
+def test_what_ends_by_itself_does_not_go_on(line: str) -> None:
+    assert paragraphs(set_in_lines([*PARAGRAPH[:3], line, *PARAGRAPH[:3]]))[-1] == " ".join(PARAGRAPH[:3])
+
+
+def test_rows_of_a_table_stay_lines() -> None:
+    rows = set_in_lines(["Base rent of the premises 12,000 12,600", "Service charge of the roof 1,800 1,950"] * 3)
+
+    assert goes_on([replace(row, cells=3) for row in rows]) == [False] * 6
+
+
+def test_another_size_another_distance_or_an_indent_is_another_paragraph() -> None:
+    lines = set_in_lines(PARAGRAPH[:3])
+    larger = [replace(lines[0], size=13.0), *lines[1:]]
+    apart = [lines[0], *(replace(line, y=line.y - 10) for line in lines[1:])]
+    indented = [lines[0], replace(lines[1], x0=lines[1].x0 + 15, x1=lines[1].x1 + 5), lines[2]]
+
+    for changed in (larger, apart, indented):
+        assert goes_on(changed)[0] is False
+    assert goes_on(lines) == [True, True, False]
+
+
+def test_lines_whose_place_is_not_known_stay_lines() -> None:
+    assert goes_on([Line(text, math.nan, SIZE) for text in PARAGRAPH]) == [False] * 4
+    assert goes_on([Line(text) for text in PARAGRAPH]) == [False] * 4
+
+
+def test_a_bookmark_begins_a_line_even_within_a_paragraph() -> None:
+    (page,) = _place([set_in_lines(PARAGRAPH)])
+    heading = Heading(page[2].start, 1, PARAGRAPH[2])
+
+    assert _page_text(page, {heading.start}).split("\n") == [" ".join(PARAGRAPH[:2]), " ".join(PARAGRAPH[2:])]
+
+
+def test_a_cut_word_that_empties_its_line_leaves_the_paragraph_whole() -> None:
+    texts = ["We make every single sentence of agree-", "ment", "that the agreement of the tenant is whole"]
+    (page,) = _place([set_in_lines(texts)])
+
+    assert [line.text for line in page] == [texts[0][:-1] + "ment", texts[2]]
+    assert page[1].start == len(page[0].text) + 1
+
+
+word = st.text("abc(1.•-:", min_size=1, max_size=9)
+line = st.builds(
+    Line,
+    st.lists(word, min_size=1, max_size=9).map(" ".join),
+    st.floats(0, 800) | st.just(math.nan),
+    st.floats(0, 30),
+    st.integers(1, 3),
+    st.floats(0, 600),
+    st.floats(0, 600),
+)
+
+
+@given(st.lists(st.lists(line, max_size=8), max_size=3))
+def test_only_line_feeds_change_and_every_line_begins_where_its_place_says(pages: list[list[Line]]) -> None:
+    placed: list[list[PlacedLine]] = _place(pages)
+    text = "\n".join(_page_text(page, set()) for page in placed)
+
+    assert text.replace("\n", " ") == " ".join(" ".join(line.text for line in page) for page in placed)
+    assert all(text.startswith(line.text, line.start) for page in placed for line in page)
+
+
+# ---- blank cells of tables in PDFs get a dash, so that each figure keeps its column; nothing else changes ------------
+
+
+STARTS = (50.0, 250.0, 320.0, 390.0, 460.0)
+
+
+def rows_of(*texts: Sequence[str], step: float = 14.0) -> list[Row]:
+    """Return rows whose cells stand in columns; an empty text is a blank cell, and figures are right-aligned."""
+    rows = []
+    for at, row in enumerate(texts):
+        cells = []
+        for start, text in zip(STARTS, row, strict=False):
+            left = start if start == STARTS[0] else start + 50 - 5 * len(text)
+            if text:
+                cells.append(Cell(text, left, left + 5 * len(text), 700 - step * at, 10))
+        rows.append(cells)
+    return rows
+
+
+BLANKS = sections("pdf_blanks")
+
+
+@pytest.mark.parametrize("name", BLANKS)
+def test_rows_get_the_dashes_of_the_example_or_none(name: str) -> None:
+    given, *expected = BLANKS[name]
+    rows = rows_of(*([cell.strip() for cell in row.split("|")] for row in given.split("\n")))
+    after = with_blanks(rows)
+    if expected:
+        assert [" ".join(cell.text for cell in row) for row in after] == expected[0].split("\n")
+    else:
+        assert after == rows
+
+
+def test_rows_far_from_each_other_are_no_table() -> None:
+    rows = rows_of(("Cash", "10", "11"), ("Debt", "12", "13"), ("Fees", "", "1", "2"), step=90.0)
+    assert with_blanks(rows) == rows
+    assert with_blanks([]) == []
+
+
+def test_a_dash_is_not_a_term_of_the_lexical_index() -> None:
+    analyzer = Analyzer()
+    assert analyzer.terms(f"Fees 27 {BLANK} 28") == analyzer.terms("Fees 27 28")
+
+
+@given(st.integers(0, 10**6))
+def test_cells_are_kept_in_their_order_and_only_dashes_are_added(seed: int) -> None:
+    numbers = random.Random(seed)
+    texts = [
+        [f"Row {at}", *(numbers.choice(["", "", "1,234", "(7)", "—", "n/a"]) for _ in STARTS[1:])]
+        for at in range(numbers.randint(0, 12))
+    ]
+    rows = rows_of(*texts)
+    for before, after in zip(rows, with_blanks(rows), strict=True):
+        assert [cell for cell in after if any(cell is other for other in before)] == before
+        assert all(cell.text == BLANK for cell in after if not any(cell is other for other in before))
+        assert len(after) <= len(STARTS)
+
+
+def test_the_text_of_a_pdf_has_the_dashes(tmp_path: Path) -> None:
+    pdf, page = RawPdf(), b""
+    for at, row in enumerate(
+        [("in thousands", "2023", "2022"), ("Cash", "10", "11"), ("Debt", "12", "13"), ("Tax", "", "7")]
+    ):
+        for start, text in zip((50, 300, 400), row, strict=True):
+            page += show(start, 700 - 14 * at, text) if text else b""
+    pdf.page(page)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf.data())
+    parsed = read_pdf(path, engine="pypdf")
+    assert parsed.text == "in thousands 2023 2022\nCash 10 11\nDebt 12 13\nTax – 7"
+    assert [table.head for table in parsed.map.tables] == ["in thousands 2023 2022"]

@@ -1,0 +1,178 @@
+"""From the bytes of a text file to its characters."""
+
+from __future__ import annotations
+
+import os
+import random
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers import ParsedFile, ReadLimits
+from llama_index_contextual.readers.text import PIECE_BYTES, read_text
+from tests.unit.readers.examples import sections
+
+Reader = Callable[[bytes], ParsedFile]
+
+LANGUAGES = {title.partition(":")[0]: f"{text} " for title, (text,) in sections("languages").items()}
+ENCODINGS = {title.partition(":")[0]: title.partition(":")[2].split() for title in sections("languages")}
+FRENCH = LANGUAGES["FRENCH"]
+GERMAN = LANGUAGES["GERMAN"]
+RUSSIAN = LANGUAGES["RUSSIAN"]
+GREEK = LANGUAGES["GREEK"]
+JAPANESE = LANGUAGES["JAPANESE"]
+CHINESE = LANGUAGES["CHINESE"]
+TABLE = "┌────┬───┐\n│ a  │ 1 │\n└────┴───┘\n" * 10
+FORMULA = "∀x ∈ ℝ: x² ≥ 0 ∧ ∃y ≤ x ⇒ √y ∉ ∅\n" * 10
+
+
+# Control characters apart from white space make a text binary, surrogates are no characters.
+any_text = st.text(st.characters(exclude_categories=("Cs", "Cc"), include_characters="\n\r\t"), min_size=1)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Reads bytes as if they were a text file."""
+
+    def reader(content: bytes) -> ParsedFile:
+        path = tmp_path / "a.txt"
+        path.write_bytes(content)
+        return read_text(path)
+
+    return reader
+
+
+class TestUnicode:
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(any_text, st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]))
+    def test_the_characters_are_those_of_the_file(self, read: Reader, text: str, encoding: str) -> None:
+        assume(not text.isspace() and not text.startswith("\ufeff"))
+        parsed = read(text.encode(encoding))
+        assert parsed.text == text
+        assert parsed.warnings == ()
+
+    def test_newlines_stay_as_they_are(self, read: Reader) -> None:
+        text = "one\r\ntwo\rthree\nfour\x0bfive\u2028six\x85seven"
+        assert read(text.encode()).text == text
+
+    @pytest.mark.parametrize("mark", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+    @pytest.mark.parametrize(
+        "text", [FRENCH, RUSSIAN, CHINESE + " \n", JAPANESE * 3 + "\n", "Hi there\n", TABLE, FORMULA]
+    )
+    def test_utf_16_and_32_need_no_byte_order_mark(self, read: Reader, text: str, mark: str) -> None:
+        parsed = read(text.encode(mark))
+        assert parsed.text == text
+        assert parsed.warnings == (f"has no byte order mark: read as {mark}; save it as UTF-8 if letters look wrong",)
+
+    @pytest.mark.parametrize("mark", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+    @pytest.mark.parametrize("text", [GREEK, TABLE, FORMULA])
+    def test_a_byte_order_mark_is_dropped(self, read: Reader, text: str, mark: str) -> None:
+        assert read(("\ufeff" + text).encode(mark)).text == text
+
+    def test_a_character_on_the_border_of_two_pieces_is_whole(self, read: Reader) -> None:
+        text = "a" * (PIECE_BYTES - 2) + "😀 end"
+        assert read(text.encode()).text == text
+
+    def test_a_few_damaged_characters_do_not_change_the_encoding(self, read: Reader) -> None:
+        parsed = read(RUSSIAN.encode() + b"\xff" + RUSSIAN.encode()[:-3])
+        assert parsed.text == RUSSIAN + "\ufffd" + RUSSIAN[:-3] + "\ufffd"
+        assert parsed.warnings == ("is not quite valid utf-8: 2 damaged characters were replaced by U+FFFD",)
+
+    def test_a_lone_surrogate_in_utf_16_does_not_come_out(self, read: Reader) -> None:
+        parsed = read(b"\xff\xfe" + RUSSIAN.encode("utf-16-le") + b"\x00\xd8" + RUSSIAN.encode("utf-16-le"))
+        assert parsed.text == RUSSIAN + "\ufffd" + RUSSIAN
+        assert parsed.warnings == ("is not quite valid utf-16: 1 damaged character was replaced by U+FFFD",)
+
+    def test_nul_characters_are_replaced_one_by_one(self, read: Reader) -> None:
+        text = GERMAN * 3
+        parsed = read((text[:50] + "\0" + text[51:]).encode())
+        assert parsed.text == text[:50] + "\ufffd" + text[51:]
+        assert parsed.warnings == ("1 NUL character was replaced by U+FFFD",)
+
+
+class TestLegacyEncodings:
+    @pytest.mark.parametrize(
+        ("text", "encoding"), [(LANGUAGES[language], name) for language in LANGUAGES for name in ENCODINGS[language]]
+    )
+    def test_a_paragraph_is_enough_to_tell_the_encoding(self, read: Reader, text: str, encoding: str) -> None:
+        parsed = read((text * 3).encode(encoding))
+        assert parsed.text == text * 3
+        assert len(parsed.warnings) == 1
+        assert "read as" in parsed.warnings[0]
+
+    def test_the_only_foreign_letter_may_stand_far_behind(self, read: Reader) -> None:
+        text = "The rent is due on Monday.\n" * 100_000 + "It is paid at the café.\n"
+        parsed = read(text.encode("cp1252"))
+        assert parsed.text == text
+        assert parsed.warnings == ("is not UTF-8: read as cp1252; save it as UTF-8 if letters look wrong",)
+
+    def test_a_long_line_is_sampled_where_it_is_foreign(self, read: Reader) -> None:
+        text = "Das ist lang. " * 10_000 + GERMAN * 200
+        assert read(text.encode("cp1252")).text == text
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            (b"", "is empty"),
+            (b" \n\t\r\n" * 1000, "is empty: it contains only white space"),
+            (b"\xef\xbb\xbf", "is empty: it contains only white space"),
+            (" \u3000\u2003\n".encode("utf-16"), "is empty: it contains only white space"),
+            (bytes(5000), "is a binary file, not text"),
+            (random.Random(7).randbytes(100_000), "is a binary file, not text"),
+            (b"%PDF-1.7\n" + b"x" * 100, "is not text but a PDF: give it the extension of its type"),
+            (b"PK\x03\x04" + bytes(100), "is not text but a ZIP archive or Office document"),
+            (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not text but a PNG image"),
+            (b"{\\rtf1 hello}", "is not text but an RTF document"),
+            (b"words " * 50_000 + random.Random(7).randbytes(300_000), "is a binary file, not text"),
+            (b"words " * 50_000 + bytes(300_000), "is a binary file, not text"),
+        ],
+    )
+    def test_what_is_no_text_is_refused(self, read: Reader, content: bytes, reason: str) -> None:
+        with pytest.raises(ReadError) as caught:
+            read(content)
+        assert caught.value.reason.startswith(reason)
+
+    def test_the_limit_of_bytes_is_kept_while_reading(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes(b"x" * 1001)
+        with pytest.raises(ReadError, match=r"more than 1,000 bytes: split it into smaller files"):
+            read_text(tmp_path / "a.txt", limits=ReadLimits(max_bytes=1000))
+
+    def test_the_limit_of_characters_is_kept(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("ж" * 1001, encoding="utf-8")
+        assert len(read_text(tmp_path / "a.txt", limits=ReadLimits(max_characters=1001)).text) == 1001
+        with pytest.raises(ReadError, match=r"more than 1,000 characters: split it into smaller files"):
+            read_text(tmp_path / "a.txt", limits=ReadLimits(max_characters=1000))
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "a.txt")
+        with pytest.raises(ReadError, match="not a regular file"):
+            read_text(tmp_path / "a.txt")
+
+
+def test_memory_stays_below_three_times_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes((b"The rent is due on Monday. " * 100 + b"\n\n") * 10_000)
+    tracemalloc.start()
+    parsed = read_text(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(parsed.text) == path.stat().st_size
+    assert peak < 3 * path.stat().st_size
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300))
+def test_any_bytes_give_storable_text_or_a_reason(read: Reader, content: bytes) -> None:
+    with suppress(ReadError):
+        text = read(content).text
+        assert text.encode().strip()
+        assert "\0" not in text
