@@ -2,14 +2,13 @@
 
 Real text (`--data`, else the examples), its WordLlama vectors tiled to 1,536 dimensions with noise, and in one run:
 this package, the stock LlamaIndex assembly, and the bare limit (faiss and bm25s memory-mapped, the last two by
-`--bench`, the folder of `stock_speed.py`); the `semble` package where `--semble-python` names an interpreter that has
-it. Every measurement runs in a process of its own; the figures are medians of `--reps` runs.
+`--bench`, the folder of `stock_speed.py`). Every measurement runs in a process of its own; the figures are medians of
+`--reps` runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -45,12 +44,10 @@ def main() -> None:
         help="folder that keeps corpora, what was built of them, and the figures of the last run of each phase",
     )  # fmt: skip
     parser.add_argument("--indexes", nargs="*", default=["flat", "auto"], help="values of faiss_index")
-    parser.add_argument("--only", nargs="*", default=["ours", "other", "stock", "semble"])
+    parser.add_argument("--only", nargs="*", default=["ours", "other", "stock"])
     parser.add_argument("--phases", nargs="*", default=list(_OURS), help="of ours; the rest stays as it was measured")
     parser.add_argument("--other-phases", nargs="*", default=["limit", "long", "real", "imports"])
     parser.add_argument("--stock-phases", nargs="*", default=list(STOCK_PHASES), help="likewise")
-    parser.add_argument("--semble-python", help="an interpreter with semble")
-    parser.add_argument("--semble-chunks", type=int, default=2_000, help="chunks of the folder that semble indexes")
     arguments = parser.parse_args()
     files, questions = _sources(arguments.data, arguments.queries)
     work: Path = arguments.work
@@ -81,8 +78,6 @@ def _measured(arguments: argparse.Namespace, corpus: Path, work: Path) -> Iterat
     if "stock" in arguments.only:
         questions = json.loads((corpus / "queries.json").read_text())
         yield "stock", _stock(arguments, len(questions), work)
-    if "semble" in arguments.only:
-        yield "semble", _semble(arguments, corpus, work)
 
 
 def _sources(data: Path | None, queries: int) -> tuple[list[Path], list[str]]:
@@ -134,26 +129,6 @@ def _stock(arguments: argparse.Namespace, queries: int, work: Path) -> Figures:
     command += ["--reps", str(arguments.reps), "--build-reps", "1"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     return {phase: _median(runs["runs"]) for phase, runs in json.loads(out.read_text()).items()}
-
-
-def _semble(arguments: argparse.Namespace, corpus: Path, work: Path) -> Figures:
-    if arguments.semble_python is None:
-        return {"skipped": "--semble-python names no interpreter with semble"}
-    import wordllama
-
-    folder = work / f"files_{arguments.semble_chunks}"
-    folder.mkdir(exist_ok=True)
-    documents: dict[str, list[str]] = {}
-    with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:
-        for chunk in map(json.loads, itertools.islice(rows, arguments.semble_chunks)):
-            documents.setdefault(chunk["doc_id"], []).append(chunk["text"])
-    for name, texts in documents.items():
-        (folder / f"{name}.md").write_text("\n\n".join(texts), encoding="utf-8")
-    model = Path(wordllama.__file__).parent
-    command = [arguments.semble_python, str(Path(__file__).with_name("speed_semble.py")), str(folder)]
-    command += [str(corpus / "queries.json"), str(model / "weights" / "l2_supercat_256.safetensors")]
-    command += [str(model / "tokenizers" / "l2_supercat_tokenizer_config.json")]
-    return {"theirs": _run(command), "ours": _child("folder", corpus, folder, "auto")}
 
 
 def _median(runs: list[Any]) -> Any:

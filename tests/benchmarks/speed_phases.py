@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks.speed_project import (
-    NAME,
     import_what_a_query_needs,
     latency,
     nodes_of,
@@ -193,21 +192,8 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
             "probe": compact.probed_recall(vectors, index_of, list(sentences))}  # fmt: skip
 
 
-def folder(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
-    """Ingest a folder of files, local embedding and structural context, and ask."""
-    from llama_index_contextual import ProjectConfig, ProjectManager
-
-    queries = json.loads((corpus / "queries.json").read_text())
-    with tempfile.TemporaryDirectory() as directory:
-        project = ProjectManager(directory).create(NAME, ProjectConfig.local())
-        started = time.perf_counter()
-        project.ingest([files])
-        seconds = time.perf_counter() - started
-        return {"index_s": seconds, "p50_ms": 1e3 * statistics.median(latency(project.retrieve, queries))}
-
-
 PHASES: dict[str, Callable[[Path, Path, str, float], Figures]] = {
-    function.__name__: function for function in (build, limit, first, warm, concurrent, long, real, folder)
+    function.__name__: function for function in (build, limit, first, warm, concurrent, long, real)
 }
 
 if __name__ == "__main__":
