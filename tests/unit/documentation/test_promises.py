@@ -1,0 +1,39 @@
+"""docs/promises.md and SECURITY.md: every promise names tests, and every test that they name exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.support.source import ROOT
+
+CITED = re.compile(r"`(tests/[\w/]+(?:\.py)?)((?:::\w+)*)`")
+
+HEAD = re.compile(r"\|( known problem | Promise |[-|]+$)")
+
+
+def is_defined(body: list[ast.stmt], names: list[str]) -> bool:
+    if not names:
+        return True
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(node, kinds) and node.name == names[0] and is_defined(node.body, names[1:]) for node in body)
+
+
+@pytest.mark.parametrize("document", ["SECURITY.md", "docs/promises.md"])
+def test_every_row_names_tests_and_each_of_them_exists(document: str) -> None:
+    lines = (ROOT / document).read_text(encoding="utf-8").splitlines()
+    rows = [
+        line for line in lines if line.startswith("|") and not re.match(r"\|( known problem | Promise |[-|]+$)", line)
+    ]
+    assert len(rows) > 20
+    for row in rows:
+        cited = CITED.findall(row)
+        assert cited, row
+        for file, names in cited:
+            if names:
+                body = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+                assert is_defined(body, names.split("::")[1:]), f"{file}{names}"
+            else:
+                assert (ROOT / file).exists(), file
