@@ -154,6 +154,7 @@ def test_every_module_can_be_imported_alone() -> None:
     extras = {
         "embeddings.fastembed": importlib.util.find_spec("fastembed"),
         "embeddings.huggingface": importlib.util.find_spec("llama_index.embeddings.huggingface"),
+        "ingestion.executors.ray": importlib.util.find_spec("ray"),
     }
     names = [source.name for source in sources() if source.name != "__main__" and extras.get(source.name, True)]
     modules = [f"{PACKAGE}.{name}".rstrip(".") for name in names]
