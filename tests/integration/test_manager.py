@@ -29,7 +29,6 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from llama_index_contextual.storage.project_file import write_lock
-from tests.support.models import ScriptedLLM
 
 GOOD_NAMES = [
     "contracts",
@@ -144,17 +143,6 @@ def test_a_new_project_consists_of_its_settings_only(manager: ProjectManager) ->
     assert (written["format_version"], written["config"]) == (2, config.model_dump())
 
 
-def test_without_settings_the_defaults_apply_and_no_key_is_needed(manager: ProjectManager) -> None:
-    assert manager.create("a").config == ProjectConfig()
-
-
-def test_given_models_are_used_instead_of_the_named_ones(manager: ProjectManager, text_folder: Path) -> None:
-    llm = ScriptedLLM()
-    manager.create("a", ProjectConfig.local(), llm=llm).ingest([text_folder])
-    manager.load("a", llm=llm).as_query_engine(min_confidence=0.0).query("What does error TS-999 mean?")
-    assert "the pump runs dry" in str(llm.history[-1])
-
-
 def test_creating_a_project_twice_fails_with_advice_and_keeps_the_first(manager: ProjectManager) -> None:
     manager.create("a", ProjectConfig.local())
     with pytest.raises(ProjectExistsError, match="load it, delete it, or choose another name") as raised:
@@ -203,11 +191,6 @@ def test_the_list_is_sorted_and_contains_projects_only(manager: ProjectManager) 
     (manager.root / "no project").mkdir()
     (manager.root / "file.txt").write_text("x")
     assert manager.list() == ["C", "a", "b"]
-
-
-def test_two_managers_of_one_root_see_the_same_projects(manager: ProjectManager) -> None:
-    manager.create("a", ProjectConfig.local())
-    assert ProjectManager(str(manager.root)).list() == ["a"]
 
 
 @pytest.mark.parametrize("call", ["load", "delete"])

@@ -21,7 +21,6 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.base import segments
 from llama_index_contextual.contextualizer.prompts import keyed
-from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.models import (
     Provider,
@@ -82,11 +81,6 @@ def test_a_name_without_a_known_provider_is_refused(name: str) -> None:
     ) as raised:
         load_embed_model(name)
     assert raised.value.setting == "embed_model"
-
-
-def test_the_local_embedding_is_refused_as_llm() -> None:
-    with pytest.raises(ModelError, match="Setting 'llm' is 'local', which is not the name of a model"):
-        load_llm("local")
 
 
 def test_a_provider_without_the_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +165,6 @@ def test_both_variables_for_the_address_are_read(
 
 
 @pytest.mark.usefixtures("key")
-def test_llama_index_reads_only_one_of_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://one/v1")
-    assert OpenAI(model="gpt-4.1").api_base == "https://api.openai.com/v1"
-    monkeypatch.setenv("OPENAI_API_BASE", "http://two/v1")
-    assert OpenAI(model="gpt-4.1").api_base == "http://two/v1"
-
-
-@pytest.mark.usefixtures("key")
 def test_a_new_embedding_model_is_accepted_although_llama_index_refuses_it() -> None:
     assert load_embed_model("openai:text-embedding-9").model_name == "text-embedding-9"
     with pytest.raises(ValueError, match="not a valid OpenAIEmbeddingModelType"):
@@ -197,10 +183,6 @@ def test_an_openai_like_server_needs_no_key_and_gets_one_that_is_set(
     assert made("openai-like:my-own-7b")["api_key"] == "-"
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert "api_key" not in made("openai-like:my-own-7b")
-
-
-def test_the_local_embedding_needs_nothing() -> None:
-    assert isinstance(load_embed_model("local"), WordLlamaEmbedding)
 
 
 # ---- names of objects ------------------------------------------------------------------------------------------------
