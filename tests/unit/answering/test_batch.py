@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse
+from pydantic import PrivateAttr
 
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many, exact_match, f1_score, normalise_answer
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.errors import InputError
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
+from tests.support.recorder import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -85,8 +91,26 @@ def test_ares_lines_have_three_fields() -> None:
     assert all(line.count("\t") == 2 for line in lines)
 
 
+class InFours(ScriptedLLM):
+    """A model that answers when four calls are waiting, and remembers the most that ever waited."""
+
+    _barrier: asyncio.Barrier = PrivateAttr(default_factory=lambda: asyncio.Barrier(4))
+    _waiting: int = PrivateAttr(default=0)
+    _most_waiting: int = PrivateAttr(default=0)
+
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        self._waiting += 1
+        self._most_waiting = max(self._most_waiting, self._waiting)
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(100):  # a fifth call that was allowed would come in meanwhile
+                await asyncio.sleep(0)
+            await self._barrier.wait()
+        self._waiting -= 1
+        return self.chat(messages)
+
+
 def test_answers_keep_the_order_of_questions_and_the_concurrency_limit() -> None:
-    llm = ScriptedLLM()
+    llm = InFours()
     llm.enqueue(*(f"Answer {number}" for number in range(40)))
     engine = GroundedQueryEngine(FixedRetriever(hits(pump=1.0)), llm)
     answers = answer_many(engine, [f"pump number {number}?" for number in range(40)], concurrency=4)
@@ -94,7 +118,7 @@ def test_answers_keep_the_order_of_questions_and_the_concurrency_limit() -> None
         True
     ] * 40
     assert [row.qa.question for row in answers.rows] == [f"pump number {number}?" for number in range(40)]
-    assert llm.most_running == 4
+    assert llm._most_waiting == 4
 
 
 def test_the_extension_decides_the_format(tmp_path: Path) -> None:
