@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.support.documents import pdf_bytes, write_texts
 from tests.support.filter_oracle import passes
 from tests.support.records import Request
 from tests.support.replies import Reply
@@ -41,10 +43,13 @@ def facts_of(path: str) -> dict[str, Any]:
     return {"kind": kind, "year": 2020 + len(name)}
 
 
-@pytest.fixture
-def filled(project: Project, tiny_folder: Path) -> Project:
-    """A project of three documents, each with a kind of its own."""
-    project.ingest([tiny_folder], file_metadata=facts_of)
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project of three documents, each with a kind of its own; no test changes it."""
+    folder = write_texts(tmp_path_factory.mktemp("agno") / "reports")
+    (folder / "tariff.pdf").write_bytes(pdf_bytes())
+    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
+    project.ingest([folder], file_metadata=facts_of)
     return project
 
 
@@ -75,6 +80,13 @@ def agent(provider: LoopbackProvider, knowledge: ContextualKnowledge, **options:
     return Agent(model=model(provider), knowledge=knowledge, search_knowledge=True, telemetry=False, **options)
 
 
+def team(provider: LoopbackProvider, members: list[Agent], **options: Any) -> Team:
+    """A team of agents."""
+    created = Team(members=members, model=model(provider), **options)
+    created.telemetry = False
+    return created
+
+
 def seen_by_model(provider: LoopbackProvider) -> str:
     """What the tool gave to the model, in the last request."""
     messages = provider.chat_calls[-1].body["messages"]
@@ -86,167 +98,30 @@ def references(output: Any) -> list[dict[str, Any]]:
     return [passage for result in output.references for passage in result.references]
 
 
-def test_it_implements_agnos_knowledge_protocol(filled: Project) -> None:
-    knowledge = ContextualKnowledge(filled)
-    assert isinstance(knowledge, KnowledgeProtocol)
-    assert not callable(knowledge)
-
-
 class TestAgents:
     def test_a_run_refers_to_the_passages_with_file_page_and_score(self, filled: Project) -> None:
         with LoopbackProvider(reply=searching()) as provider:
             output = agent(provider, ContextualKnowledge(filled, max_results=2)).run(QUESTION)
         assert output.content == ANSWER
-        best, *others = references(output)
-        assert len(others) == 1
+        best, other = references(output)
         assert "TS-999 means that the pump runs dry" in best["content"]
         facts = best["meta_data"]
         assert (facts["file_name"], facts["kind"], facts["rank"]) == ("manual.txt", "txt", 1)
-        assert facts["score"] > others[0]["meta_data"]["score"]
+        assert facts["score"] > other["meta_data"]["score"]
         assert facts["node_id"] in {chunk.node_id for chunk in filled.retrieve(QUESTION)}
         assert "TS-999 means that the pump runs dry" in seen_by_model(provider)
+        assert isinstance(ContextualKnowledge(filled), KnowledgeProtocol)
+        assert not callable(ContextualKnowledge(filled))
 
-    async def test_a_run_that_is_awaited_does_the_same(self, filled: Project) -> None:
-        with LoopbackProvider(reply=searching()) as provider:
-            output = await agent(provider, ContextualKnowledge(filled)).arun(QUESTION)
-        assert output.content == ANSWER
-        assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
-
-    def test_a_run_can_be_streamed(self, filled: Project) -> None:
-        with LoopbackProvider(reply=searching()) as provider:
-            events = list(agent(provider, ContextualKnowledge(filled)).run(QUESTION, stream=True))
-        assert "".join(event.content or "" for event in events if event.event == "RunContent") == ANSWER
-
-    def test_a_team_searches_by_itself(self, filled: Project) -> None:
-        knowledge = ContextualKnowledge(filled)
-        with LoopbackProvider(reply=searching()) as provider:
-            member = agent(provider, knowledge, name="reader")
-            team = Team(members=[member], model=model(provider), knowledge=knowledge, search_knowledge=True)
-            team.telemetry = False
-            output = team.run(QUESTION)
-        assert output.content == ANSWER
-        assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
-
-    def test_a_team_member_searches_for_the_leaders_question(self, filled: Project) -> None:
-        search = searching()
-
-        def reply(request: Request) -> Reply | str:
-            tools = {tool["function"]["name"] for tool in request.body.get("tools", ())}
-            if "delegate_task_to_member" not in tools:
-                return search(request)  # type: ignore[no-any-return]
-            if any(message["role"] == "tool" for message in request.messages):
-                return f"My reader says: {ANSWER}"
-            return calling("delegate_task_to_member", member_id="reader", task=QUESTION)
-
-        with LoopbackProvider(reply=reply) as provider:
-            member = agent(provider, ContextualKnowledge(filled), id="reader", name="reader")
-            team = Team(members=[member], model=model(provider))
-            team.telemetry = False
-            output = team.run(QUESTION)
-        assert output.content == f"My reader says: {ANSWER}"
-        (answered,) = output.member_responses
-        assert references(answered)[0]["meta_data"]["file_name"] == "manual.txt"
-        assert ANSWER in seen_by_model(provider)
-
-    def test_pages_of_a_pdf_are_in_the_reference(self, filled: Project) -> None:
+    def test_a_streamed_run_refers_to_the_pages_of_a_pdf(self, filled: Project) -> None:
         with LoopbackProvider(reply=searching(query="duty on bronze fittings exports")) as provider:
-            output = agent(provider, ContextualKnowledge(filled)).run(QUESTION)
+            events = agent(provider, ContextualKnowledge(filled)).run(QUESTION, stream=True, yield_run_output=True)
+            *events, output = events
+        assert "".join(event.content or "" for event in events if event.event == "RunContent") == ANSWER
         facts = references(output)[0]["meta_data"]
         assert (facts["file_name"], facts["page_start"], facts["page_end"]) == ("tariff.pdf", 1, 2)
 
-    def test_filters_of_the_user_hold_in_every_index(self, filled: Project) -> None:
-        with LoopbackProvider(reply=searching()) as provider:
-            output = agent(provider, ContextualKnowledge(filled), knowledge_filters={"kind": "md"}).run(QUESTION)
-        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"md"}
-
-    def test_filters_of_the_model_are_applied(self, filled: Project) -> None:
-        expected = [{"key": "kind", "value": "pdf"}]
-        with LoopbackProvider(reply=searching(filters=expected)) as provider:
-            output = agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
-        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"pdf"}
-        system = provider.chat_calls[0].body["messages"][0]["content"]
-        assert "Valid keys: kind (md, pdf, txt), year (2026, 2027), file_name." in system
-
-    @pytest.mark.parametrize("way", ["agent", "team"])
-    async def test_filters_that_the_model_finds_in_the_prompt_are_applied_when_awaited(
-        self, filled: Project, way: str
-    ) -> None:
-        def reply(request: Request) -> Reply | str:
-            if any(message["role"] == "tool" for message in request.messages):
-                return ANSWER
-            prompt = str(request.body["messages"][0]["content"])
-            kinds = re.findall(r"Valid keys: kind \(([^)]+)\)", prompt)[0].split(", ")
-            return calling("search_knowledge_base", query=QUESTION, filters=[{"key": "kind", "value": kinds[-1]}])
-
-        knowledge = ContextualKnowledge(filled)
-        with LoopbackProvider(reply=reply) as provider:
-            runner: Any = agent(provider, knowledge, enable_agentic_knowledge_filters=True)
-            if way == "team":
-                runner = Team(
-                    members=[agent(provider, knowledge, name="reader")],
-                    model=model(provider),
-                    knowledge=knowledge,
-                    search_knowledge=True,
-                    enable_agentic_knowledge_filters=True,
-                )
-                runner.telemetry = False
-            output = await runner.arun(QUESTION)
-        assert output.content == ANSWER
-        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"txt"}
-
-    def test_the_number_of_passages_follows_the_setting_of_the_project(self, filled: Project) -> None:
-        knowledge = ContextualKnowledge(filled)
-        for top_k in (2, 1):
-            filled.update_config(top_k=top_k)
-            with LoopbackProvider(reply=searching()) as provider:
-                output = agent(provider, knowledge).run(QUESTION)
-            assert len(references(output)) == top_k
-        assert ContextualKnowledge(filled.as_retriever(similarity_top_k=2)).max_results == 2
-        assert ContextualKnowledge(filled, max_results=3).max_results == 3
-        assert ContextualKnowledge(FixedRetriever()).max_results == 10
-
-    def test_knowledge_and_tools_work_together(self, filled: Project) -> None:
-        def reply(request: Request) -> Reply | str:
-            done = sum(message["role"] == "tool" for message in request.messages)
-            if done == 0:
-                return calling("search_knowledge_base", query=QUESTION)
-            return calling("read_reports", doc_id="manual.txt", start=0, end=20) if done == 1 else ANSWER
-
-        with LoopbackProvider(reply=reply) as provider:
-            output = agent(provider, ContextualKnowledge(filled), tools=[ContextualTools(filled)]).run(QUESTION)
-        assert output.content == ANSWER
-        assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
-        assert "Place: doc_id 'reports/manual.txt', characters 0 to 20 of" in seen_by_model(provider)
-
-    def test_an_error_of_a_tool_reaches_the_model_as_a_message(self, filled: Project) -> None:
-        def reply(request: Request) -> Reply | str:
-            if any(message["role"] == "tool" for message in request.messages):
-                return ANSWER
-            return calling("read_reports", doc_id="manuals.txt")
-
-        with LoopbackProvider(reply=reply) as provider:
-            output = Agent(model=model(provider), tools=[ContextualTools(filled)], telemetry=False).run(QUESTION)
-        assert output.content == ANSWER
-        assert "The read failed: Project 'reports' has no document 'manuals.txt'; nearest:" in seen_by_model(provider)
-
-    def test_an_unknown_key_is_answered_with_those_that_are_valid(self, filled: Project) -> None:
-        expected = [{"key": "colour", "value": "blue"}]
-        with LoopbackProvider(reply=searching(filters=expected)) as provider:
-            agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
-        assert "No passage has the metadata key 'colour'. Valid keys: chunk_index" in seen_by_model(provider)
-
-    def test_an_error_reaches_the_model_as_a_message(self, project: Project) -> None:
-        with LoopbackProvider(reply=searching()) as provider:
-            output = agent(provider, ContextualKnowledge(project)).run(QUESTION)
-        assert output.content == ANSWER
-        assert "Project 'reports' has no version yet: run `project.ingest([...])` first." in seen_by_model(provider)
-
-    def test_passages_can_be_put_into_the_question_beforehand(self, filled: Project) -> None:
-        with LoopbackProvider(reply=lambda _: ANSWER) as provider:
-            agent(provider, ContextualKnowledge(filled), add_knowledge_to_context=True).run(QUESTION)
-        assert "TS-999 means that the pump runs dry" in str(provider.chat_calls[0].body)
-
-    async def test_eight_runs_search_at_the_same_time(self, filled: Project) -> None:
+    async def test_eight_awaited_runs_search_at_the_same_time(self, filled: Project) -> None:
         together = threading.Barrier(8, timeout=300)
         answer = searching()
 
@@ -258,6 +133,81 @@ class TestAgents:
             knowledge = ContextualKnowledge(filled)
             outputs = await asyncio.gather(*(agent(provider, knowledge).arun(QUESTION) for _ in range(8)))
         assert [output.content for output in outputs] == [ANSWER] * 8
+        for output in outputs:
+            assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
+
+    def test_filters_of_the_user_hold_in_every_index(self, filled: Project) -> None:
+        with LoopbackProvider(reply=searching()) as provider:
+            output = agent(provider, ContextualKnowledge(filled), knowledge_filters={"kind": "md"}).run(QUESTION)
+        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"md"}
+
+    @pytest.mark.parametrize("way", ["agent", "awaited agent", "awaited team"])
+    async def test_filters_that_the_model_finds_in_the_prompt_are_applied(self, filled: Project, way: str) -> None:
+        def reply(request: Request) -> Reply | str:
+            if any(message["role"] == "tool" for message in request.messages):
+                return ANSWER
+            prompt = str(request.body["messages"][0]["content"])
+            ((kinds, rest),) = re.findall(r"Valid keys: kind \(([^)]+)\), (.*)", prompt)
+            assert rest.startswith("year (2026, 2027), file_name.")
+            kind = kinds.split(", ")[-1]
+            return calling("search_knowledge_base", query=QUESTION, filters=[{"key": "kind", "value": kind}])
+
+        knowledge = ContextualKnowledge(filled)
+        with LoopbackProvider(reply=reply) as provider:
+            runner: Any = agent(provider, knowledge, enable_agentic_knowledge_filters=True)
+            if way == "awaited team":
+                options = {"knowledge": knowledge, "search_knowledge": True, "enable_agentic_knowledge_filters": True}
+                runner = team(provider, [agent(provider, knowledge, name="reader")], **options)
+            output = await runner.arun(QUESTION) if "awaited" in way else runner.run(QUESTION)
+        assert output.content == ANSWER
+        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"txt"}
+
+    def test_the_number_of_passages_follows_the_setting_of_the_project(self, filled: Project, tmp_path: Path) -> None:
+        shutil.copytree(filled.directory, tmp_path / "reports")
+        changed = ProjectManager(tmp_path).load("reports")
+        knowledge = ContextualKnowledge(changed)
+        for top_k in (2, 1):
+            changed.update_config(top_k=top_k)
+            with LoopbackProvider(reply=searching()) as provider:
+                output = agent(provider, knowledge).run(QUESTION)
+            assert len(references(output)) == top_k
+        assert ContextualKnowledge(filled.as_retriever(similarity_top_k=2)).max_results == 2
+        assert ContextualKnowledge(filled, max_results=3).max_results == 3
+        assert ContextualKnowledge(FixedRetriever()).max_results == 10
+
+    def test_knowledge_and_tools_work_together_and_an_error_of_a_tool_reaches_the_model(self, filled: Project) -> None:
+        steps = [
+            calling("search_knowledge_base", query=QUESTION),
+            calling("read_reports", doc_id="manual.txt", start=0, end=20),
+            calling("read_reports", doc_id="manuals.txt"),
+            ANSWER,
+        ]
+
+        def reply(request: Request) -> Reply | str:
+            return steps[sum(message["role"] == "tool" for message in request.messages)]
+
+        with LoopbackProvider(reply=reply) as provider:
+            output = agent(provider, ContextualKnowledge(filled), tools=[ContextualTools(filled)]).run(QUESTION)
+        assert output.content == ANSWER
+        assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
+        *_, read, failed = (m["content"] for m in provider.chat_calls[-1].body["messages"] if m["role"] == "tool")
+        assert "Place: doc_id 'reports/manual.txt', characters 0 to 20 of" in read
+        assert "The read failed: Project 'reports' has no document 'manuals.txt'; nearest:" in failed
+
+    def test_an_error_of_a_search_reaches_the_model_as_a_message(self, filled: Project, project: Project) -> None:
+        wrong = [{"key": "colour", "value": "blue"}]
+        with LoopbackProvider(reply=searching(filters=wrong)) as provider:
+            agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
+        assert "No passage has the metadata key 'colour'. Valid keys: chunk_index" in seen_by_model(provider)
+        with LoopbackProvider(reply=searching()) as provider:
+            output = agent(provider, ContextualKnowledge(project)).run(QUESTION)
+        assert output.content == ANSWER
+        assert "Project 'reports' has no version yet: run `project.ingest([...])` first." in seen_by_model(provider)
+
+    def test_passages_can_be_put_into_the_question_beforehand(self, filled: Project) -> None:
+        with LoopbackProvider(reply=lambda _: ANSWER) as provider:
+            agent(provider, ContextualKnowledge(filled), add_knowledge_to_context=True).run(QUESTION)
+        assert "TS-999 means that the pump runs dry" in str(provider.chat_calls[0].body)
 
 
 class TestSources:
@@ -271,11 +221,11 @@ class TestSources:
             .startswith("<knowledge_base>\nOur manuals.\n")
         )
 
-    def test_a_retriever_of_this_package_takes_filters(self, filled: Project) -> None:
-        lexical = filled._live.current().retriever("lexical", filled.config)
-        documents = ContextualKnowledge(lexical).search("pump", filters={"kind": "md"})
+    async def test_a_retriever_of_this_package_takes_filters(self, filled: Project) -> None:
+        knowledge = ContextualKnowledge(filled._live.current().lexical)
+        documents = knowledge.search("pump", filters={"kind": "md"})
         assert [document.meta_data["kind"] for document in documents] == ["md"]
-        assert asyncio.run(ContextualKnowledge(lexical).asearch("pump", filters={"kind": "md"})) == documents
+        assert await knowledge.asearch("pump", filters={"kind": "md"}) == documents
 
     def test_a_projects_retriever_answers_as_the_project_does(self, filled: Project) -> None:
         whole, narrow = ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever(similarity_top_k=1))
@@ -295,9 +245,6 @@ class TestSources:
         assert {document.meta_data["kind"] for document in knowledge.search(QUESTION)} == {"md"}
         assert knowledge.search(QUESTION, filters={"kind": "txt"}) == []
 
-    def test_warnings_of_a_retriever_are_passed_on(self, filled: Project) -> None:
-        (document,) = ContextualKnowledge(filled.as_retriever(intents=True), max_results=1).search(QUESTION)
-        assert document.meta_data["confidence"] > 0
         assert ContextualKnowledge(filled.as_retriever(intents=True)).search("Thank you!") == []
 
     def test_any_other_retriever_works_without_filters(self) -> None:
@@ -308,21 +255,22 @@ class TestSources:
         with pytest.raises(InputError, match="does not support filters: search without"):
             knowledge.search("anything", filters={"kind": "md"})
 
-    def test_programs_get_the_error_itself(self, project: Project) -> None:
-        with pytest.raises(NoVersionError):
-            ContextualKnowledge(project).search(QUESTION)
+    def test_programs_get_the_error_itself_and_models_a_message(self, project: Project) -> None:
+        knowledge = ContextualKnowledge(project)
+        assert knowledge.get_valid_filters() == set()
+        assert "Searches the 0 documents" in knowledge.build_context(enable_agentic_filters=True)
+        for filters in (None, {"fund": "Alpha"}):
+            with pytest.raises(NoVersionError):
+                knowledge.search(QUESTION, filters=filters)
+        (message,) = knowledge.retrieve(QUESTION)
+        assert message.content.startswith("The search failed: Project 'reports' has no version yet")
+        assert message.meta_data == {"error": True}
         with pytest.raises(InputError, match="request at least one passage"):
             ContextualKnowledge(project, max_results=0)
         with pytest.raises(InputError, match="max_results is -1"):
-            ContextualKnowledge(project).search(QUESTION, max_results=-1)
+            knowledge.search(QUESTION, max_results=-1)
         with pytest.raises(InputError, match="The query is empty"):
             ContextualKnowledge(FixedRetriever()).search(" ")
-
-    def test_a_missing_key_is_an_error_for_the_caller(self, manager: ProjectManager) -> None:
-        project = manager.create("paid", ProjectConfig(context="none"))
-        (message,) = ContextualKnowledge(project).retrieve(QUESTION)
-        assert message.content.startswith("The search failed: Project 'paid' has no version yet")
-        assert message.meta_data == {"error": True}
 
     async def test_its_tools_return_json(self, filled: Project) -> None:
         knowledge = ContextualKnowledge(filled, max_results=1)
@@ -390,14 +338,6 @@ def test_a_dict_filter_means_equality_or_any_of_a_list(filled: Project) -> None:
 def test_a_wrong_filter_is_refused_with_its_reason(wrong: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         to_metadata_filters(wrong)
-
-
-def test_an_agent_can_be_made_before_anything_is_ingested(project: Project) -> None:
-    knowledge = ContextualKnowledge(project)
-    assert knowledge.get_valid_filters() == set()
-    assert "Searches the 0 documents" in knowledge.build_context(enable_agentic_filters=True)
-    with pytest.raises(NoVersionError):
-        knowledge.search("Anything?", filters={"fund": "Alpha"})
 
 
 @pytest.mark.parametrize("nothing", [None, {}, []])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import sys
 import threading
@@ -25,26 +24,29 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, TextResourceContents
-from typer.testing import CliRunner
 
 from llama_index_contextual.answering.prompts import NOT_FOUND
-from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.mcp import make_http_app, make_server
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools.models import TOOLS
+from tests.support.cli import run
+from tests.support.documents import pdf_bytes, write_texts
 from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
 
 
-@pytest.fixture
-def filled(project: Project, tiny_folder: Path) -> Project:
-    """A project of three documents."""
-    project.ingest([tiny_folder])
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project of three documents, which no test changes."""
+    folder = write_texts(tmp_path_factory.mktemp("mcp") / "reports")
+    (folder / "tariff.pdf").write_bytes(pdf_bytes())
+    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
+    project.ingest([folder])
     return project
 
 
@@ -96,13 +98,19 @@ async def test_a_search_gives_passages_with_their_places(filled: Project) -> Non
         ({"query": "pump", "top_k": 1.5}, "The argument `top_k` of search cannot be 1.5: it must be a valid integer"),
         ({"query": "pump", "top_k": 0}, "top_k is 0: request at least one result."),
         ({"query": "pump", "mode": 7}, "of search cannot be 7: it must be 'semantic', 'lexical' or 'hybrid'."),
+        ({"query": "x", "project": "nowhere"}, "no project 'nowhere' here: choose one of 'reports', 'empty'"),
+        ({"query": "x", "project": None}, "There are several projects: choose one of 'reports', 'empty'."),
+        ({"query": "x", "project": "empty"}, "Project 'empty' has no version yet: run"),
+        ({"tool": "read", "doc_id": "../x"}, "Project 'reports' has no document '../x'"),
+        ({"tool": "read", "doc_id": "manual.txt", "page": 3}, "read has no argument `page`: it takes"),
     ],
     ids=repr,
 )
-async def test_a_wrong_argument_is_an_error_with_a_message(
-    filled: Project, arguments: dict[str, Any], sentence: str
+async def test_an_error_is_a_message_for_the_model(
+    filled: Project, manager: ProjectManager, arguments: dict[str, Any], sentence: str
 ) -> None:
-    result = await called(make_server([filled]), "search", **arguments)
+    server = make_server([filled, manager.create("empty", ProjectConfig.local())])
+    result = await called(server, **{"tool": "search", "project": "reports"} | arguments)
     assert result.is_error
     assert sentence in text_of(result)
     assert "pydantic" not in text_of(result)
@@ -127,13 +135,6 @@ async def test_every_result_has_structured_content_that_fits_its_schema(filled: 
                 expected = filled.document_tools().call(tool, arguments)  # type: ignore[arg-type]
                 assert result.structured_content == expected.model_dump(mode="json")
                 assert text_of(result) == str(expected)
-
-
-async def test_the_search_follows_the_settings_of_the_project(filled: Project) -> None:
-    server = make_server([filled])
-    assert text_of(await called(server, "search", query=QUESTION)).count("[Source ") == 3
-    filled.update_config(top_k=1)
-    assert text_of(await called(server, "search", query=QUESTION)).count("[Source ") == 1
 
 
 async def test_documents_are_resources(manager: ProjectManager, tmp_path: Path) -> None:
@@ -231,64 +232,31 @@ async def test_long_calls_report_progress(filled: Project, monkeypatch: pytest.M
     assert seen == [(number, 3, f"{number} of 3 documents searched") for number in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "sentence"),
-    [
-        ("search", {"query": " ", "project": "reports"}, "The query is empty: ask a question."),
-        (
-            "search",
-            {"query": "x", "project": "nowhere"},
-            "no project 'nowhere' here: choose one of 'reports', 'empty'",
-        ),
-        ("search", {"query": "x"}, "There are several projects: choose one of 'reports', 'empty'."),
-        (
-            "search",
-            {"query": "x", "project": "empty"},
-            "Project 'empty' has no version yet: run",
-        ),
-        ("read", {"doc_id": "../x", "project": "reports"}, "Project 'reports' has no document '../x'"),
-        ("read", {"doc_id": "manual.txt", "page": 3, "project": "reports"}, "read has no argument `page`: it takes"),
-    ],
-)
-async def test_an_error_is_a_message_for_the_model(
-    filled: Project, manager: ProjectManager, tool: str, arguments: dict[str, Any], sentence: str
-) -> None:
-    result = await called(make_server([filled, manager.create("empty", ProjectConfig.local())]), tool, **arguments)
-    assert result.is_error
-    assert sentence in text_of(result)
+CITED = "[Source 1] manual.txt (doc_id 'reports/manual.txt', characters 0 to 184)"
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "shown"),
     [
-        (
-            "The pump runs dry [Source 1].",
-            r"The pump runs dry \[Source 1\]\.\n\n"
-            r"\[Source 1\] manual\.txt \(doc_id 'reports/manual\.txt', characters 0 to \d+\)",
-        ),
-        (NOT_FOUND, re.escape(NOT_FOUND)),  # sources would make it look as if they said so
+        ("The pump runs dry [Source 1].", f"The pump runs dry [Source 1].\n\n{CITED}"),
+        (NOT_FOUND, NOT_FOUND),  # sources would make it look as if they said so
     ],
     ids=["found", "not found"],
 )
 async def test_a_question_is_answered_by_the_projects_llm_with_sources(
-    filled: Project, manager: ProjectManager, answer: str, told: str
+    filled: Project, answer: str, shown: str
 ) -> None:
     with LoopbackProvider() as provider:
         provider.enqueue(answer)
         llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="any", max_retries=0, reuse_client=False)
-        server = make_server([manager.load("reports", llm=llm)])
-        assert re.fullmatch(told, text_of(await called(server, "ask", question=QUESTION)))
+        server = make_server([ProjectManager(filled.directory.parent).load("reports", llm=llm)])
+        assert text_of(await called(server, "ask", question=QUESTION)) == shown
 
 
 async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Project) -> None:
     message = text_of(await called(make_server([filled]), "ask", question=QUESTION))
     assert message.startswith("No LLM is available to write an answer: 'openai:gpt-6-luna' needs OPENAI_API_KEY")
     assert "TS-999 means that the pump runs dry" in message
-
-
-def test_a_server_needs_a_project() -> None:
-    with pytest.raises(InputError, match="pass at least one"):
-        make_server([])
 
 
 async def test_the_command_serves_over_standard_input_and_output(filled: Project) -> None:
@@ -298,6 +266,9 @@ async def test_the_command_serves_over_standard_input_and_output(filled: Project
     async with Client(server) as client:
         result = await client.call_tool("search", {"query": QUESTION})
     assert "TS-999 means that the pump runs dry" in text_of(result)
+
+
+# ---- over HTTP -------------------------------------------------------------------------------------------------------
 
 
 TOKEN = "a-long-token-for-tests"
@@ -342,24 +313,16 @@ async def test_only_requests_with_the_token_are_answered(filled: Project) -> Non
 
 
 def test_requests_in_the_name_of_another_host_are_refused(filled: Project) -> None:
-    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    kinds = {"Accept": "application/json, text/event-stream"}
+    def status(**headers: str) -> int:
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        headers = {"Accept": "application/json, text/event-stream", **headers}
+        return httpx2.post(url, json=ping, headers=headers, timeout=PATIENCE).status_code
+
     with served(make_http_app([filled], allowed_hosts=["docs.example"])) as url:
-        assert (
-            httpx2.post(url, json=ping, headers={**kinds, "Host": "evil.example"}, timeout=PATIENCE).status_code == 421
-        )
-        assert (
-            httpx2.post(
-                url, json=ping, headers={**kinds, "Origin": "https://evil.example"}, timeout=PATIENCE
-            ).status_code
-            == 403
-        )
-        for accepted in ({}, {"Host": "docs.example"}, {"Origin": "https://docs.example:8443"}):
-            assert httpx2.post(url, json=ping, headers={**kinds, **accepted}, timeout=PATIENCE).status_code not in (
-                401,
-                403,
-                421,
-            )
+        assert status(Host="evil.example") == 421
+        assert status(Origin="https://evil.example") == 403
+        accepted = {status(), status(Host="docs.example"), status(Origin="https://docs.example:8443")}
+    assert not accepted & {401, 403, 421}
 
 
 @pytest.mark.parametrize(
@@ -378,15 +341,16 @@ def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], mes
 def test_a_server_for_other_machines_accepts_its_own_name(filled: Project) -> None:
     assert make_http_app([filled], host="192.168.1.5", token=TOKEN)
     assert make_http_app([filled], host="0.0.0.0", token=TOKEN, allowed_hosts=["docs.example"])
+    assert make_server([filled]).settings.log_level == "WARNING", "requests are not logged"
+    with pytest.raises(InputError, match="pass at least one"):
+        make_server([])
 
 
-@pytest.mark.parametrize("token", ["", "short"])
-def test_the_command_refuses_an_open_server_in_one_line(filled: Project, token: str) -> None:
-    arguments = ["mcp", "reports", "--root", str(filled.directory.parent), "--http", "--host", "192.168.1.5"]
-    result = CliRunner().invoke(app, arguments, env={"LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN": token})
-    assert result.exit_code == 1
-    assert ("set a token" if not token else "The token has 5 characters") in " ".join(result.stderr.split())
-
-
-def test_the_server_does_not_log_requests_at_the_level_info(filled: Project) -> None:
-    assert make_server([filled]).settings.log_level == "WARNING"
+@pytest.mark.parametrize(("token", "message"), [("", "set a token"), ("short", "The token has 5 characters")])
+def test_the_command_refuses_an_open_server_in_one_line(
+    filled: Project, monkeypatch: pytest.MonkeyPatch, token: str, message: str
+) -> None:
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN", token)
+    result = run("mcp", "reports", "--root", filled.directory.parent, "--http", "--host", "192.168.1.5")
+    assert result.code == 1
+    assert message in " ".join(result.err.split())

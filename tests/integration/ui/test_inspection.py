@@ -11,12 +11,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from llama_index_contextual.cli.app import app
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui.inspection import inspection_page, write_page
+from tests.support.cli import run
+from tests.support.documents import pdf_bytes, write_texts
 
 ATTACK = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 <!-- error TS-999"
 
@@ -50,11 +52,17 @@ def chunks(page: str) -> list[str]:
     return [words(part) for part in parts]
 
 
-@pytest.fixture
-def filled(project: Project, tiny_folder: Path) -> Project:
-    """A project of three documents."""
-    project.ingest([tiny_folder], file_metadata=lambda path: {"kind": Path(path).suffix})
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project of three documents, which no test changes."""
+    folder = write_texts(tmp_path_factory.mktemp("inspected") / "reports")
+    (folder / "tariff.pdf").write_bytes(pdf_bytes())
+    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
+    project.ingest([folder], file_metadata=lambda path: {"kind": Path(path).suffix})
     return project
+
+
+QUESTION = "What does error TS-999 mean?"
 
 
 def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> None:
@@ -69,12 +77,11 @@ def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> Non
     assert words(page).count("Segment 1 of 1") == 3
 
 
-def test_a_search_is_explained_by_index(filled: Project) -> None:
-    question = "What does error TS-999 mean?"
-    page = inspection_page(filled, [question], top_k=2)
-    best = filled.retrieve(question, top_k=2, explain=True)
+def test_a_search_is_explained_by_index_with_its_near_misses(filled: Project) -> None:
+    page = inspection_page(filled, [QUESTION], top_k=2)
+    best = filled.retrieve(QUESTION, top_k=2, explain=True)
     shown = words(page)
-    assert question in shown
+    assert QUESTION in shown
     assert page.count('<li class="result">') == 2
     for leg in (best[0].semantic, best[0].lexical):
         assert leg is not None
@@ -82,15 +89,8 @@ def test_a_search_is_explained_by_index(filled: Project) -> None:
     assert best.explanations[0].arithmetic in shown
     assert f"In the text {', '.join(best.explanations[0].in_text)}" in shown
     assert "<mark>TS-999</mark>" in page
-
-
-def test_a_search_explains_its_near_misses(filled: Project) -> None:
-    question = "What does error TS-999 mean?"
-    shown = words(inspection_page(filled, [question], top_k=1))
-    misses = filled.retrieve(question, top_k=1, explain=True).near_misses
-    assert misses
-    for miss in misses:
-        assert f"Why not {miss.why_not}" in shown
+    assert best.near_misses
+    assert all(f"Why not {miss.why_not}" in shown for miss in best.near_misses)
 
 
 def test_every_link_leads_to_a_place_on_the_page(filled: Project) -> None:
@@ -131,7 +131,7 @@ def test_the_page_loads_nothing_and_runs_nothing(filled: Project) -> None:
     assert policy == f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'"
 
 
-def test_the_page_of_a_result_is_shown_with_its_marks(filled: Project, tiny_folder: Path, tmp_path: Path) -> None:
+def test_the_page_of_a_result_is_shown_with_its_marks(filled: Project, tmp_path: Path) -> None:
     question = "Are exports of bronze fittings free of duty?"
     page = inspection_page(filled, [question], top_k=1)
     images = [str(attributes["src"]) for tag, attributes in tags(page) if tag == "img"]
@@ -139,26 +139,24 @@ def test_the_page_of_a_result_is_shown_with_its_marks(filled: Project, tiny_fold
     assert "Page 2 of 2" in words(page)
     assert 'class="mark-line"' in page
 
-    moved = tiny_folder.rename(tmp_path / "moved")
-    assert "<img" not in inspection_page(filled, [question], top_k=1)
-    assert "<img" in inspection_page(filled, [question], top_k=1, document_folders=[moved])
+    reports = filled.directory.parent.with_name("reports")
+    moved = reports.rename(tmp_path / "moved")
+    try:
+        assert "<img" not in inspection_page(filled, [question], top_k=1)
+        assert "<img" in inspection_page(filled, [question], top_k=1, document_folders=[moved])
+    finally:
+        moved.rename(reports)
 
 
 def test_the_command_writes_the_page(filled: Project, tmp_path: Path) -> None:
-    target = tmp_path / "page.html"
-    root = str(filled.directory.parent)
-    result = CliRunner().invoke(app, ["inspect", "reports", "--root", root, "--html", str(target), "--query", "pump"])
-    assert result.exit_code == 0
+    target, root = tmp_path / "page.html", filled.directory.parent
+    assert run("inspect", "reports", "--root", root, "--html", target, "--query", "pump").code == 0
     assert '<h2 class="title" id="search-title-1">pump</h2>' in target.read_text(encoding="utf-8")
-
-
-def test_a_missing_folder_is_an_error(filled: Project, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a folder: create it"):
         write_page(filled, tmp_path / "nowhere" / "page.html")
 
 
-def test_a_project_without_a_version_gives_advice(project: Project) -> None:
+@pytest.mark.parametrize("questions", [["pump"], []])
+def test_a_project_without_a_version_gives_advice(project: Project, questions: list[str]) -> None:
     with pytest.raises(NoVersionError, match="has no version yet: run"):
-        inspection_page(project, ["pump"])
-    with pytest.raises(NoVersionError, match="has no version yet: run"):
-        inspection_page(project)
+        inspection_page(project, questions)

@@ -1,0 +1,286 @@
+"""`ask` and `chat`: output with an LLM on the loopback interface and without one."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED
+from llama_index_contextual.answering.prompts import SMALL_TALK
+from llama_index_contextual.cli import answer
+from llama_index_contextual.project.project import Project
+from tests.support.cli import Result, run
+from tests.support.server import LoopbackProvider
+
+QUESTION = "What does error TS-999 mean?"
+USAGE = r"openai:\S+: [\d,]+ tokens in, [\d,]+ out, \$[\d.]+"
+
+
+@pytest.fixture(autouse=True)
+def without_cache(ingested: Project) -> None:
+    """Project "a", which answers no question from its cache."""
+    ingested.update_config(answer_cache=False)
+
+
+def ask(*arguments: object, question: str = QUESTION) -> Result:
+    return run("ask", "a", question, *arguments)
+
+
+def chat(*lines: str, options: tuple[object, ...] = ()) -> Result:
+    return run("chat", "a", *options, answer="".join(f"{line}\n" for line in lines))
+
+
+def prompt(provider: LoopbackProvider, number: int) -> str:
+    """Return the words of a call."""
+    return "\n".join(message["content"] for message in provider.calls()[number].body["messages"])
+
+
+def test_without_an_llm_the_best_passages_are_shown_with_a_note() -> None:
+    result = ask()
+    assert result.code == 0
+    assert result.err.startswith("No LLM answer: 'openai:gpt-6-luna' needs OPENAI_API_KEY")
+    assert result.err.count("\n") == 1
+    assert result.out.splitlines()[2] == " 1. reports/manual.txt"
+    assert "Error TS-999 means that the pump runs dry." in result.out
+    as_json = ask("--json").json
+    assert as_json["answer"] is None
+    assert as_json["retrieval"]["results"][0]["source"]["file_name"] == "manual.txt"
+    assert "OPENAI_API_KEY" in as_json["error"]
+    conversation = chat(QUESTION)
+    assert (conversation.code, conversation.out) == (0, result.out)
+    assert "Showing the best passages instead." in conversation.err
+
+
+def test_an_answer_is_shown_with_its_sources_and_problems(provider: LoopbackProvider) -> None:
+    provider.enqueue("“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].")
+    result = ask("--llm", "openai:gpt-4o-mini")
+    cited = "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1].\n[Source 1] manual.txt\n"
+    assert result.out == cited
+    *findings, usage = result.err.splitlines()
+    assert findings == [
+        "A citation of Source 8, which does not exist, was removed.",
+        "Quotation not found: It costs a lot now",
+        "Not in any cited passage: 77",
+    ]
+    assert re.fullmatch(USAGE, usage)
+    assert re.search(r"answers +\$[\d.]+  openai:gpt-4o-mini; \d+ calls?\n", run("cost", "a").out)
+
+
+def test_an_answer_is_json_when_it_is_asked_for(provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry [Source 1].")
+    result = ask("--json", "--style", "persona")
+    assert (result.json["answer"], result.json["found"]) == ("The pump runs dry [Source 1].", True)
+    assert "few words" in prompt(provider, 0)
+
+
+def test_a_shortened_question_and_a_partial_answer_are_reported(provider: LoopbackProvider) -> None:
+    provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
+    provider.fault("drop_in_body")
+    result = ask(question=f"{QUESTION} {'pump ' * 10_000}")
+    assert "The query has 50,029 characters: only its beginning, " in result.err
+    assert len(prompt(provider, 0)) < 50_000
+    assert "The answer is incomplete: The answer broke off." in result.err
+    assert result.out.startswith("one two three four")
+
+
+@pytest.mark.parametrize(
+    ("reply", "options", "shown"),
+    [
+        ("red \x1b[31m [bold]and[/bold] \x07 so", [], "red [31m [bold]and[/bold]  so\n"),
+        ("Ask ann@example.org <script>x</script>.", ["--guard"], "Ask •••@•••••••.••• .\n"),
+    ],
+)
+def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
+    provider: LoopbackProvider, reply: str, options: list[str], shown: str
+) -> None:
+    provider.enqueue(reply)
+    assert ask(*options).out.startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown", "finding"),
+    [
+        ('{"unsupported": [], "relevant": true, "confidence": 0.9}', "It flies [Source 1].\n[Source 1] manual.txt", ""),
+        ('{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}', FALLBACK, "The judge withheld"),
+        ("Well.", NOT_JUDGED, "Not judged: The reply of the judge does not contain a valid"),
+    ],
+    ids=["passed", "blocked", "failed"],
+)
+def test_a_judged_answer_is_shown_or_withheld_without_sources(
+    provider: LoopbackProvider, verdict: str, shown: str, finding: str
+) -> None:
+    provider.enqueue("It flies [Source 1].", verdict)
+    result = ask("--judge")
+    assert result.out == f"{shown}\n"
+    *findings, usage = result.err.splitlines()
+    assert " ".join(findings).startswith(finding)
+    assert bool(findings) == bool(finding)
+    assert ": 2 calls, " in usage
+
+
+def test_reference_date_resolves_time_words(provider: LoopbackProvider) -> None:
+    ask("--reference-date", "2026-11-22", question="Did TS-999 occur last year?")
+    assert "last year (2025)?" in prompt(provider, 0)
+    wrong = ask("--reference-date", "soon")
+    assert wrong.code == 1
+    assert "must be `today`, or a date such as 2026-11-22" in wrong.err
+
+
+def test_a_question_can_be_searched_by_its_intent_which_a_model_can_find(provider: LoopbackProvider) -> None:
+    assert ask("--intents", question="Thank you!").out == f"{SMALL_TALK}\n"
+    assert provider.calls() == []
+    result = chat("How do I repair TS-999?", options=("--intents", "--follow-ups", "simple", "--json"))
+    assert result.json[0]["retrieval"]["intent"] == "procedural"
+    provider.enqueue("temporal", "The pump runs dry [Source 1].")
+    assert ask("--llm-intents", "--json", question="Pumps TS-999").json["retrieval"]["intent"] == "temporal"
+
+
+def test_every_call_has_a_timeout(provider: LoopbackProvider) -> None:
+    provider.fault("hang", 2)
+    options = ("--json", "--call-timeout", "0.1")
+    message = "'openai:gpt-6-luna' did not answer within 0.1 seconds"
+    assert message in ask(*options).err
+    assert message in chat(QUESTION, options=options).json[0]["error"]
+
+
+def test_a_wrong_timeout_and_a_model_that_fails_are_one_line(provider: LoopbackProvider) -> None:
+    for name in ("first-token", "call"):
+        wrong = ask(f"--{name}-timeout", "0")
+        assert wrong.code == 1
+        assert wrong.err.startswith(f"Error: Setting '{name.replace('-', '_')}_timeout' cannot be 0.0: ")
+    provider.fault("hang")
+    assert "0.2 seconds" in ask("--first-token-timeout", "0.2").err
+    provider.fault("invalid_key")
+    result = ask()
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert result.err.startswith("Error: The provider of 'openai:gpt-6-luna' refused the API key")
+
+
+def test_an_answer_is_rendered_on_a_terminal_and_unchanged_for_other_programs(
+    provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "**Dry**: the `pump` stops [Source 1].\n\n1. Close it.\n\n2. Wait."
+    provider.enqueue(text, text)
+    assert ask().out.startswith(f"{text}\n")
+    screen = io.StringIO()
+    monkeypatch.setattr(answer, "out", Console(file=screen, force_terminal=True, width=60, color_system=None))
+    ask()
+    shown = screen.getvalue()
+    assert not {"**", "`"} & set(re.findall(r"\*\*|`", shown))
+    numbered = [line.strip() for line in shown.splitlines() if line.strip().startswith(("1 ", "2 "))]
+    assert numbered[-2:] == ["1 Close it.", "2 Wait."]
+
+
+def test_a_repeated_question_is_answered_from_the_cache_which_is_said(
+    provider: LoopbackProvider, ingested: Project
+) -> None:
+    ingested.update_config(answer_cache=True)
+    provider.enqueue("The pump runs dry [Source 1].")
+    first, second, third = ask(), ask(), chat(QUESTION)
+    assert first.out == second.out == third.out
+    *notes, usage = first.err.splitlines()
+    assert re.fullmatch(USAGE, usage)
+    assert second.err.splitlines() == [*notes, "From the cache: no tokens sent for this answer."]
+    assert second.err in third.err
+    assert ask("--json").json["from_cache"]
+    assert len(provider.calls()) == 1
+    assert not ask("--json", "--no-cache").json["from_cache"]
+
+
+def test_a_style_is_added_to_the_rules_and_a_system_prompt_replaces_them(provider: LoopbackProvider) -> None:
+    ask("--style", "Answer in rhymes.")
+    ask("--system-prompt", "Answer in rhymes.")
+    added, replaced = (call.body["messages"][0]["content"] for call in provider.calls())
+    assert added.startswith("Answer the question completely")
+    assert added.endswith("\n\nAnswer in rhymes.")
+    assert replaced == "Answer in rhymes."
+
+
+# ---- conversations ---------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_answers_line_by_line_and_is_kept_until_it_is_reset(
+    provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    provider.enqueue("The pump runs dry [Source 1].", "Because of V2 [Source 1].", "Nothing more.")
+    file = tmp_path / "talk.json"
+    result = chat(QUESTION, "", "And why does it?", "/quit", "never", options=("--history", file))
+    assert result.code == 0
+    assert result.out.startswith("The pump runs dry [Source 1].\n[Source 1] manual.txt\nBecause of V2 [Source 1].\n")
+    assert QUESTION in prompt(provider, 1)
+    assert [row["content"] for row in json.loads(file.read_text())][::2] == [QUESTION, "And why does it?"]
+    cleared = chat("And then?", "/reset", "/quit", options=("--history", file))
+    assert "Because of V2" in prompt(provider, 2)
+    assert "The conversation was cleared." in cleared.err
+    assert json.loads(file.read_text()) == []
+
+
+def test_a_missing_folder_for_the_history_is_an_error_before_any_call(
+    provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    result = chat(QUESTION, options=("--history", tmp_path / "absent" / "talk.json"))
+    assert (result.code, result.out) == (1, "")
+    assert result.err.endswith("absent is not a folder: create it, or choose another one for talk.json.\n")
+    assert provider.calls() == []
+
+
+def test_a_conversation_survives_an_error_and_forgets_when_it_is_reset(provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry.")
+    provider.fault("invalid_key", after=1)
+    result = chat(QUESTION, QUESTION, "/reset", QUESTION, options=("--json",))
+    assert [turn.get("error", "")[:12] for turn in result.json] == ["", "The provider", ""]
+    assert "The pump runs dry." not in prompt(provider, -1).partition("Sources:")[0]
+
+
+def test_commands_and_thanks_in_a_chat_cost_no_call(provider: LoopbackProvider) -> None:
+    for line in ("exit", "quit", "Quit", ":q", "/exit", "/quit"):
+        result = chat(line, QUESTION)
+        assert (result.code, result.out) == (0, "")
+    result = chat("/help", "/hlep", "thanks!")
+    assert result.out == f"{SMALL_TALK}\n"
+    helped, unknown = result.err.splitlines()
+    assert helped.startswith("/reset clears the conversation; ")
+    assert unknown == f"There is no command /hlep. {helped}"
+    assert provider.calls() == []
+
+
+def test_a_rewritten_question_is_reported_as_the_one_that_was_searched(provider: LoopbackProvider) -> None:
+    provider.enqueue(*["The pump runs dry.", "What does error TS-104 mean?", "The sensor is not calibrated."] * 2)
+    condensing = ("--follow-ups", "condense")
+    result = chat(QUESTION, "And TS-104?", options=(*condensing, "--json"))
+    assert [turn["retrieval"]["searched"] for turn in result.json] == [QUESTION, "What does error TS-104 mean?"]
+    shown = chat(QUESTION, "And TS-104?", options=condensing)
+    assert "Searched for: What does error TS-104 mean?\n" in shown.err
+
+
+# ---- evaluated answers -----------------------------------------------------------------------------------------------
+
+
+def test_answers_can_be_evaluated(provider: LoopbackProvider, tmp_path: Path) -> None:
+    questions, report = tmp_path / "qa.jsonl", tmp_path / "out.csv"
+    questions.write_text(f'{{"question": "{QUESTION}", "answers": ["the pump runs dry"]}}\n', encoding="utf-8")
+    long = "According to the manual, the error means that the pump of the station runs dry [Source 1]."
+    provider.enqueue("The pump runs dry [Source 1].", long)
+    result = run("evaluate", "a", questions, "--answers", "--yes", "--report", report)
+    *figures, usage = result.out.splitlines()
+    assert figures == [
+        "exact match: 100.0 per cent",
+        "F1: 100.0 per cent",
+        "1 question: 0 not found, 0 failed, 0 without the evidence among the passages",
+    ]
+    assert re.fullmatch(USAGE, usage)
+    assert "gpt-6-luna" in report.read_text(encoding="utf-8")
+    wrong = run("evaluate", "a", questions, "--answers", "--yes")
+    assert wrong.out.endswith(f"{QUESTION}\n  expected: the pump runs dry\n  answered: {long}\n")
+    assert "much longer than the expected ones" in wrong.err
+    assert "style=persona" in wrong.err
+    refused = run("evaluate", "a", questions, "--answers", "--compare", "none,structural")
+    assert refused.code == 1
+    assert "omit --compare and --sweep" in refused.err
+    questions.write_text("{}\n", encoding="utf-8")
+    assert 'qa.jsonl, line 1: has no "question"' in run("evaluate", "a", questions, "--answers").err

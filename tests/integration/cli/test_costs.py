@@ -1,0 +1,189 @@
+"""Costs on the command line: estimates, limits, receipts, and models that end."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retirement import NOTICE, Retirement
+from tests.support.cli import at_a_terminal, run
+from tests.support.records import CHAT_PATH, ApiError
+from tests.support.server import LoopbackProvider
+
+
+@pytest.fixture
+def project(root: Path) -> Project:
+    """An empty project "a" whose contexts are written by an LLM."""
+    return ProjectManager(root).create("a", ProjectConfig())
+
+
+def test_an_estimate_is_a_table_and_its_limit_is_sufficient_for_the_ingest(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    result = run("estimate", "a", text_folder)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].startswith("2 documents, 2 chunks, ")
+    assert lines[1].split() == ["chunks/call", "sender", "calls", "input", "cached", "output", "time", "price"]
+    assert [line.split()[:3] for line in lines if line.startswith("→")] == [["→", "1", "live"]]
+    assert "total with these settings: $" in result.out
+    batched = run("estimate", "a", text_folder, "--batch").out.splitlines()
+    assert [line.split()[2] for line in batched if line.startswith("→")] == ["batch"]
+    estimated = run("estimate", "a", text_folder, "--json").json
+    (limit,) = re.findall(r"a limit of \$([\d.]+) is sufficient", result.out)
+    assert estimated["max_cost"] == float(limit)
+    done = run("ingest", "a", text_folder, "--quiet", "--max-cost", limit)
+    assert done.code == 0
+    assert f"{len(provider.chat_calls)} calls (estimated {estimated['chosen']['calls']})" in done.out
+    assert "by genai-prices" in done.out
+
+
+def test_reaching_max_cost_is_a_one_line_error_with_advice(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    result = run("ingest", "a", text_folder, "--quiet", "--max-cost", "0.0001")
+    assert (result.code, result.out, provider.calls()) == (1, "", [])
+    assert result.err.startswith("Error: The cost limit of $0.0001 is reached: ")
+    assert result.err.count("\n") == 1
+    (limit,) = re.findall(r"run the command again with --max-cost ([\d.]+), or without it", result.err)
+    assert run("ingest", "a", text_folder, "--quiet", "--max-cost", limit).code == 0
+
+
+def test_a_count_of_one_uses_the_singular(
+    provider: LoopbackProvider, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_a_terminal(monkeypatch)
+    file, questions = tmp_path / "note.txt", tmp_path / "questions.jsonl"
+    file.write_text("The pump runs dry.")
+    questions.write_text(json.dumps({"question": "What runs dry?", "evidence": ["The pump runs dry."]}))
+    project.update_config(llm_concurrency=1)
+    results = [run("estimate", "a", file), run("ingest", "a", file)]
+    file.write_text("The pump runs.")
+    lines = [f"ingest a {file}", "rollback a", "verify a", "info a", "versions a", "documents a", "search a pump"]
+    lines += [f"evaluate a {questions} --k 1", "forget a --yes", f"ledger export a {tmp_path / 'contexts.jsonl'}"]
+    results += [run(*line.split()) for line in [*lines, "delete a"]]
+    assert [result.code for result in results] == [0] * (len(results) - 1) + [1]  # nobody says yes
+    output = " ".join(f"{result.out} {result.err}" for result in results)
+    for noun in ("document", "chunk", "context", "embedding", "version", "call", "question", "result", "paid context"):
+        assert f"1 {noun}" in output, noun
+    assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", output) == []
+
+
+def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    empty = run("cost", "a")
+    assert empty.out == "total: $0.00 in 0 runs; the embeddings of questions are not included\n"
+    assert "cost so far" not in run("info", "a").out
+    provider.fault("drop_in_body", 1, CHAT_PATH)
+    run("ingest", "a", text_folder, "--quiet")
+    first, last = run("cost", "a").out.splitlines()
+    models = re.escape("openai:gpt-6-luna + openai:text-embedding-3-small; ")
+    assert re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  {models}", first)
+    assert "booked for 1 timed-out or interrupted call" in first
+    assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls of unknown price; ", last)
+    data = run("cost", "a", "--json").json
+    assert data["dollars"] == data["runs"][0]["dollars"] == project.cost().dollars
+    assert run("info", "a", "--json").json["cost"] == data
+    assert "cost so far" in run("info", "a").out
+
+
+def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_info(
+    provider: LoopbackProvider, tmp_path: Path, text_folder: Path
+) -> None:
+    root = ["--root", str(tmp_path / "my projects")]
+    ProjectManager(root[1]).create("a", ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=0))
+    provider.enqueue(*(ApiError(400, f"The prompt of request req_{number} was blocked.") for number in range(4)))
+    first, second, third = run("ingest", "a", text_folder, "--quiet", *root).err.splitlines()
+    assert first.startswith("no LLM context for 4 chunks of 2 documents, such as reports/")
+    assert re.search(r"failed: BadRequestError: Error code: 400: The prompt of request req_\d was blocked\.$", first)
+    assert second == "These chunks have the structural context. To request it again:"
+    assert third == f"  llama-index-contextual retry a --root '{root[1]}'"
+    fallback = "fallback      4 chunks without an LLM context (`retry` requests it again)\n"
+    assert fallback in run("info", "a", *root).out
+    assert run("info", "a", *root, "--json").json["fallback_chunks"] == 4
+    assert run("retry", "a", *root, "--quiet").err == ""
+    assert "fallback" not in run("info", "a", *root).out
+
+
+# ---- models that end -------------------------------------------------------------------------------------------------
+
+
+RETIRED = "openai:gpt-4.1"
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, year: int, month: int, day: int) -> None:
+    monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: date(year, month, day))
+
+
+def test_create_announces_the_retirement_of_a_model_chosen_within_60_days_of_it(
+    provider: LoopbackProvider, root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, 2026, 11, 14)
+    assert run("create", "early", "--set", f"llm={RETIRED}").err == ""
+    set_clock(monkeypatch, 2026, 11, 15)
+    created = run("create", "b", "--set", f"llm={RETIRED}")
+    assert created.code == 0
+    assert created.err.startswith(
+        "note The provider retires 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna':"
+        " `llama-index-contextual configure b llm=openai:gpt-6-luna`"
+    )
+    estimated = run("estimate", "b", text_folder)
+    assert "retires" not in estimated.out + estimated.err, "once is enough"
+    assert "retires" not in run("ingest", "b", text_folder, "--quiet").err
+    for local in (["--local"], ["--local", "--set", f"llm={RETIRED}"], []):
+        assert run("create", f"without {len(local)}", *local).err == "", "the model writes no contexts of the project"
+
+
+def test_the_first_ingest_within_60_days_of_the_retirement_of_the_model_announces_it(
+    provider: LoopbackProvider, project: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ingest(number: int, *, ends: date) -> str:
+        retirements = (Retirement(re.compile("openai:gpt-.*"), ends),)
+        monkeypatch.setattr("llama_index_contextual.retirement.RETIREMENTS", retirements)
+        monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: ends - NOTICE)
+        (text_folder / f"{number}.txt").write_text(f"Pump {number} runs.", encoding="utf-8")
+        return run("ingest", "a", text_folder, "--quiet").err
+
+    project.update_config(llm=RETIRED)
+    run("ingest", "a", text_folder, "--quiet")
+    published = date.fromisoformat((project.versions()[-1].created or "")[:10])
+    later = published + NOTICE + timedelta(days=10)
+    assert ingest(1, ends=later).startswith(f"note The provider retires '{RETIRED}' on {later.isoformat()}.")
+    assert ingest(2, ends=published + NOTICE - timedelta(days=10)) == "", "the last version announced it"
+    project.update_config(llm="openai:gpt-5.1")
+    assert "retires 'openai:gpt-5.1'" in ingest(3, ends=published + NOTICE - timedelta(days=10)), "another model"
+
+
+def test_the_error_for_a_retired_model_names_its_successor_and_the_command(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    provider.models = ["gpt-6-luna", "text-embedding-3-small"]
+    project.update_config(llm=RETIRED)
+    result = run("ingest", "a", text_folder, "--quiet")
+    assert result.code == 1
+    announced = "'openai:gpt-4.1', whose retirement was announced for 2027-01-14."
+    assert f"{announced} Its successor is 'openai:gpt-6-luna'" in result.err
+    assert "`llama-index-contextual configure NAME llm=openai:gpt-6-luna`" in result.err
+    assert "the next `ingest` or `rebuild` requests the contexts of all documents from the new model" in result.err
+
+
+def test_a_change_of_the_llm_requests_all_contexts_again_and_keeps_the_old_ones(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    first = project.ingest([text_folder])
+    for call in provider.calls(CHAT_PATH):
+        assert (call.body["model"], call.body["reasoning_effort"]) == ("gpt-6-luna", "none")
+    project.update_config(llm="openai:gpt-4.1-mini")
+    assert project.estimate([text_folder]).known_contexts == 0
+    assert project.ingest([text_folder]).contexts_paid == first.contexts_paid == 2
+    assert project.info().ledger.contexts == 4
+    project.update_config(llm=DEFAULT_LLM)
+    assert project.ingest([text_folder]).contexts_paid == 0

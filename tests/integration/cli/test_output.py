@@ -1,0 +1,138 @@
+"""What commands print: on a terminal, for other programs, and of text that wants to act on the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from llama_index.core.schema import Document
+from rich.cells import cell_len
+
+from llama_index_contextual.cli import terminal
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from tests.support.cli import run
+
+Screen = Callable[..., list[str]]
+
+HOSTILE = "[red]alert[/red] [/] :key: C:\\new \x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u200b end"
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e]")
+
+
+@pytest.fixture
+def hostile(root: Path, tmp_path: Path) -> Project:
+    """A project with a document whose name and text want to act on the terminal."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "[bold]a[_b] \x1b[31m:key:.txt").write_text(
+        f"Beginning. {HOSTILE}\n\n日本語のテキスト。", encoding="utf-8"
+    )
+    (folder / "empty \x1b[31m[i].txt").write_text("")
+    project = ProjectManager(root).create("a", ProjectConfig.local())
+    result = run("ingest", "a", folder, "--quiet")
+    assert r"empty \x1b[31m[i].txt: is empty" in result.err
+    assert not CONTROLS.search(result.out + result.err)
+    return project
+
+
+def test_names_and_texts_of_documents_are_printed_without_control_characters(hostile: Project) -> None:
+    for arguments in (["search", "a", "beginning"], ["documents", "a"], ["search", "a", HOSTILE.replace("\0", "")]):
+        result = run(*arguments)
+        assert result.code == 0
+        assert r"[bold]a[_b] \x1b[31m:key:.txt" in result.out
+        assert not CONTROLS.search(result.out + result.err)
+    shown = run("search", "a", "beginning").out
+    assert "[red]alert[/red] [/] :key: C:\\new " in shown
+    assert "日本語のテキスト" in shown
+
+
+def test_json_output_has_the_exact_text_with_control_characters_escaped(hostile: Project) -> None:
+    result = run("search", "a", "beginning", "--json")
+    assert not CONTROLS.search(result.out)
+    assert "日本語" in result.out
+    (chunk,) = result.json["results"]
+    assert chunk["text"] == hostile.retrieve("beginning")[0].text
+    assert "\x1b]0;owned\x07" in chunk["text"]
+    assert "\u202e" in chunk["text"]
+
+
+def test_json_for_a_terminal_without_unicode_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen, encoding="ascii", write_through=True))
+    terminal.say_json({"text": "Ärger mit 日本語 \udcff"})
+    assert json.loads(screen.getvalue()) == {"text": "Ärger mit 日本語 \udcff"}
+
+
+def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Project, screen: Screen) -> None:
+    columns = 60
+    long = "The pump was inspected and found in good order by the engineers of the shipyard. " * 3
+    file = hostile.directory.parent.parent / "long.txt"
+    file.write_text(f"Unique marker. {long}", encoding="utf-8")
+    hostile.ingest([file])
+    contexts = [chunk.context or "" for chunk in hostile.retrieve("Unique marker, beginning")]
+    lines = screen(columns, "search", "a", "Unique marker, beginning")
+    assert all(cell_len(line) <= columns for line in lines)
+    passage = [line for line in lines if line.startswith("    ") and ("pump" in line or "shipyard" in line)]
+    assert len(passage) > 1
+    assert {word for line in passage for word in line.split()} <= set(f"Unique marker. {long} … {contexts}".split())
+    assert any("[red]alert[/red]" in line for line in lines)
+    assert not CONTROLS.search("".join(lines))
+
+
+def test_a_terminal_shows_the_results_that_fit_and_how_to_see_all(root: Path, screen: Screen) -> None:
+    project = ProjectManager(root).create("many", ProjectConfig.local(faiss=False, mode="lexical"))
+    project.ingest([Document(text=f"Pump {number} runs. " * 20, doc_id=f"pump {number}") for number in range(20)])
+
+    def ranks(lines: Sequence[str]) -> list[str]:
+        return [line.split(".")[0].strip() for line in lines if re.match(r" ?\d+\. pump", line)]
+
+    lines, everything = screen(80, "search", "many", "pump"), [str(rank) for rank in range(1, 21)]
+    fitting = ranks(lines)
+    assert fitting == everything[: len(fitting)]
+    assert 3 <= len(fitting) < 20
+    assert f"{20 - len(fitting)} more: repeat the search with -k 20 to see all" in lines
+    assert len(lines) < 24
+    assert ranks(screen(80, "search", "many", "pump", "-k", "20")) == everything
+    piped = run("search", "many", "pump")
+    assert ranks(piped.out.splitlines()) == everything
+    assert "more:" not in piped.out
+
+
+def test_a_passage_begins_near_the_rarest_word_of_the_question_and_explains_its_score(root: Path) -> None:
+    text = "The pump was inspected. " * 12 + "Then Ukraine was named. " + "The pump was inspected again. " * 20
+    project = ProjectManager(root).create("a", ProjectConfig.local(context="none"))
+    project.ingest([Document(text=text, doc_id="long")])
+    lines = run("search", "a", "Was the pump inspected in Ukraine?", "--explain").out.splitlines()
+    assert lines[3].strip().startswith("… Then Ukraine was named. The pump")
+    assert len(lines[3].strip()) <= 320
+    assert any(line.endswith("in the text: pump, inspect, ukrain") for line in lines)
+    assert run("search", "a", "zebra", "--mode", "lexical").out == "No results.\n"
+
+
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_documents_are_listed_with_whole_ids_and_totals(root: Path, screen: Screen, columns: int) -> None:
+    long, short = f"{'long ' * 8}name.txt", "short.txt"
+    project = ProjectManager(root).create("a", ProjectConfig.local(faiss=False))
+    project.ingest([Document(text=f"The pump {name[0]} runs.", doc_id=name) for name in (long, short)])
+    lines = [line for line in screen(columns, "documents", "a") if line]
+    assert lines[-1] == "2 documents, 2 chunks, 10 tokens"
+    if columns == 50:
+        assert lines[:-1] == [long, "    1 chunk · 5 tokens", short, "    1 chunk · 5 tokens"]
+    else:
+        assert lines[0].split() == ["document", "chunks", "tokens"]
+        assert [line.split("  ")[0].strip() for line in lines[1:-1]] == [long, short]
+        assert [line.split()[-2:] for line in lines[1:-1]] == [["1", "5"]] * 2
+        assert len({len(line) for line in lines[:-1]}) == 1  # the numbers end below the end of their heads
+    assert run("documents", "a", "short*", "long*").out == f"{short}\t1\t5\t0\t\n{long}\t1\t5\t0\t\n"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_help_fits_the_terminal(screen: Screen, columns: int) -> None:
+    lines = screen(columns, "ask", "-h")
+    assert all(cell_len(line) <= columns for line in lines if "llama-index-contextual ask" not in line)

@@ -1,0 +1,246 @@
+"""The command `sync`: what it shows, asks and publishes, and what it does after each change while it watches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.cli.sync import _matters
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from tests.support.cli import at_a_terminal, run
+from tests.support.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
+from tests.support.trees import write
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with three documents."""
+    return write_folder(tmp_path / "files")
+
+
+@pytest.fixture
+def project(root: Path, folder: Path) -> Project:
+    """Project "a" in step with the folder."""
+    return synced_project(root, folder)
+
+
+def versions(project: Project) -> list[str]:
+    return [version.name for version in project.versions()]
+
+
+PLAN = """1 new, 1 changed, 1 moved, 1 gone; 0 unchanged.
+new      files/four.md
+changed  files/three.md
+moved    files/one.md to files/uno.md
+gone     files/two.md
+"""
+
+
+# ---- once ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_shows_every_change_and_changes_nothing(project: Project, folder: Path) -> None:
+    change(folder)
+    result = run("sync", "a", folder, "--dry-run")
+    assert (result.code, result.out, result.err) == (0, PLAN, "")
+    listed = run("sync", "a", folder, "--dry-run", "--json").json
+    assert (listed["removed"], listed["renamed"]) == (["files/two.md"], {"files/one.md": "files/uno.md"})
+    assert (listed["dry_run"], versions(project)) == (True, ["v000001"])
+
+
+def test_without_a_terminal_nothing_is_removed_without_yes(project: Project, folder: Path) -> None:
+    change(folder)
+    result = run("sync", "a", folder)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"{PLAN}Error: There is no terminal for a confirmation: add --yes to continue without one.\n"
+    assert "files/two.md" in ids(project)
+    (folder / "two.md").write_text("# Back\n\nIt is back.")
+    assert run("sync", "a", folder, "--quiet").code == 0, "without a removal there is nothing to confirm"
+
+
+def test_the_removal_is_shown_asked_for_and_published_with_the_rest(
+    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_a_terminal(monkeypatch)
+    change(folder)
+    declined = run("sync", "a", folder, "--quiet", answer="n\n")
+    assert declined.code == 1
+    assert "Remove 1 document whose files are gone? [y/N]" in declined.err
+    assert versions(project) == ["v000001"]
+    accepted = run("sync", "a", folder, "--quiet", answer="y\n")
+    assert accepted.code == 0
+    published = "Version v000002 is live: 1 added, 1 updated, 1 renamed, 1 removed; 3 chunks;"
+    assert accepted.out.strip().removeprefix("y\n").startswith(published)
+    assert ids(project) == CHANGED
+
+
+def test_a_missing_or_empty_folder_is_refused_with_advice(project: Project, folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    empty = run("sync", "a", folder, "--yes")
+    assert (empty.code, empty.out) == (1, "")
+    assert "contains no file that can be read, but 3 documents came from it" in empty.err
+    folder.rmdir()
+    missing = run("sync", "a", folder, "--yes")
+    assert (missing.code, missing.out) == (2, "")
+    assert "does not exist: if it is on a drive or share that is not mounted, mount it" in missing.err
+    assert len(ids(project)) == 3
+    folder.mkdir()
+    assert run("sync", "a", folder, "--yes", "--allow-empty").out.startswith("Version v000002 is live: 0 added, 3 rem")
+
+
+def test_more_than_a_tenth_needs_a_word(project: Project, folder: Path) -> None:
+    refill(folder)
+    refused = run("sync", "a", folder, "--yes", "--quiet")
+    assert (refused.code, refused.out) == (1, "")
+    assert "2 of 3 documents" in refused.err
+    assert "add --allow-many" in refused.err
+    assert len(ids(project)) == 3
+    assert run("sync", "a", folder, "--yes", "--quiet", "--allow-many").code == 0
+    assert ids(project) == {"files/one.md", "files/new.md"}
+
+
+def test_many_changes_are_listed_in_part_and_by_a_dry_run_completely(project: Project, folder: Path) -> None:
+    for number in range(30):
+        write(folder / f"new{number}.md", f"# New {number}\n\nThe text.")
+    assert run("sync", "a", folder, "--dry-run").out.count("new      files/new") == 30
+    result = run("sync", "a", folder, "--quiet")
+    assert result.err.count("new      files/new") == 20
+    assert "new      and 10 more; --dry-run lists all of them" in result.err
+
+
+def test_an_empty_folder_of_a_new_project_is_no_error(root: Path, tmp_path: Path) -> None:
+    ProjectManager(root).create("a", ProjectConfig.local())
+    (tmp_path / "inbox").mkdir()
+    result = run("sync", "a", "inbox", "--quiet")
+    assert result.code == 0
+    assert result.out.endswith("There is no version yet: the folders contain no document that can be read.\n")
+
+
+def test_without_the_extra_watching_says_what_to_install(
+    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    result = run("sync", "a", folder, "--watch")
+    assert (result.code, result.out) == (1, "")
+    assert 'pip install "llama-index-contextual[watch]"' in result.err.replace("\n", " ")
+
+
+# ---- after each change; with real events in tests/slow/cli/test_watching.py ------------------------------------------
+
+
+def test_while_a_large_removal_waits_not_even_one_document_is_removed(project: Project, folder: Path) -> None:
+    (folder / "two.md").unlink()
+    (folder / "three.md").unlink()
+    syncs = syncs_of(project, folder, removes=True)
+    syncs._batch(300.0)
+    write(folder / "two.md", "# Back\n\nA slow restore.")
+    syncs._batch(300.0)
+    assert "files/three.md" in ids(project)
+
+
+@pytest.mark.parametrize("removes", [False, True])
+def test_a_person_confirms_a_removal_while_everything_else_is_published(
+    project: Project, folder: Path, capsys: Printed, removes: bool
+) -> None:
+    refill(folder)
+    syncs = syncs_of(project, folder, removes=removes, asks=True)
+    syncs._batch(300.0)
+    syncs._batch(300.0)
+    asked = " ".join(capsys.readouterr().err.split())
+    assert asked.count("Remove 2 documents whose files are gone? Type y and Enter; otherwise they are kept.") == 1
+    assert asked.count("missing files/two.md") == 1
+    assert ids(project) == REFILLED
+    syncs.answer("perhaps\n")
+    assert not syncs.answered.is_set()
+    syncs.answer("Y\n")
+    assert syncs.answered.is_set()
+    syncs._batch(300.0)
+    assert ids(project) == {"files/one.md", "files/new.md"}
+
+
+def test_each_change_is_one_line_and_a_skipped_file_is_mentioned_once_until_it_changes(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    write(folder / "empty.md", " ")
+    write(folder / "copy.md", (folder / "one.md").read_bytes())
+    syncs = syncs_of(project, folder, removes=True)
+    counts = []
+    for number, name in enumerate(("four", "five", "six"), start=2):
+        write(folder / f"{name}.md", f"# {name}\n\nThe text of {name}.")
+        syncs._batch(300.0)
+        printed = capsys.readouterr()
+        counts.append((printed.err.count("empty.md"), printed.err.count("copy.md")))
+        new, summary = printed.out.splitlines()
+        assert new == f"new      files/{name}.md"
+        assert summary.startswith(f"Version v00000{number} is live: 1 added")
+    assert counts == [(1, 1), (0, 0), (0, 0)]
+    syncs._batch(300.0)
+    assert capsys.readouterr() == ("", ""), "nothing is new"
+    for path in folder.iterdir():
+        os.utime(path, ns=(0, 0))  # seen as changed by polling
+    syncs._batch(300.0)
+    assert "Version" not in capsys.readouterr().out
+    assert versions(project)[-1] == "v000004"
+    write(folder / "empty.md", "   ")
+    syncs._batch(300.0)
+    assert "empty.md" in capsys.readouterr().err
+    for name in ("copy", "four", "five", "six"):
+        (folder / f"{name}.md").unlink()
+    write(folder / "two.md", "# Changed\n\nAnother text.")
+    (folder / "three.md").rename(folder / "tres.md")
+    syncs.allow_many = True
+    syncs._batch(300.0)
+    printed = capsys.readouterr()
+    *lines, summary = printed.out.splitlines()
+    assert lines == ["changed  files/two.md", *(f"gone     files/{name}.md" for name in ("four", "five", "six"))]
+    assert summary.startswith("Version v000005 is live: 0 added, 1 updated, 1 renamed, 3 removed")
+    assert printed.err == "renamed files/three.md to files/tres.md\n"
+
+
+def test_the_limit_of_costs_holds_for_all_batches_together(
+    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float | None] = []
+    spent = iter([1.0, 1.0, 2.5, 9.0])
+    monkeypatch.setattr(Project, "cost", lambda self: type("Cost", (), {"dollars": next(spent) + 0.5, "answers": 0.5}))
+    monkeypatch.setattr(Project, "sync", lambda self, folders, **options: limits.append(options["max_cost"]))
+    syncs = syncs_of(project, folder, max_cost=2.0)
+    for _ in range(3):
+        syncs.once(remove=True)
+    assert limits == [2.0, 0.5, 0.0]
+
+
+def test_errors_while_watching_name_options(project: Project, folder: Path, capsys: Printed) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    syncs_of(project, folder, removes=True)._batch(300.0)
+    message = " ".join(capsys.readouterr().err.split())
+    assert "add --allow-empty. The sync is repeated after the next change." in message
+
+
+@pytest.mark.parametrize(
+    ("name", "matters"),
+    [
+        ("a.md", True),
+        ("A.PDF", True),
+        ("v1.2", True),
+        ("deleted folder", True),
+        ("film.mp4", False),
+        (".hidden.md", False),
+        (".git/index.md", False),
+        ("knowledge/a/CURRENT", False),
+        ("knowledge/a/page.html", False),
+    ],
+)
+def test_changes_that_cannot_change_a_document_are_ignored(tmp_path: Path, name: str, matters: bool) -> None:
+    write(tmp_path / "film.mp4", "x")
+    write(tmp_path / "v1.2" / "a.md", "x")
+    assert _matters(str(tmp_path / name), [str(tmp_path)], str(tmp_path / "knowledge")) == matters

@@ -1,0 +1,105 @@
+"""Commands in processes of their own: Ctrl-C, pipes, and real terminals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from tests.benchmarks.budgets import run_interrupted
+from tests.support.cli import SECONDS, lines_of, run, show, started
+from tests.support.records import Request
+from tests.support.server import LoopbackProvider
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty root folder, known to every command by the environment."""
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_ROOT", str(tmp_path / "knowledge"))
+    return tmp_path / "knowledge"
+
+
+def test_a_terminal_without_unicode_ends_no_command_and_warnings_appear_once(root: Path, text_folder: Path) -> None:
+    (text_folder / "letters.txt").write_text("Ärger mit 日本語 — und Zeilen.", encoding="utf-8")
+    ProjectManager(root).create("a", ProjectConfig.local(faiss=False)).ingest([text_folder])
+    with started("search", "a", "Ärger", PYTHONIOENCODING="ascii") as child:
+        out, err = child.communicate(timeout=SECONDS)
+    assert (child.returncode, err.count("there is no semantic index")) == (0, 1)
+    assert "\\xc4rger mit \\u65e5" in out
+    with started("search", "a", "error TS-999", "--json") as child:
+        child.stdout.close()
+        assert child.stderr.read() == "", "a closed pipe is not an error"
+        child.wait(SECONDS)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_leaves_the_old_version_live_and_lists_what_the_ledger_keeps(
+    root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, limit, released = 0, 1_000, threading.Event()
+
+    def reply(_request: Request) -> str:
+        nonlocal answered
+        answered += 1
+        if answered > limit:
+            released.wait(SECONDS)
+        return "A context that was paid for, and that says at some length where in its document the passage is."
+
+    with LoopbackProvider(reply=reply) as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        config = ProjectConfig(embed_model="local", chunk_size=24, chunk_overlap=0, llm_concurrency=1)
+        ProjectManager(root).create("a", config).ingest([text_folder / "quarter.md"])
+        limit = answered + 1
+        with started("ingest", "a", text_folder) as child:
+            try:
+                provider.wait_until(lambda: len(provider.chat_calls) == limit + 1, SECONDS)
+                child.send_signal(signal.SIGINT)
+                out, err = child.communicate(timeout=SECONDS)
+            finally:
+                released.set()
+        assert (child.returncode, out) == (130, "")
+        kept = f"the ledger keeps {pluralize(limit, 'context')} and 0 embeddings."
+        assert f"Interrupted: version v000001 is live; {kept}" in err
+        assert "Run the same command again to continue." in err
+        assert "Traceback" not in err
+        project = ProjectManager(root).load("a")
+        assert project.verify().sound
+        assert [record.doc_id for record in project.documents()] == ["quarter.md"]
+        assert not list(project.directory.rglob("*.building"))
+        again = run("ingest", "a", text_folder, "--quiet").out
+        chunks = ProjectManager(root).load("a").info().chunks
+        assert f" {pluralize(chunks - limit, 'context')} requested" in again
+        assert chunks > limit
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_calls_in_flight_at_an_interruption_are_booked(tmp_path: Path) -> None:
+    row = run_interrupted(tmp_path, signal.SIGINT, calls=2, parts=6)
+    assert row.counted > 0
+    assert row.holds, row
+    assert row.booked > 0
+
+
+def test_on_a_terminal_the_progress_bar_and_results_fit_and_the_bar_ends_with_the_result(
+    root: Path, text_folder: Path
+) -> None:
+    ProjectManager(root).create("a", ProjectConfig.local())
+    lines = lines_of(show(80, "ingest", "a", text_folder))
+    assert all(cell_len(line) <= 80 for line in lines)
+    bars = [line for line in lines if "documents ·" in line]
+    assert re.search(r"━+ 2/2 documents · 2 chunks.* \d:\d\d:\d\d$", bars[-1])
+    result = " ".join(lines[lines.index(bars[-1]) + 1 :])
+    assert "Version v000001 is live: 2 added; 2 chunks;" in result
+    found = show(60, "search", "a", "error TS-999")
+    assert "\x1b[" in found, "colours"
+    assert all(cell_len(line) <= 60 for line in lines_of(found))

@@ -1,0 +1,257 @@
+"""`sync --watch` with the events of a real file system, in a thread and in a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_index_contextual.cli import sync as cli_sync
+from llama_index_contextual.cli.sync import _Sync, watch_folders
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage.project_file import write_lock
+from tests.support.changes import RandomChanges, differences
+from tests.support.cli import SECONDS, started
+from tests.support.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
+from tests.support.trees import write
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty root folder, known to every command by the environment."""
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_ROOT", str(tmp_path / "knowledge"))
+    return tmp_path / "knowledge"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with three documents."""
+    return write_folder(tmp_path / "files")
+
+
+@pytest.fixture
+def project(root: Path, folder: Path) -> Project:
+    """Project "a" in step with the folder."""
+    return synced_project(root, folder)
+
+
+class Watching:
+    """A `_Sync` that watches in a thread, and tells when it has synced; conditions are examined between two syncs."""
+
+    def __init__(self, run: _Sync, *, poll: bool = False, rescan: float = 300.0) -> None:
+        self._run = run
+        self._condition = threading.Condition()
+        self._synced = 0
+        real = run._batch
+
+        def batch(seconds: float) -> float:
+            with self._condition:
+                try:
+                    return real(seconds)
+                finally:
+                    self._synced += 1
+                    self._condition.notify_all()
+
+        run._batch = batch  # type: ignore[method-assign]
+        options = {"poll": poll, "rescan": rescan, "ignored": str(run.project.directory.parent)}
+        self._thread = threading.Thread(target=run.watch, kwargs=options)
+        self._thread.start()
+
+    def wait(self, holds: Callable[[], bool]) -> bool:
+        """Wait until a condition holds after some sync."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._synced > 0 and holds(), SECONDS)
+
+    def stop(self) -> None:
+        self._run.stop.set()
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def watching(
+    project: Project, folder: Path, *, removes: bool = True, allow_many: bool = False, **options: Any
+) -> Iterator[Watching]:
+    """Watch a folder while the block runs, after a first sync."""
+    run = syncs_of(project, folder, settle=0.05, as_json=True, removes=removes, allow_many=allow_many)
+    watcher = Watching(run, **options)
+    try:
+        assert watcher.wait(lambda: True)
+        yield watcher
+    finally:
+        watcher.stop()
+
+
+def test_watching_100_random_changes_leads_to_the_state_of_a_fresh_ingest(
+    root: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    seed, folder = 5, tmp_path / "files"
+    folder.mkdir()
+    project = ProjectManager(root).create("a", ProjectConfig.local())
+    fresh = ProjectManager(root).create("fresh", ProjectConfig.local())
+    changes = RandomChanges(folder, seed)
+    with watching(project, folder, allow_many=True) as watcher:
+        for batch in range(4):
+            for _ in range(25):
+                changes.change()
+            # One more file tells that the events up to here have arrived.
+            write(folder / f"batch{batch}.md", f"# Batch {batch}\n\nIt is complete.")
+            name = f"files/batch{batch}.md"
+            assert watcher.wait(lambda name=name: name in ids(project)), f"seed {seed}, batch {batch}"
+        changes.finish()
+        write(folder / "last.md", "# Last\n\nAll changes are made.")
+        fresh.ingest([folder])
+        assert watcher.wait(lambda: differences(project, fresh) == []), (seed, differences(project, fresh))
+    reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    versions = [report["version"] for report in reports]
+    assert sorted(set(versions), key=lambda version: version or "") == list(dict.fromkeys(versions))
+    # Those of the watcher, those that removed many documents, and each one before these.
+    assert len(project.versions()) <= 3 * project.config.keep_versions + 1
+
+
+@pytest.mark.parametrize("way", ["polling", "rescan"])
+def test_changes_are_found_without_events(
+    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "rescan":
+        monkeypatch.setattr(cli_sync, "_matters", lambda *arguments: False)
+    with watching(project, folder, **({"poll": True} if way == "polling" else {"rescan": 0.1})) as watcher:
+        change(folder)
+        assert watcher.wait(lambda: ids(project) == CHANGED)
+
+
+def test_a_folder_that_vanishes_while_watching_keeps_its_documents_until_it_is_back(
+    project: Project, folder: Path, tmp_path: Path, capsys: Printed
+) -> None:
+    with watching(project, folder) as watcher:
+        printed: list[str] = []
+
+        def has_error() -> bool:
+            printed.append(capsys.readouterr().out)
+            return "does not exist" in "".join(printed)
+
+        folder.rename(tmp_path / "unmounted")
+        assert watcher.wait(has_error)
+        assert len(ids(project)) == 3
+        change(tmp_path / "unmounted")
+        (tmp_path / "unmounted").rename(folder)
+        assert watcher.wait(lambda: ids(project) == CHANGED)
+        write(folder / "five.md", "# Five\n\nThe folder is watched again.")
+        assert watcher.wait(lambda: "files/five.md" in ids(project))
+
+
+def test_a_folder_that_is_deleted_and_created_again_is_watched_again(project: Project, folder: Path) -> None:
+    with watching(project, folder, allow_many=True) as watcher:
+        for number in range(2):  # the new folder may have the inode of the deleted one
+            shutil.rmtree(folder)
+            write(folder / f"first-{number}.md", f"# First {number}\n\nA text.")
+            assert watcher.wait(lambda number=number: ids(project) == {f"files/first-{number}.md"})
+            write(folder / f"second-{number}.md", f"# Second {number}\n\nA text.")
+            assert watcher.wait(lambda number=number: f"files/second-{number}.md" in ids(project))
+
+
+def test_without_permission_watching_keeps_documents_and_reports_them(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    with watching(project, folder, removes=False) as watcher:
+        change(folder)
+        assert watcher.wait(lambda: "files/four.md" in ids(project))
+    assert "files/two.md" in ids(project)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out.splitlines()[-1])["missing"] == ["files/two.md"]
+    assert "Documents whose files are deleted are kept: start with --yes to remove them." in printed.err
+
+
+def test_another_writer_is_waited_for(
+    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    monkeypatch.setattr(cli_sync, "LOCKED", 0.1)
+    with ExitStack() as held:
+        held.enter_context(write_lock(project.directory))
+        with watching(project, folder) as watcher:
+            change(folder)
+            held.close()
+            assert watcher.wait(lambda: ids(project) == CHANGED)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert ["writing to project" in line.get("error", "") for line in lines].count(True) == 1, "it is said once"
+
+
+def test_a_folder_that_is_being_refilled_keeps_its_documents_and_publishes_the_others(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    with watching(project, folder) as watcher:
+        refill(folder)
+        assert watcher.wait(lambda: ids(project) == REFILLED)
+        for name in ("two", "three"):
+            write(folder / f"{name}.md", f"# Document {name}\n\nThe text of {name}.")
+        (folder / "new.md").unlink()
+        back = REFILLED - {"files/new.md"}
+        assert watcher.wait(lambda: ids(project) == back), "when the files are back, one is removed"
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (waiting,) = [line["waiting"] for line in lines if "waiting" in line]
+    assert "2 of 3 documents from" in waiting
+    assert "add --allow-many. Until then, no document is removed; all other changes are published." in waiting
+    assert {removed for line in lines for removed in line.get("removed", ())} == {"files/new.md"}
+
+
+def test_a_change_during_a_sync_leads_to_another_one(tmp_path: Path) -> None:
+    folder, stop, wake = tmp_path / "files", threading.Event(), threading.Event()
+    write(folder / "a.md", "one")
+    seen: list[str] = []
+
+    def sync() -> float:
+        seen.append((folder / "a.md").read_text())
+        if len(seen) == 1:
+            write(folder / "a.md", "two")  # after the folder was read
+        elif seen[-1] == "two":
+            stop.set()
+        return 300.0
+
+    guard = threading.Timer(SECONDS, stop.set)
+    guard.start()
+    watch_folders([str(folder)], sync, poll=False, rescan=300.0, ignored=str(tmp_path / "none"), stop=stop, wake=wake)
+    guard.cancel()
+    assert seen[-1] == "two"
+
+
+# ---- in a process ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
+def test_ctrl_c_ends_watching_with_the_last_version_live(project: Project, folder: Path) -> None:
+    with started("sync", "a", folder, "--watch", "--yes", "--json", "--quiet") as process:
+        assert json.loads(process.stdout.readline())["version"] == "v000001"
+        (folder / "two.md").unlink()  # a single change leads to a single version
+        assert json.loads(process.stdout.readline())["removed"] == ["files/two.md"]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "Interrupted: version v000002 is live" in errors.replace("\n", " ")
+    assert "Traceback" not in errors
+    assert project.verify().sound
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals")
+def test_at_a_terminal_watching_starts_at_once_and_a_typed_answer_removes(project: Project, folder: Path) -> None:
+    typed, terminal = os.openpty()
+    (folder / "two.md").unlink()
+    write(folder / "four.md", "# Four\n\nA new one.")
+    with started("sync", "a", folder, "--watch", "--json", "--quiet", stdin=terminal) as process:
+        first = json.loads(process.stdout.readline())
+        assert (first["added"], first["missing"], first["removed"]) == (["files/four.md"], ["files/two.md"], [])
+        os.write(typed, b"y\n")
+        assert json.loads(process.stdout.readline())["removed"] == ["files/two.md"]
+    os.close(typed)
+    os.close(terminal)
