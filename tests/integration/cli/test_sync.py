@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.cli.sync import _matters
+from llama_index_contextual.cli.sync import LOCKED, _matters
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage.project_file import write_lock
 from tests.support.cli import at_a_terminal, run
 from tests.support.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
 from tests.support.trees import write
@@ -136,14 +138,52 @@ def test_without_the_extra_watching_says_what_to_install(
 # ---- after each change; with real events in tests/slow/cli/test_watching.py ------------------------------------------
 
 
-def test_while_a_large_removal_waits_not_even_one_document_is_removed(project: Project, folder: Path) -> None:
-    (folder / "two.md").unlink()
-    (folder / "three.md").unlink()
-    syncs = syncs_of(project, folder, removes=True)
+def test_a_folder_that_is_being_refilled_keeps_its_documents_and_publishes_the_others(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    refill(folder)
+    syncs = syncs_of(project, folder, removes=True, as_json=True)
     syncs._batch(300.0)
+    assert ids(project) == REFILLED
     write(folder / "two.md", "# Back\n\nA slow restore.")
+    (folder / "new.md").unlink()
     syncs._batch(300.0)
-    assert "files/three.md" in ids(project)
+    assert ids(project) == REFILLED, "while a large removal waits, not even one document is removed"
+    write(folder / "three.md", "# Document three\n\nThe text of three.")
+    assert syncs._batch(300.0) < 1, "the files are back: soon, the one that is gone can be removed"
+    syncs._batch(300.0)
+    assert ids(project) == REFILLED - {"files/new.md"}
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (waiting,) = [line["waiting"] for line in lines if "waiting" in line]
+    assert "2 of 3 documents from" in waiting
+    assert "add --allow-many. Until then, no document is removed; all other changes are published." in waiting
+    assert {removed for line in lines for removed in line.get("removed", ())} == {"files/new.md"}
+
+
+def test_another_writer_is_waited_for(project: Project, folder: Path, capsys: Printed) -> None:
+    change(folder)
+    syncs = syncs_of(project, folder, removes=True)
+    with write_lock(project.directory):
+        assert [syncs._batch(300.0), syncs._batch(300.0)] == [LOCKED, LOCKED]
+    assert capsys.readouterr().err.count("is writing to project") == 1, "it is said once"
+    syncs._batch(300.0)
+    assert ids(project) == CHANGED
+
+
+def test_without_permission_documents_are_kept_which_is_said_at_the_start(
+    project: Project, folder: Path, capsys: Printed
+) -> None:
+    syncs = syncs_of(project, folder)
+    syncs.stop.set()
+    syncs.watch(poll=False, rescan=300.0, ignored="")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Ctrl-C ends it." in said
+    assert "Documents whose files are deleted are kept: start with --yes to remove them." in said
+    change(folder)
+    syncs.as_json = True
+    syncs._batch(300.0)
+    assert ids(project) == CHANGED | {"files/two.md"}
+    assert json.loads(capsys.readouterr().out)["missing"] == ["files/two.md"]
 
 
 @pytest.mark.parametrize("removes", [False, True])
@@ -166,9 +206,7 @@ def test_a_person_confirms_a_removal_while_everything_else_is_published(
     assert ids(project) == {"files/one.md", "files/new.md"}
 
 
-def test_each_change_is_one_line_and_a_skipped_file_is_mentioned_once_until_it_changes(
-    project: Project, folder: Path, capsys: Printed
-) -> None:
+def test_a_skipped_file_is_mentioned_once_until_it_changes(project: Project, folder: Path, capsys: Printed) -> None:
     write(folder / "empty.md", " ")
     write(folder / "copy.md", (folder / "one.md").read_bytes())
     syncs = syncs_of(project, folder, removes=True)
@@ -192,17 +230,16 @@ def test_each_change_is_one_line_and_a_skipped_file_is_mentioned_once_until_it_c
     write(folder / "empty.md", "   ")
     syncs._batch(300.0)
     assert "empty.md" in capsys.readouterr().err
-    for name in ("copy", "four", "five", "six"):
-        (folder / f"{name}.md").unlink()
-    write(folder / "two.md", "# Changed\n\nAnother text.")
-    (folder / "three.md").rename(folder / "tres.md")
-    syncs.allow_many = True
-    syncs._batch(300.0)
+
+
+def test_each_kind_of_change_is_one_line(project: Project, folder: Path, capsys: Printed) -> None:
+    change(folder)
+    syncs_of(project, folder, removes=True)._batch(300.0)
     printed = capsys.readouterr()
     *lines, summary = printed.out.splitlines()
-    assert lines == ["changed  files/two.md", *(f"gone     files/{name}.md" for name in ("four", "five", "six"))]
-    assert summary.startswith("Version v000005 is live: 0 added, 1 updated, 1 renamed, 3 removed")
-    assert printed.err == "renamed files/three.md to files/tres.md\n"
+    assert lines == ["new      files/four.md", "changed  files/three.md", "gone     files/two.md"]
+    assert summary.startswith("Version v000002 is live: 1 added, 1 updated, 1 renamed, 1 removed; 3 chunks;")
+    assert printed.err == "renamed files/one.md to files/uno.md\n"
 
 
 def test_the_limit_of_costs_holds_for_all_batches_together(

@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from llama_index_contextual.cli.sync import _Sync, watch_folders
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.project_file import write_lock
 from tests.support.changes import RandomChanges, differences
 from tests.support.cli import SECONDS, started
-from tests.support.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
+from tests.support.synced import CHANGED, change, ids, synced_project, syncs_of, write_folder
 from tests.support.trees import write
 
 Printed = pytest.CaptureFixture[str]
@@ -81,11 +80,9 @@ class Watching:
 
 
 @contextmanager
-def watching(
-    project: Project, folder: Path, *, removes: bool = True, allow_many: bool = False, **options: Any
-) -> Iterator[Watching]:
+def watching(project: Project, folder: Path, *, allow_many: bool = False, **options: Any) -> Iterator[Watching]:
     """Watch a folder while the block runs, after a first sync."""
-    run = syncs_of(project, folder, settle=0.05, as_json=True, removes=removes, allow_many=allow_many)
+    run = syncs_of(project, folder, settle=0.05, as_json=True, removes=True, allow_many=allow_many)
     watcher = Watching(run, **options)
     try:
         assert watcher.wait(lambda: True)
@@ -160,50 +157,6 @@ def test_a_folder_that_is_deleted_and_created_again_is_watched_again(project: Pr
             assert watcher.wait(lambda number=number: ids(project) == {f"files/first-{number}.md"})
             write(folder / f"second-{number}.md", f"# Second {number}\n\nA text.")
             assert watcher.wait(lambda number=number: f"files/second-{number}.md" in ids(project))
-
-
-def test_without_permission_watching_keeps_documents_and_reports_them(
-    project: Project, folder: Path, capsys: Printed
-) -> None:
-    with watching(project, folder, removes=False) as watcher:
-        change(folder)
-        assert watcher.wait(lambda: "files/four.md" in ids(project))
-    assert "files/two.md" in ids(project)
-    printed = capsys.readouterr()
-    assert json.loads(printed.out.splitlines()[-1])["missing"] == ["files/two.md"]
-    assert "Documents whose files are deleted are kept: start with --yes to remove them." in printed.err
-
-
-def test_another_writer_is_waited_for(
-    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
-) -> None:
-    monkeypatch.setattr(cli_sync, "LOCKED", 0.1)
-    with ExitStack() as held:
-        held.enter_context(write_lock(project.directory))
-        with watching(project, folder) as watcher:
-            change(folder)
-            held.close()
-            assert watcher.wait(lambda: ids(project) == CHANGED)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert ["writing to project" in line.get("error", "") for line in lines].count(True) == 1, "it is said once"
-
-
-def test_a_folder_that_is_being_refilled_keeps_its_documents_and_publishes_the_others(
-    project: Project, folder: Path, capsys: Printed
-) -> None:
-    with watching(project, folder) as watcher:
-        refill(folder)
-        assert watcher.wait(lambda: ids(project) == REFILLED)
-        for name in ("two", "three"):
-            write(folder / f"{name}.md", f"# Document {name}\n\nThe text of {name}.")
-        (folder / "new.md").unlink()
-        back = REFILLED - {"files/new.md"}
-        assert watcher.wait(lambda: ids(project) == back), "when the files are back, one is removed"
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (waiting,) = [line["waiting"] for line in lines if "waiting" in line]
-    assert "2 of 3 documents from" in waiting
-    assert "add --allow-many. Until then, no document is removed; all other changes are published." in waiting
-    assert {removed for line in lines for removed in line.get("removed", ())} == {"files/new.md"}
 
 
 def test_a_change_during_a_sync_leads_to_another_one(tmp_path: Path) -> None:
