@@ -13,7 +13,7 @@ from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import load_llm
 from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.answering.conftest import QUESTION
-from tests.integration.test_cli import Result, run
+from tests.support.cli import Result, run
 from tests.support.documents import write_texts
 from tests.support.records import ApiError
 from tests.support.replies import Reply

@@ -24,7 +24,7 @@ from llama_index_contextual.storage import files, ledger_file
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
 from llama_index_contextual.storage.project_file import ledger_identity
 from llama_index_contextual.storage.verify import VerifyReport, damaged_ledgers, repair_project
-from tests.integration.test_cli import run
+from tests.support.cli import run
 from tests.support.trees import write
 
 

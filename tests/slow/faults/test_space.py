@@ -15,7 +15,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, NoSpaceError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.storage import files
-from tests.integration.test_cli import run
+from tests.support.cli import run
 from tests.support.trees import write
 
 if sys.platform == "win32":
