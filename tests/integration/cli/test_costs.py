@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import date, timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retirement import NOTICE, Retirement
-from tests.support.cli import at_a_terminal, run
+from tests.support.cli import run
 from tests.support.records import CHAT_PATH, ApiError
 from tests.support.server import LoopbackProvider
 
@@ -43,6 +42,8 @@ def test_an_estimate_is_a_table_and_its_limit_is_sufficient_for_the_ingest(
     assert done.code == 0
     assert f"{len(provider.chat_calls)} calls (estimated {estimated['chosen']['calls']})" in done.out
     assert "by genai-prices" in done.out
+    written = project.retrieve("pump")[0].written_context or ""
+    assert f"Context: {written[:60]}" in run("search", "a", "pump").out
 
 
 def test_reaching_max_cost_is_a_one_line_error_with_advice(
@@ -54,26 +55,6 @@ def test_reaching_max_cost_is_a_one_line_error_with_advice(
     assert result.err.count("\n") == 1
     (limit,) = re.findall(r"run the command again with --max-cost ([\d.]+), or without it", result.err)
     assert run("ingest", "a", text_folder, "--quiet", "--max-cost", limit).code == 0
-
-
-def test_a_count_of_one_uses_the_singular(
-    provider: LoopbackProvider, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_a_terminal(monkeypatch)
-    file, questions = tmp_path / "note.txt", tmp_path / "questions.jsonl"
-    file.write_text("The pump runs dry.")
-    questions.write_text(json.dumps({"question": "What runs dry?", "evidence": ["The pump runs dry."]}))
-    project.update_config(llm_concurrency=1)
-    results = [run("estimate", "a", file), run("ingest", "a", file)]
-    file.write_text("The pump runs.")
-    lines = [f"ingest a {file}", "rollback a", "verify a", "info a", "versions a", "documents a", "search a pump"]
-    lines += [f"evaluate a {questions} --k 1", "forget a --yes", f"ledger export a {tmp_path / 'contexts.jsonl'}"]
-    results += [run(*line.split()) for line in [*lines, "delete a"]]
-    assert [result.code for result in results] == [0] * (len(results) - 1) + [1]  # nobody says yes
-    output = " ".join(f"{result.out} {result.err}" for result in results)
-    for noun in ("document", "chunk", "context", "embedding", "version", "call", "question", "result", "paid context"):
-        assert f"1 {noun}" in output, noun
-    assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", output) == []
 
 
 def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
