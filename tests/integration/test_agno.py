@@ -276,6 +276,7 @@ class TestSources:
         knowledge = ContextualKnowledge(filled, max_results=1)
         (tool,), (awaited,) = knowledge.get_tools(), await knowledge.aget_tools()
         assert tool(QUESTION) == await awaited(QUESTION)
+        assert await knowledge.aget_valid_filters() == knowledge.get_valid_filters()
         (passage,) = json.loads(tool(QUESTION))
         assert passage["meta_data"]["file_name"] == "manual.txt"
 
