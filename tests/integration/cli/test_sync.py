@@ -14,8 +14,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.project_file import write_lock
+from tests.integration.cli.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
 from tests.support.cli import at_a_terminal, run
-from tests.support.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
 from tests.support.trees import write
 
 Printed = pytest.CaptureFixture[str]

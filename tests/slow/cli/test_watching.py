@@ -19,9 +19,9 @@ from llama_index_contextual.cli.sync import _Sync, watch_folders
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from tests.integration.cli.synced import CHANGED, change, ids, synced_project, syncs_of, write_folder
 from tests.support.changes import RandomChanges, differences
 from tests.support.cli import SECONDS, started
-from tests.support.synced import CHANGED, change, ids, synced_project, syncs_of, write_folder
 from tests.support.trees import write
 
 Printed = pytest.CaptureFixture[str]

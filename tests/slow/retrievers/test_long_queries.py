@@ -29,7 +29,7 @@ from llama_index_contextual.retrievers.analysis import Analyzer, Memory
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from llama_index_contextual.retrievers.time_words import explicit_times
-from tests.support.long_queries import QUERIES
+from tests.slow.retrievers.long_queries import QUERIES
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 MEGABYTE = 1_000_000
