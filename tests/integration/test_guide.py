@@ -33,8 +33,8 @@ from llama_index_contextual import (
 )
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
-from tests.integration.ui.pages import Block, blocks, pages
 from tests.support.examples import EXAMPLES
+from tests.support.pages import Block, blocks, pages
 from tests.support.records import Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider

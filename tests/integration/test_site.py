@@ -18,8 +18,8 @@ import llama_index_contextual
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.readers import read_documents
-from tests.integration.ui.pages import DOCS, blocks, links, navigation, pages
 from tests.support.examples import DATA, EXAMPLES, script
+from tests.support.pages import DOCS, blocks, links, navigation, pages
 from tests.support.server import LoopbackProvider
 from tests.support.source import PACKAGE, ROOT, sources
 
