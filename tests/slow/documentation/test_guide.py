@@ -114,6 +114,23 @@ def test_the_readme_the_start_and_the_tutorial_run_one_after_another_in_one_fold
         run([block for block in page if "contextual demo" not in block.text], folder, monkeypatch)
 
 
+def test_the_quickstart_runs_from_anywhere(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "quickstart.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "5 documents" in done.stdout
+    assert "  1. station-manual.md" in done.stdout
+    assert "The processor did not answer its watchdog for eight seconds" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 def run(to_run: Sequence[Block], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the blocks of one page from top to bottom, and compare what they print with what is shown."""
     names: dict[str, Any] = {"__name__": "__main__"}
