@@ -12,21 +12,19 @@ from llama_index.core import Document
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
-from llama_index_contextual.answering.build import EngineOptions, StockOptions
+from llama_index_contextual.answering.build import EngineOptions
 from llama_index_contextual.answering.cache import AnswerCache
-from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import STYLES
-from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import STYLE_NAMES, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.conversational import BlendWeights
 from tests.integration.answering.conftest import QUESTION
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
@@ -74,16 +72,6 @@ def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, 
     options, used = defaults(EngineOptions), defaults(getattr(Project, name))
     del options["project_cache"]
     assert {key for key, value in options.items() if used.get(key, ...) != value} == different
-
-
-def test_the_defaults_of_the_options_are_those_of_the_classes_and_of_llamaindex() -> None:
-    of_project = dict.fromkeys(("style", "answer_tokens", "max_passages", "context", "min_confidence"))
-    answering = {key: value for key, value in defaults(AnswerOptions).items() if key != "replies"}  # of the intents
-    assert {**answering, **of_project}.items() <= defaults(EngineOptions).items()
-    assert defaults(GroundedChatEngine).items() <= defaults(Project.as_chat_engine).items()
-    stock = set(inspect.signature(RetrieverQueryEngine.from_args).parameters) - {"retriever", "llm", "kwargs"}
-    assert set(defaults(StockOptions)) == stock - set(defaults(EngineOptions))
-    assert stock <= set(defaults(Project.as_query_engine))
 
 
 def test_options_that_both_engines_have_go_with_either(reports: Project) -> None:
@@ -212,12 +200,6 @@ def test_true_selects_the_usual_guards_and_judge(reports: Project) -> None:
     engine = grounded(reports, guards=True, judge=True)
     assert engine.guards == Guards()
     assert isinstance(engine.judge, Judge)
-
-
-def test_a_chat_engine_takes_its_own_weights(reports: Project) -> None:
-    weights = BlendWeights(turns=2, history=0.5)
-    assert reports.as_chat_engine(llm=MockLLM(), weights=weights).engine.retriever.weights == weights
-    assert reports.as_chat_engine(llm=MockLLM(), turns=1).engine.retriever.weights == BlendWeights(turns=1)
 
 
 # ---- the embedding model ---------------------------------------------------------------------------------------------

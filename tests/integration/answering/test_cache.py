@@ -62,13 +62,6 @@ def test_what_changes_the_answer_misses_the_cache(
     assert len(llm.history) == calls
 
 
-def test_composed_and_decomposed_letters_are_the_same_question(cache: AnswerCache) -> None:
-    llm = ScriptedLLM(default=DRY)
-    for question in ("Wie lange h\u00e4lt es?", "Wie lange ha\u0308lt es?"):
-        GroundedQueryEngine(FixedRetriever(hits(a=1.0)), llm, cache=cache).query(question)
-    assert len(llm.history) == 1
-
-
 def test_the_conversation_is_part_of_the_key(reports: Project, cache: AnswerCache) -> None:
     llm = ScriptedLLM(default=DRY)
     chat = reports.as_chat_engine(llm=llm, cache=cache)

@@ -15,7 +15,6 @@ from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import files
 from tests.integration.answering.conftest import LOW, QUESTION
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
@@ -133,27 +132,6 @@ def test_a_prompt_has_the_last_exchanges(
     assert [text for text in present if text in llm.history[4]] == list(present)
 
 
-@pytest.mark.parametrize("mode", ["blend", "condense"])
-def test_of_an_exchange_that_is_too_long_the_newest_part_stays_in_the_prompt(reports: Project, mode: str) -> None:
-    answer = " ".join(f"Fact {number} of the pump." for number in range(400))
-    engine, llm = chat(reports, answer, "Why does it run dry?", mode=mode, history_tokens=100)
-    engine.chat("What is known about the pump?")
-    engine.chat("Why?")
-    for prompt in llm.history[1:]:
-        assert "What is known about the pump?" in prompt
-        assert "… Fact 3" in prompt, "cut at the beginning of a sentence"
-        assert "Fact 399 of the pump." in prompt
-        assert "Fact 370 " not in prompt
-
-
-def test_of_a_long_question_the_newest_part_stays_in_the_prompt(reports: Project) -> None:
-    engine, llm = chat(reports, "It runs dry.", "Yes.", history_tokens=60)
-    engine.chat("Read this. " + "The pump is old. " * 200 + QUESTION)
-    engine.chat("Why?")
-    assert f"{QUESTION}\nIt runs dry.\n" in llm.history[1]
-    assert "Read this" not in llm.history[1]
-
-
 @pytest.mark.parametrize(
     ("reply", "rewritten"), [("What does error TS-104 mean?",) * 2, (ValueError("no"), None)], ids=["written", "failed"]
 )
@@ -229,25 +207,6 @@ def test_a_conversation_is_saved_and_loaded_without_characters_that_cannot_be_st
     llm.default = "\0\0"
     grounded: Any = engine.chat("And then?").grounded
     assert (grounded.response, grounded.partial) == ("", "The model returned an empty answer.")
-
-
-def test_a_failed_save_leaves_the_file_unchanged(
-    reports: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, _ = chat(reports)
-    engine.chat("one")
-    engine.save(tmp_path / "talk.json")
-    before = (tmp_path / "talk.json").read_bytes()
-
-    def full(path: Path, fill: object) -> None:
-        path.write_bytes(b"[")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(files.system, "write", full)
-    engine.chat("two")
-    with pytest.raises(OSError, match="disk full"):
-        engine.save(tmp_path / "talk.json")
-    assert (tmp_path / "talk.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("content", ["", "{}x", '{"a": 1}', "[1]", '[{"role": "nobody", "content": ""}]', "\xff"])

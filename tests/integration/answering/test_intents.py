@@ -78,20 +78,6 @@ def test_a_plan_does_not_leave_the_lexical_mode(reports: Project) -> None:
     assert response.retrieval.mode_used == "lexical"
 
 
-def test_own_intents_have_their_own_search(reports: Project) -> None:
-    plans = {"warranty": {"examples": ["warranty period"], "mode": "lexical", "top_k": 2}}
-    response, _ = asked(reports, "Is error TS-999 within the warranty period?", intents=plans, min_confidence=0.0)
-    assert (response.retrieval.intent, response.retrieval.mode_used) == ("warranty", "lexical")
-
-
-def test_the_model_decides_if_it_is_asked_and_knows_own_intents(reports: Project) -> None:
-    assert asked(reports, "Pumps TS-999", "temporal", intents="llm")[0].retrieval.intent == "temporal"
-    plans = {"warranty": {"description": "asks about the guarantee of a product", "top_k": 2}}
-    response, llm = asked(reports, "Pumps TS-999", "warranty", intents=plans)
-    assert "warranty (asks about the guarantee of a product)" in llm.history[0]
-    assert (response.retrieval.intent, len(response.retrieval)) == ("warranty", 2)
-
-
 @pytest.mark.parametrize(
     ("message", "intent", "is_blended"),
     [

@@ -22,24 +22,6 @@ GOOD = json.dumps({"unsupported": [], "relevant": True, "confidence": 0.9})
 BAD = json.dumps({"unsupported": ["It flies."], "relevant": True, "confidence": 0.9})
 
 
-@pytest.mark.parametrize("takes_schemas", [True, False])
-def test_the_judge_is_asked_for_the_evidence_before_the_verdict(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, takes_schemas: bool
-) -> None:
-    provider.enqueue("The pump runs dry.", GOOD)
-    if not takes_schemas:
-        provider.fault("schema_refused", match=lambda request: "response_format" in request.fields)
-    response: Any = reports.as_query_engine(llm=openai, judge=True).query(QUESTION)
-    assert (str(response), response.verdict) == ("The pump runs dry.", json.loads(GOOD))
-    answering, judging = (call.body for call in provider.calls()[:2])
-    assert "response_format" not in answering
-    schema = judging["response_format"]["json_schema"]["schema"]
-    assert list(schema["properties"]) == schema["required"] == ["unsupported", "relevant", "confidence"]
-    assert judging["messages"][-1]["content"].endswith(json.dumps(schema)), (
-        "models without schemas read it in the prompt"
-    )
-
-
 async def test_an_asynchronous_stream_waits_for_the_judge(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from llama_index.core.schema import Document
 
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.metadata import context_parts
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -102,16 +100,6 @@ def test_the_model_reads_the_background_of_each_merged_chunk(manager: ProjectMan
     written = [context_parts(chunk.metadata)[1] for chunk in passage.chunks]
     assert len(set(written)) == len(written) > 3
     assert background.splitlines() == written
-
-
-def test_a_run_of_hits_is_merged_into_passages_of_limited_length(project: Project) -> None:
-    text = "\n\n".join(f"Valve {number} of the pump station opens at {number} bar." for number in range(800))
-    project.ingest([Document(text=text, id_="valves")])
-    response = ask(project, "Yes.", "At how many bar does a valve open?", answer_tokens=20_000, similarity_top_k=12)
-    texts = [hit.node.get_content() for hit in response.source_nodes]
-    assert len(project.chunks("valves")) > 6
-    assert 1 < len(texts) < len(project.chunks("valves"))
-    assert max(map(count_tokens, texts)) <= 2400
 
 
 def test_the_best_hit_is_in_the_prompt_if_nearly_all_of_a_document_is_retrieved(project: Project) -> None:

@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document, MetadataMode, QueryBundle
 from llama_index.llms.openai import OpenAI
 
@@ -27,7 +23,7 @@ from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.answering.streaming import AnswerStream, Completion, Timeouts
+from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
@@ -102,20 +98,6 @@ def test_a_style_sets_the_rules(style: str, words: str) -> None:
     llm = ScriptedLLM()
     GroundedQueryEngine(FixedRetriever(hits(a=1.0)), llm, options=AnswerOptions(style=style)).query("Why?")
     assert words in llm.history[0]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"style": "persno"}, "persona"),
-        ({"answer_tokens": 0}, "answer_tokens"),
-        ({"max_passages": 0}, "max_passages"),
-        ({"min_confidence": 1.5}, "min_confidence"),
-    ],
-)
-def test_invalid_options_are_refused_when_the_engine_is_created(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        GroundedQueryEngine(FixedRetriever([]), MockLLM(), options=AnswerOptions(**wrong))
 
 
 @pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}, {"whole": 0}])
@@ -235,13 +217,6 @@ def test_the_model_decides_whether_the_passages_answer_and_hears_of_a_low_confid
     assert (str(response), response.found) == (words, found)
     assert llm.history[0].endswith(f"Text:\na\n\n{LOW}\n\nQuestion: Why?" if is_low else "Text:\na\n\nQuestion: Why?")
     assert ("confidence" in llm.history[0].lower()) == is_low
-
-
-@given(st.floats(0, 1), st.none() | st.floats(0, 1))
-def test_no_confidence_refuses_a_search_with_results(confidence: float, least: float | None) -> None:
-    llm = ScriptedLLM(default="Yes [Source 1].")
-    engine = GroundedQueryEngine(Confident(confidence, a=1.0), llm, options=AnswerOptions(min_confidence=least))
-    assert (str(engine.query("Why?")), len(llm.history)) == ("Yes [Source 1].", 1)
 
 
 def test_without_results_the_model_is_not_asked() -> None:
@@ -402,21 +377,6 @@ def test_an_error_before_the_first_token_is_retried(
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("invalid_key", "API key"), ("model_not_found", "does not offer the model")]
-)
-def test_a_refused_request_is_a_model_error(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider, kind: Any, words: str
-) -> None:
-    provider.fault(kind)
-    with pytest.raises(ModelError, match=words):
-        reports.as_query_engine(llm=openai).query(QUESTION)
-    provider.fault(kind)
-    stream: Any = reports.as_query_engine(llm=openai, streaming=True).query(QUESTION)
-    with pytest.raises(ModelError, match=words):
-        list(stream.response_gen)
-
-
-@pytest.mark.parametrize(
     ("timeouts", "streaming", "words"),
     [
         (Timeouts(first_token=0.2), False, "did not begin to answer within"),
@@ -493,32 +453,3 @@ def test_an_empty_answer_is_not_found(reports: Project, text: str, streaming: bo
         response = response.get_response()
     assert (response.found, response.partial) == (False, "The model returned an empty answer.")
     assert len(cache) == 0
-
-
-class _Pieces:
-    """A stream with one piece, which raises when it is closed."""
-
-    def __init__(self) -> None:
-        self._left = [ChatResponse(message=ChatMessage("Three days."), delta="Three days.")]
-
-    def __aiter__(self) -> _Pieces:
-        return self
-
-    async def __anext__(self) -> ChatResponse:
-        if not self._left:
-            raise StopAsyncIteration
-        return self._left.pop()
-
-    async def aclose(self) -> None:
-        raise RuntimeError("cannot be closed")
-
-
-class _BreaksAtTheEnd(ScriptedLLM):
-    async def astream_chat(self, messages: Any, **kwargs: Any) -> Any:
-        return _Pieces()
-
-
-def test_an_error_while_closing_a_stream_is_raised_to_its_reader() -> None:
-    stream = AnswerStream(_BreaksAtTheEnd())
-    with pytest.raises(RuntimeError, match="cannot be closed"):
-        list(stream.stream([ChatMessage("How long?")], Completion()))

@@ -87,11 +87,6 @@ def test_a_sweep_is_one_table(questions: Path) -> None:
     ]
 
 
-def test_json_output_of_a_comparison_equals_the_report(questions: Path) -> None:
-    out, _ = run(questions, "--compare", "none,structural", "--json")
-    assert [variant["summary"]["name"] for variant in json.loads(out)["variants"]] == ["none", "structural"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
-from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError
+from llama_index_contextual.errors import InputError, ProjectLockedError
 from llama_index_contextual.evaluation.compare import workspace
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.run import VariantProgress, evaluate
+from llama_index_contextual.evaluation.run import VariantProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.project_file import write_lock
@@ -92,15 +92,6 @@ def test_a_variant_retrieves_like_a_project_with_its_settings(
         assert [(c.node_id, c.score) for c in result.results] == [(c.node_id, c.score) for c in expected]
 
 
-def test_an_llm_that_reranks_also_reranks_in_the_variants(filled: Project, llm: ScriptedLLM) -> None:
-    llm.default = "[2, 1]"
-    filled.config = filled.config.changed(rerank="llm")
-    comparison = filled.compare(QUESTIONS, variants=FREE, ks=[2])
-    assert len(llm.history) == 2 * len(QUESTIONS)
-    assert all(prompt.startswith("Sort passages") for prompt in llm.history)
-    assert all(result.results[0].score == 1.0 for result in comparison["none"].results)
-
-
 def test_contexts_are_paid_for_once_and_their_cost_is_known(
     elsewhere: ProjectManager, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,13 +129,6 @@ def test_a_sample_keeps_documents_with_evidence_and_their_questions(filled: Proj
     )
     assert comparison["structural"].mean("recall@1") == 1
     assert filled.compare(calls, variants=FREE, sample=2).notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
-
-
-def test_a_question_with_chunk_evidence_belongs_to_the_document_of_the_chunk(filled: Project) -> None:
-    chunk = filled.retrieve("TS-999", top_k=1)[0]
-    calls = [Question(text="error TS-999", evidence=[Evidence(chunk_id=chunk.node_id)])]
-    comparison = filled.compare(calls, variants=FREE, sample=1)
-    assert comparison["none"].mean("recall@1") == comparison["structural"].mean("recall@1") == 1
 
 
 @pytest.mark.parametrize(("size", "message"), [(0, "use at least one"), (1, "use a larger one")])
@@ -234,15 +218,6 @@ def test_unknown_or_too_few_variants_are_an_error(filled: Project, variants: Any
         filled.compare(QUESTIONS, variants=variants)
 
 
-def test_an_error_leaves_nothing_behind(filled: Project, elsewhere: ProjectManager) -> None:
-    with pytest.raises(InputError, match="no metric"):
-        filled.compare(QUESTIONS, variants=FREE, metric="f1")
-    empty = elsewhere.create("empty", ProjectConfig.local())
-    with pytest.raises(NoVersionError):
-        empty.compare(QUESTIONS, variants=FREE)
-    assert names_in(elsewhere.root) == {"empty"}
-
-
 @pytest.mark.parametrize("stage", ["build", "ask"])
 def test_ctrl_c_leaves_nothing_behind_and_the_project_as_it_was(filled: Project, stage: str) -> None:
     def interrupt(progress: VariantProgress) -> None:
@@ -287,15 +262,6 @@ def test_a_sweep_has_a_row_for_every_combination_and_the_best_has_the_highest_re
     assert best.top_k == 3
     assert best.recall == max(row.recall for row in sweep.rows if row.top_k == 3)
     assert sweep.best(1).top_k == 1
-
-
-def test_a_row_of_a_sweep_equals_an_evaluation_of_its_setting(filled: Project) -> None:
-    (row,) = filled.sweep(QUESTIONS, modes=["hybrid"], top_ks=[2]).rows
-    expected = evaluate(filled, QUESTIONS, ks=[2])
-    assert row.recall == expected.mean("recall@2")
-    assert row.precision == expected.mean("precision@2")
-    counts = [sum(c.node.metadata["token_count"] for c in r.results) for r in expected.results]
-    assert row.tokens == sum(counts) / len(counts)
 
 
 @pytest.mark.parametrize(

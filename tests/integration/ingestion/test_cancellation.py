@@ -170,14 +170,3 @@ async def test_a_cancelled_run_reads_no_further_and_leaves_nothing_unfinished(
     assert len(parsed) == 1, "the second document is not read any more"
     assert leftovers(counted.directory) == []
     assert current_name(counted.directory) is None
-
-
-def test_nothing_is_awaited_without_calls_in_flight(manager: ProjectManager, caplog: pytest.LogCaptureFixture) -> None:
-    project = manager.create("local", ProjectConfig.local())
-
-    def interrupt(_state: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        project.ingest(passages(3), progress=interrupt)
-    assert "in flight" not in caplog.text

@@ -124,16 +124,6 @@ def test_a_changed_part_of_a_long_document_is_embedded_alone(
     assert 1 <= len(lists(provider)) <= 2 < whole
 
 
-def test_a_document_that_comes_back_is_not_embedded_again(handbook: Project, provider: LoopbackProvider) -> None:
-    handbook.ingest([document("a")])
-    first = stored(handbook)
-    handbook.ingest([document("a", changed=1)])
-    provider.clear_history()
-    handbook.ingest([document("a")])
-    assert provider.history == []
-    assert all(np.array_equal(first[text], vector) for text, vector in stored(handbook).items())
-
-
 def test_known_chunks_among_other_neighbours_are_embedded_again(handbook: Project, provider: LoopbackProvider) -> None:
     def nodes(doc: str, *texts: str) -> list[TextNode]:
         return [chunk(f"{doc}{text}", text, doc_id=doc) for text in texts]
@@ -254,10 +244,3 @@ def test_vectors_of_another_length_in_the_ledger_are_replaced(handbook: Project,
     handbook.ingest([document("a"), document("c")])
     assert {len(vector) for vector in stored(handbook).values()} == {32}
     assert len(lists(provider)) == 2
-
-
-def test_windows_do_not_apply_to_a_model_that_reads_whole_documents(
-    manager: ProjectManager, provider: LoopbackProvider
-) -> None:
-    project = manager.create("windows", config(embed_window=32))
-    assert project.ingest([document("long")]).added == ("long",)

@@ -14,7 +14,6 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
 from llama_index_contextual.contextualizer import llm as engine
 from llama_index_contextual.contextualizer import structural
-from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import Stages
@@ -25,7 +24,6 @@ from llama_index_contextual.storage import salvage
 from llama_index_contextual.storage.ledger import Ledger
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.recorder import PATIENCE
-from tests.support.server import LoopbackProvider
 
 ALWAYS = [
     (contextualizer, "segments"),
@@ -44,7 +42,6 @@ OF_AN_LLM = [
     (Ledger, "contexts"),
     (Ledger, "add_contexts"),
 ]
-OF_BATCHES = [(LLMContextualizer, "missing"), (LLMContextualizer, "requests")]
 DOCUMENTS = [Document(id_=name, text=f"Pump {name} runs dry.\n\nValve {name} is shut.") for name in "abc"]
 
 
@@ -128,11 +125,3 @@ async def test_the_event_loop_is_not_blocked_by_opening_estimating_or_removing(
 async def rebuild(project: Project) -> None:
     project.update_config(chunk_size=400, chunk_overlap=0)
     await project.arebuild()
-
-
-async def test_the_event_loop_is_not_blocked_while_batches_are_prepared(
-    provider: LoopbackProvider, manager: ProjectManager
-) -> None:
-    project = manager.create("loop", ProjectConfig(faiss=False))
-    await beside_a_clock(OF_BATCHES, lambda: project.aingest(DOCUMENTS, batch=True))
-    assert len(provider.batch_history) == len(DOCUMENTS)

@@ -245,23 +245,6 @@ def test_a_renamed_file_keeps_its_contexts_if_its_old_name_is_reused(
     assert texts_of(project)["reports/handbook.txt"] == TEXT
 
 
-def test_a_renamed_folder_takes_its_new_name(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
-    papers = text_folder.rename(text_folder.parent / "papers")
-    report = counted.ingest([papers])
-    assert dict(report.renamed) == {MANUAL: "papers/manual.txt", QUARTER: "papers/quarter.md"}
-    assert set(texts_of(counted)) == {"papers/manual.txt", "papers/quarter.md"}
-
-
-def test_the_structural_context_of_a_renamed_file_has_the_new_name(counted: Project, text_folder: Path) -> None:
-    write(text_folder / "untitled.txt", "it runs dry.")
-    counted.ingest([text_folder])
-    assert "untitled.txt" in nodes_of(counted, "reports/untitled.txt")[0].metadata["context"]
-    (text_folder / "untitled.txt").rename(text_folder / "pump.txt")
-    counted.ingest([text_folder])
-    assert nodes_of(counted, "reports/pump.txt")[0].metadata["context"] == "pump.txt."
-
-
 def test_a_renamed_file_that_is_no_longer_readable_keeps_its_document(
     counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

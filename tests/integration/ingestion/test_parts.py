@@ -282,22 +282,6 @@ def test_nothing_is_forgotten_while_the_live_version_is_damaged(name: str, tmp_p
     assert project.rollback() == "v000001"
 
 
-def test_other_files_next_to_the_parts_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project = create(tmp_path, "p", keep_versions=2)
-    parts = project.directory / "parts"
-    real = files.system.rename
-
-    def rename(source: Path, target: Path) -> None:
-        real(source, target)
-        (parts / ".DS_Store").write_bytes(b"a file manager wrote this")
-
-    monkeypatch.setattr(files.system, "rename", rename)
-    for number in range(4):
-        project.ingest([document(number)], replace=True)
-    assert {path.name for path in parts.iterdir()} == {".DS_Store", "p000003", "p000004"}
-    assert project.verify().problems == []
-
-
 def test_a_part_that_another_process_has_open_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = create(tmp_path, "p", keep_versions=2)
     real = files.system.remove_tree
@@ -315,30 +299,6 @@ def test_a_part_that_another_process_has_open_is_removed_later(tmp_path: Path, m
             project.forget()
     project.ingest([document(5)], replace=True)
     assert {path.name for path in (project.directory / "parts").iterdir()} == {"p000004", "p000005"}
-
-
-def test_a_document_that_cannot_be_read_any_more_is_kept_although_parts_are_merged_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "files"
-    folder.mkdir()
-    project = create(tmp_path / "root", "p")
-    paths = [folder / f"{number}.txt" for number in range(2 * builder.MAX_SMALL_PARTS)]
-    with monkeypatch.context() as patch:
-        patch.setattr(builder, "MAX_SMALL_PARTS", 99)
-        for number, path in enumerate(paths):
-            path.write_text(f"Pump {number} runs.", encoding="utf-8")
-            project.ingest([path])
-    monkeypatch.setattr(builder, "_GROWTH", 0)  # only two parts are merged at a time
-    unreadable = paths[-3:]
-    for number, path in enumerate(unreadable):
-        path.write_bytes(b"\xff\xfe\x00" + bytes(number))
-    paths[0].unlink()
-    report = project.sync(folder)
-    assert report.removed == ("0.txt",)
-    assert {skipped.path for skipped in report.skipped} == {str(path) for path in unreadable}
-    kept = {record.doc_id: project.read(record.doc_id) for record in project.documents()}
-    assert kept == {path.name: f"Pump {number} runs." for number, path in enumerate(paths) if number}
 
 
 def test_a_node_id_of_a_document_in_another_part_is_refused_and_that_of_a_gone_one_is_free(tmp_path: Path) -> None:

@@ -6,21 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, CorruptVersionError
-from llama_index_contextual.ingestion.remote_parts import _by_document
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.bm25 import LexicalIndexBuilder
 from llama_index_contextual.storage import files, qdrant, remote
 from llama_index_contextual.storage.collection import Engine, View
 from llama_index_contextual.storage.engine import open_engine, read_collection
 from llama_index_contextual.storage.qdrant import QdrantEngine
-from tests.support.documents import pdf_bytes
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")
@@ -165,26 +161,6 @@ def test_a_rebuild_moves_the_documents_to_an_engine_and_back(manager: ProjectMan
     manager.delete("p")
 
 
-def test_terms_keep_their_numbers_if_a_document_is_kept_because_its_new_file_cannot_be_read(tmp_path: Path) -> None:
-    folder, manager = tmp_path / "notes", ProjectManager(tmp_path)
-    folder.mkdir()
-    answers = []
-    for backend in ("files", "qdrant"):
-        (folder / "new.md").unlink(missing_ok=True)
-        (folder / "old.pdf").write_bytes(pdf_bytes())
-        config = ProjectConfig.local(backend=backend, backend_url=":memory:")
-        project = manager.create(backend, config, embed_model=CountingEmbedding())
-        project.ingest(folder)
-        (folder / "old.pdf").write_bytes(b"%PDF-1.7 broken")
-        (folder / "new.md").write_text("zebra yonder xylophone walrus vulture umbrella tapir", encoding="utf-8")
-        report = project.ingest(folder)
-        assert (len(report.added), len(report.unchanged), len(report.skipped)) == (1, 1, 1)
-        found = [project.retrieve(query, mode="lexical") for query in ("tariff", "walrus yonder", "zebra")]
-        answers.append([[(hit.source.doc_id, hit.score) for hit in response] for response in found])
-    assert answers[0] == answers[1]
-    manager.delete("qdrant")
-
-
 def test_a_version_that_lacks_chunks_is_not_published(project: Project) -> None:
     project.ingest(documents("one"))
     lose(project, *next(iter(engine_of(project).keys(View(1)))))
@@ -245,18 +221,6 @@ def test_a_collection_is_removed_when_the_last_version_in_it_is(
     assert project.verify().problems == []
 
 
-@pytest.mark.parametrize("index", ["faiss", "bm25"])
-def test_without_a_lexical_or_a_semantic_index_the_other_one_works(index: str, manager: ProjectManager) -> None:
-    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", **{index: False})
-    project = manager.create("one", config, embed_model=CountingEmbedding())
-    project.ingest(documents("one"))
-    for number in range(10):
-        project.ingest([Document(text=f"more {number}", id_=f"m{number}")])
-    assert project.retrieve("report 3 pump", top_k=1).results
-    assert project.verify().problems == []
-    manager.delete("one")
-
-
 def test_a_large_version_is_searched_with_a_probed_list_and_new_vectors_are_probed_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,18 +241,3 @@ def test_a_large_version_is_searched_with_a_probed_list_and_new_vectors_are_prob
     project.update_config(context="none")
     project.rebuild()
     assert len(probes) == 1
-
-
-def test_terms_are_counted_by_document_and_their_weights_averaged() -> None:
-    builder = LexicalIndexBuilder(language="none")
-    builder.add(["alpha beta alpha", "alpha", "beta"])
-    counts = builder.build().counts()
-    weights = np.array([0.5, 0.25, 0.5, 0.75], dtype=np.float32)  # alpha in rows 0, 1; beta in rows 0, 2
-    by_document, squares, means = _by_document(counts, weights, np.array([0, 0, 1]))
-    assert {term: [part.tolist() for part in by_document.of(term) or ()] for term in ("alpha", "beta")} == {
-        "alpha": [[0], [2]],
-        "beta": [[0, 1], [1, 1]],
-    }
-    assert means.tolist() == [0.375, 0.625]
-    assert squares.tolist() == [0.15625, 0.40625]
-    assert by_document.lengths.tolist() == [3, 1]

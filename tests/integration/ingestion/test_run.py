@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 from llama_index.core.schema import Document, MetadataMode
 
-from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import CorruptVersionError, InputError, ModelError, ProjectLockedError
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    CorruptVersionError,
+    InputError,
+    ModelError,
+    ProjectLockedError,
+)
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project import project as project_module
@@ -22,7 +28,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage import part as part_module
-from llama_index_contextual.storage.current import current_name, leftovers
+from llama_index_contextual.storage.current import current_name, leftovers, version_names
 from llama_index_contextual.storage.project_file import write_lock
 from tests.integration.ingestion.support import MANUAL, QUARTER, TARIFF, files_of, ids, nodes_of, vectors_of
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
@@ -131,13 +137,6 @@ def test_new_metadata_of_an_unchanged_file_is_an_update(counted: Project, text_f
     report = counted.ingest([text_folder], file_metadata=lambda path: {"fund": "IV"} if path.endswith("md") else {})
     assert (list(report.updated), list(report.unchanged)) == ([QUARTER], [MANUAL])
     assert {node.metadata.get("fund") for node in nodes_of(counted, QUARTER)} == {"IV"}
-
-
-def test_a_single_path_document_or_node_needs_no_list(counted: Project, text_folder: Path) -> None:
-    assert list(counted.ingest(str(text_folder / "manual.txt")).added) == ["manual.txt"]
-    assert list(counted.ingest(text_folder / "quarter.md").added) == ["quarter.md"]
-    assert list(counted.ingest(Document(id_="note", text="A note.")).added) == ["note"]
-    assert list(counted.ingest(chunk("n", doc_id="ready")).added) == ["ready"]
 
 
 # ---- Documents and ready chunks ------------------------------------------------------------------------------------
@@ -296,15 +295,6 @@ def test_embeddings_of_a_provider_are_reused_from_the_ledger(
     assert counted.info().ledger.embeddings == first
 
 
-def test_embeddings_of_other_dimensions_are_not_reused(manager: ProjectManager, text_folder: Path) -> None:
-    project = manager.create("dims", ProjectConfig.local(), embed_model=CountingEmbedding(dimensions=8))
-    project.ingest([text_folder])
-    project.remove([MANUAL, QUARTER])
-    wider = manager.load("dims", embed_model=CountingEmbedding(dimensions=16))
-    wider.ingest([text_folder])
-    assert {len(row) for row in vectors_of(wider).values()} == {16}
-
-
 @pytest.fixture
 def paid(manager: ProjectManager, model: CountingEmbedding) -> tuple[Project, ScriptedLLM]:
     """An empty project whose contexts an LLM writes."""
@@ -458,3 +448,86 @@ def test_progress_ends_with_all_work_completed(counted: Project, text_folder: Pa
     for earlier, later in itertools.pairwise(messages):
         for name in ("documents_read", "documents_done", "chunks_done", "bytes_done"):
             assert getattr(earlier, name) <= getattr(later, name)
+
+
+# ---- removal ---------------------------------------------------------------------------------------------------------
+
+
+DOCUMENTS = [Document(id_=metal, text=f"The price of {metal} rose. " * 8) for metal in ("copper", "tin", "zinc")]
+
+
+@pytest.fixture
+def llm() -> ScriptedLLM:
+    return ScriptedLLM(
+        default="From the price list of metals: how the prices of copper, tin and zinc rose in the last year."
+    )
+
+
+@pytest.fixture
+def filled(manager: ProjectManager, llm: ScriptedLLM, model: CountingEmbedding) -> Project:
+    """Three documents with contexts that were paid for."""
+    config = ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4)
+    project = manager.create("metals", config, llm=llm, embed_model=model)
+    project.ingest(DOCUMENTS)
+    return project
+
+
+def test_removing_nothing_publishes_nothing(filled: Project, manager: ProjectManager) -> None:
+    report = filled.remove([])
+    assert (report.version, report.removed, report.unchanged) == ("v000001", (), ())
+    filled.update_config(chunk_size=20, chunk_overlap=0)
+    assert filled.remove([]).version == "v000001"
+    assert version_names(filled.directory) == ["v000001"]
+    assert manager.create("empty", ProjectConfig.local()).remove([]).version is None
+    with pytest.raises(InputError, match="Project 'metals' has no document 'lead'"):
+        filled.remove(["tin", "lead"])
+    assert version_names(filled.directory) == ["v000001"]
+
+
+def test_a_removal_applies_no_pending_settings_and_calls_no_model(
+    filled: Project, llm: ScriptedLLM, model: CountingEmbedding
+) -> None:
+    nodes = {node.node_id: node for node in nodes_of(filled) if node.ref_doc_id != "tin"}
+    vectors, calls, embedded = vectors_of(filled), len(llm.history), len(model.texts)
+    assert filled.update_config(chunk_size=20, chunk_overlap=0, bm25=False, top_k=3, keep_versions=2)
+    report = filled.remove("tin")
+    assert (report.version, report.removed, report.unchanged) == ("v000002", ("tin",), ())
+    assert report.chunks == len(nodes)
+    assert (len(llm.history), len(model.texts)) == (calls, embedded)
+    assert {node.node_id: node for node in nodes_of(filled)} == nodes
+    assert vectors_of(filled) == {node_id: vectors[node_id] for node_id in nodes}
+    assert len(filled.retrieve("price of zinc", mode="lexical")) == 3
+    rebuilt = filled.rebuild()
+    assert rebuilt.rebuilt == ("copper", "zinc")
+    assert rebuilt.chunks > report.chunks
+
+
+def test_neither_a_key_nor_a_model_is_needed(manager: ProjectManager, model: CountingEmbedding) -> None:
+    manager.create("keyed", ProjectConfig(), llm=ScriptedLLM(), embed_model=model).ingest(DOCUMENTS)
+    project = manager.load("keyed")
+    assert project.remove(["tin", "tin"]).removed == ("tin",)
+    assert [record.doc_id for record in project.documents()] == ["copper", "zinc"]
+    report = manager.load("keyed", llm=ScriptedLLM(), embed_model=model).ingest(DOCUMENTS)
+    assert (report.added, report.contexts_paid) == (("tin",), 0)
+
+
+def test_an_empty_version_is_published_when_nothing_is_left(filled: Project) -> None:
+    assert filled.remove(["zinc", "copper", "tin"]).chunks == 0
+    assert not filled.retrieve("price of zinc").results
+    assert filled.ingest(DOCUMENTS[:1]).contexts_paid == 0
+
+
+def test_failed_contexts_are_not_retried_with_changed_settings(filled: Project, llm: ScriptedLLM) -> None:
+    filled.update_config(chunk_overlap=0)
+    assert filled.retry_failed().version == "v000001", "nothing has failed"
+    filled.update_config(chunk_overlap=4)
+    llm.enqueue(ValueError("odd answer"))
+    assert len(filled.ingest([Document(id_="lead", text="Lead is heavy.")]).failures) == 1
+    filled.update_config(chunk_overlap=0, llm="openai:gpt-4.1-mini")
+    calls = len(llm.history)
+    with pytest.raises(ConfigurationError, match=r"have changed .*\(llm, chunk_overlap\): use `rebuild`"):
+        filled.retry_failed()
+    assert len(llm.history) == calls
+    filled.update_config(chunk_overlap=4, llm=DEFAULT_LLM)
+    assert filled.retry_failed().rebuilt == ("lead",)
+    assert len(llm.history) == calls + 1

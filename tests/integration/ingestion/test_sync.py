@@ -95,27 +95,6 @@ def test_files_that_become_equal_are_one_document_and_two_again_when_they_differ
     assert synced(counted, folder) == {"added": ["files/two.md"], "updated": ["files/one.md"]}
 
 
-def test_a_file_with_the_former_content_of_a_copy_takes_over_its_document(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
-    (folder / "two.md").rename(folder / "new.md")
-    write(folder / "two.md", (folder / "one.md").read_bytes())
-    assert synced(counted, folder) == {"renamed": {"files/two.md": "files/new.md"}}
-
-
-def test_a_new_file_gets_the_id_of_a_document_that_is_removed(counted: Project, tmp_path: Path) -> None:
-    folders = [tmp_path / year / "reports" for year in ("2023", "2024")]
-    for path in folders:
-        write(path / "annual.md", f"# Annual report\n\nOf {path.parent.name}.")
-    write(folders[0] / "note.md", "# Note\n\nOf 2023.")
-    counted.sync(folders)
-    (folders[0] / "note.md").unlink()
-    write(folders[1] / "note.md", "# Note\n\nOf 2024.")
-    report = counted.sync(folders)
-    assert (list(report.added), list(report.removed)) == (["reports/note.md"], ["reports/note.md"])
-    assert counted.read("reports/note.md") == "# Note\n\nOf 2024."
-    assert {*ids(counted)} == {"reports/annual.md", "2024/reports/annual.md", "reports/note.md"}
-
-
 def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: Path) -> None:
     counted.sync([folder])
     # A second link to the file is what a file system that ignores case shows: both names exist.
@@ -457,16 +436,6 @@ def test_digests_are_kept_only_for_files_that_did_not_change_recently(
 
 
 # ---- only what was confirmed is removed ------------------------------------------------------------------------------
-
-
-def test_only_the_named_documents_are_removed(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
-    (folder / "one.md").unlink()
-    plan = counted.sync([folder], dry_run=True)
-    (folder / "two.md").unlink()
-    assert synced(counted, folder, remove=plan.removed) == {"removed": ["files/one.md"], "missing": ["files/two.md"]}
-    assert synced(counted, folder, remove=False) == {"missing": ["files/two.md"]}
-    assert synced(counted, folder, remove="files/two.md") == {"removed": ["files/two.md"]}
 
 
 def test_only_folders_can_be_synced(counted: Project, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,12 @@ from llama_index.core.schema import Document, TextNode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.ingestion import plan
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, content_hash, read_documents
-from llama_index_contextual.storage import part
 from llama_index_contextual.storage.current import version_names
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.manifest import DocumentRecord
-from tests.integration.ingestion.support import MANUAL, QUARTER, ids, nodes_of
+from tests.integration.ingestion.support import MANUAL, ids, nodes_of
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk
 from tests.support.pdf_files import RawPdf, lines, pdf_of
@@ -110,21 +105,6 @@ def test_a_scanned_pdf_is_skipped_with_advice(engine: str, manager: ProjectManag
     assert "docs/scan.pdf" not in {record.doc_id for record in project.documents()}
 
 
-@pytest.mark.parametrize("content", ["", " \n\t", "\u200b\ufeff \u2060"])
-def test_files_without_text_are_skipped_each_with_its_own_reason(
-    counted: Project, text_folder: Path, content: str
-) -> None:
-    for name in ("empty.md", "empty.pdf", "empty.txt"):
-        (text_folder / name).write_text(content, encoding="utf-8")
-    report = counted.ingest([text_folder])
-    assert sorted(report.added) == [MANUAL, QUARTER]
-    reasons = {Path(file.path).name: file.reason for file in report.skipped}
-    assert sorted(reasons) == ["empty.md", "empty.pdf", "empty.txt"]
-    assert not any("same content" in reason for reason in reasons.values())
-    if not content:
-        assert all("is empty" in reason for reason in reasons.values())
-
-
 @pytest.mark.parametrize("text", ["", "  \n", "\u200b"])
 def test_empty_documents_and_nodes_are_skipped_with_advice(counted: Project, text: str) -> None:
     inputs = [Document(id_="full", text="Full."), Document(id_="void", text=text), TextNode(id_="n", text=text)]
@@ -138,43 +118,7 @@ def test_empty_documents_and_nodes_are_skipped_with_advice(counted: Project, tex
         counted.ingest(inputs[1:], replace=True)
 
 
-def test_a_stored_document_without_chunks_is_dropped_with_its_reason(
-    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted.ingest([text_folder / "manual.txt", text_folder / "quarter.md"])
-    path = write(text_folder / "scan.pdf", scan())
-    # As it was published when scans still counted as documents.
-    old = DocumentRecord(doc_id="scan.pdf", content_hash=content_hash(path), origin=plan.origin(path))
-    real = SQLiteDocumentStore.records
-
-    def with_scan(self: SQLiteDocumentStore) -> Any:
-        is_first = self.path is not None and self.path.parent.name == "p000001"
-        return [*real(self), asdict(old)] if is_first else real(self)
-
-    monkeypatch.setattr(SQLiteDocumentStore, "records", with_scan)
-    part._parts._descriptions.clear()
-    counted.update_config(ocr=None)
-    report = counted.ingest([text_folder])
-    assert (list(report.removed), [file.reason for file in report.skipped]) == (["scan.pdf"], [OCR])
-    assert ids(counted) == ["manual.txt", "quarter.md"]
-    assert counted.ingest([text_folder]).version == report.version
-
-
 # ---- paths that lead nowhere -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["nowhere", "nowhere.txt", "nowhere/*.md", "*.docx", "manual.txt/x", ""])
-def test_a_missing_path_is_an_error_and_nothing_is_published(
-    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    counted.ingest([text_folder])
-    monkeypatch.chdir(text_folder)
-    counted.update_config(chunk_size=100, chunk_overlap=0)  # a change that waits for the next run
-    for call in (counted.ingest, counted.estimate):
-        with pytest.raises(InputError, match=r"^There is nothing to ingest\. ") as caught:
-            call([name])
-        assert caught.value.value == [name]
-    assert version_names(counted.directory) == ["v000001"]
 
 
 def test_a_missing_path_is_reported_if_other_files_were_read_and_removes_none(
@@ -192,15 +136,6 @@ def test_a_missing_path_is_reported_if_other_files_were_read_and_removes_none(
     with pytest.raises(InputError, match=message):
         counted.ingest([text_folder / "manual.txt", text_folder / "nowhere"], replace=True)
     assert len(ids(counted)) == 2
-
-
-def test_an_empty_folder_is_not_a_missing_path(counted: Project, text_folder: Path) -> None:
-    counted.ingest([text_folder])
-    for path in text_folder.iterdir():
-        path.unlink()
-    report = counted.ingest([text_folder])
-    assert sorted(report.missing) == [MANUAL, QUARTER]
-    assert not any(file.absent for file in report.skipped)
 
 
 # ---- counts ----------------------------------------------------------------------------------------------------------
@@ -349,11 +284,3 @@ def test_pages_of_one_file_are_documents_that_are_told_apart(project: Project) -
     assert (str(hit.source), hit.source.page_label, hit.source.file_name) == ("fruit.pdf, page 2", "2", "fruit.pdf")
     assert hit.node.metadata["source"] == "Source: fruit.pdf, page 2"
     assert len(project.ingest(pages).unchanged) == 3
-
-
-def test_markdown_headings_become_sections(project: Project) -> None:
-    text = f"# Apples\n\nText about apples.\n\n## Pears\n\n{'Text about pears. ' * 60}\n"
-    project.ingest([Document(id_="a", text=text, metadata={"file_name": "fruit.md"})])
-    hit = project.retrieve("pears", top_k=1)[0]
-    assert hit.source.section == "Apples > Pears"
-    assert str(hit.source) == "fruit.md, section Apples > Pears"

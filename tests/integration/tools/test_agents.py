@@ -45,7 +45,6 @@ def call_of(tool: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
 def records() -> tuple[dict[str, str], dict[str, str]]:
     """Return the record of each station as Markdown, and questions with their answers."""
     rng = random.Random(SEED)
-    badges = rng.sample(range(10_000, 99_999), len(STATIONS))
     pressures = [f"{number / 100:.2f} bar" for number in rng.sample(range(1_100, 9_900), len(STATIONS))]
     seen = dict(zip(rng.sample(range(len(STATIONS)), len(ANIMALS)), ANIMALS, strict=True))
     counts = dict.fromkeys(EVENTS, 0)
@@ -63,16 +62,12 @@ def records() -> tuple[dict[str, str], dict[str, str]]:
         equipment = "Two pumps, one dosing skid and one outstation. " * 20
         limits = f"The shut-off pressure is {pressures[number]}. " + "Limits are checked every year. " * 20
         parts = [f"# Station record: {name}", "## Equipment", equipment, "## Limits", limits, "## Log", *log]
-        parts += ["## Closing", f"Signed with badge {badges[number]}."]
         texts[f"{number:02}-{name.lower().replace(' ', '-')}.md"] = "\n\n".join(parts)
     questions = {
         f"Which shut-off pressure applies at the station where a {animal} was seen?": pressures[number]
         for number, animal in seen.items()
     }
     questions |= {f"How often do the logs of all stations record: {event}?": str(counts[event]) for event in EVENTS}
-    after = "Which badge closes the record that is listed right after {}?"
-    for number in rng.sample(range(len(STATIONS) - 1), len(STATIONS) - 1):
-        questions[after.format(STATIONS[number])] = str(badges[number + 1])
     return texts, questions
 
 
@@ -81,20 +76,12 @@ def next_step(question: str, results: list[str]) -> tuple[str, dict[str, Any]] |
     last = results[-1] if results else ""
     if event := re.search(r"record: (.+)\?", question):
         return found(r"occurs (\d+) times?", last) if results else call_of("grep", pattern=event[1], limit=1)
-    if animal := re.search(r"where an? (\w+) was seen", question):
-        steps: list[Callable[[], tuple[str, dict[str, Any]] | str]] = [
-            lambda: call_of("grep", pattern=animal[1]),
-            lambda: call_of("outline", doc_id=found(r"doc_id '([^']+)'", last)),
-            lambda: call_of("read", doc_id=document(results), section=found(r"(#\d+) Limits", last)),
-            lambda: found(r"shut-off pressure is (\d+\.\d\d bar)", last),
-        ]
-        return steps[len(results)]()
-    name = found(r"right after (.+)\?", question)
-    steps = [
-        lambda: call_of("outline"),
-        lambda: call_of("outline", doc_id=found(rf": Station record: {name} \(.*\n- doc_id '([^']+)'", last)),
-        lambda: call_of("read", doc_id=document(results), section=re.findall(r"#\d+", last)[-1]),
-        lambda: found(r"badge (\d+)", last),
+    animal = found(r"where an? (\w+) was seen", question)
+    steps: list[Callable[[], tuple[str, dict[str, Any]] | str]] = [
+        lambda: call_of("grep", pattern=animal),
+        lambda: call_of("outline", doc_id=found(r"doc_id '([^']+)'", last)),
+        lambda: call_of("read", doc_id=found(r"- doc_id '([^']+)'", last), section=found(r"(#\d+) Limits", last)),
+        lambda: found(r"shut-off pressure is (\d+\.\d\d bar)", last),
     ]
     return steps[len(results)]()
 
@@ -102,11 +89,6 @@ def next_step(question: str, results: list[str]) -> tuple[str, dict[str, Any]] |
 def found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     return match[1] if match else "not found"
-
-
-def document(results: list[str]) -> str:
-    """Return the document whose outline was read last."""
-    return found(r"- doc_id '([^']+)'", results[-1])
 
 
 def scripted(request: Request) -> Reply | str:
@@ -162,17 +144,14 @@ def questions(stations: Project) -> dict[str, str]:
         return re.search(rf"(?<![\w.]){re.escape(answer)}\.", texts) is not None
 
     hard = {question: answer for question, answer in CANDIDATES.items() if not is_found(question, answer)}
-    kinds = ("where an? ", "record:", "right after")
-    chosen = [
-        [one for one in hard if re.search(kind, one)][:number] for kind, number in zip(kinds, (8, 5, 7), strict=True)
-    ]
+    chosen = [[one for one in hard if kind in one][:number] for kind, number in (("was seen", 8), ("record:", 5))]
     return {question: hard[question] for some in chosen for question in some}
 
 
 async def test_a_function_agent_with_the_tools_answers_what_one_search_does_not(
     stations: Project, provider: LoopbackProvider, questions: dict[str, str]
 ) -> None:
-    assert len(questions) == 20
+    assert len(questions) == 13
     for question, answer in list(questions.items())[::2]:
         agent = FunctionAgent(tools=list(stations.as_tools()), llm=openai(provider))
         output = await agent.run(question)

@@ -133,18 +133,6 @@ def test_the_page_of_a_passage_links_its_image_marks_and_neighbours(browser: Tes
     assert "← Results for “rent of the lessee”" in words(page)
 
 
-def test_other_pages_of_the_file_can_be_read(browser: TestClient, project: Project) -> None:
-    there = address(chunk(project, "lease.pdf", "Clause 0.1"))
-    page = browser.get(f"{there}?q=rent&page=3").text
-    assert "Page 3 of 3" in words(page)
-    assert "mark-line" not in page
-    assert "Back to the passage" in page
-    assert f'{there}?q=rent&amp;page=2"' in page
-    assert "no page 9" in words(browser.get(f"{there}?page=9").text)
-    assert browser.get(f"{there}?page=x").status_code == 400
-    assert browser.get(f"{there}?page=0").status_code == 400
-
-
 @pytest.mark.parametrize(
     "query",
     [

@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from llama_index.core.schema import Document
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -326,6 +322,20 @@ def test_projects_and_unknown_pages_are_named(manager: ProjectManager) -> None:
             make_app(wrong)
 
 
+def test_a_new_version_is_shown_and_a_passage_that_it_lacks_is_named(project: Project) -> None:
+    project.ingest([Document(id_="pump", text="The pump runs.")])
+    browser = client(project)
+    page = browser.get("/p/reports/?q=pump").text
+    assert "version v000001" in page
+    (passage,) = set(re.findall(r'href="(/p/reports/passage/[^"?]+)', page))
+    project.ingest([Document(id_="zebra", text="Zebras graze at the weir.")], replace=True)
+    page = browser.get("/p/reports/?q=zebras").text
+    assert "version v000002" in page
+    assert "<mark>Zebras</mark>" in page
+    response = browser.get(passage)
+    assert (response.status_code, "There is no such passage" in response.text) == (404, True)
+
+
 # ---- the process -----------------------------------------------------------------------------------------------------
 
 
@@ -368,52 +378,3 @@ def test_the_command_reports_errors_in_one_line(
     assert result.exit_code in (1, 2)
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
-
-
-def run_server(projects: list[Project], use: Callable[[str], None]) -> None:
-    """Serve projects at a free port in this thread until `use`, in another thread, has read them."""
-    servers: list[uvicorn.Server] = []
-    original = uvicorn.Server.__init__
-
-    def remember(self: uvicorn.Server, config: uvicorn.Config) -> None:
-        original(self, config)
-        servers.append(self)
-
-    def read(address: str) -> None:
-        try:
-            use(address)
-        finally:
-            servers[0].should_exit = True
-
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
-        patch.setattr(uvicorn.Server, "__init__", remember)
-        done: list[Future[None]] = []
-        serve(projects, port=0, announce=lambda address: done.append(pool.submit(read, address)))
-        done[0].result()
-
-
-def test_a_served_project_answers_eight_readers_at_once_and_shows_a_new_version(
-    project: Project, text_folder: Path
-) -> None:
-    project.ingest([text_folder])
-
-    def use(address: str) -> None:
-        def read(query: str) -> str:
-            response = httpx.get(f"{address}p/reports/?q={query}", timeout=300, trust_env=False)
-            assert response.status_code == 200
-            return response.text
-
-        with ThreadPoolExecutor(8) as readers:
-            texts = list(readers.map(read, [f"pump+{number}" for number in range(8)]))
-        assert all("version v000001" in text for text in texts)
-        (text_folder / "new.txt").write_text("Zebras graze at the weir.", encoding="utf-8")
-        project.ingest([text_folder])
-        text = read("zebras")
-        assert "version v000002" in text
-        assert "<mark>Zebras</mark>" in text
-        connection = HTTPConnection(httpx.URL(address).host, httpx.URL(address).port)
-        connection.putrequest("GET", "/p/reports/", skip_host=True)  # a request without a host is refused
-        connection.endheaders()
-        assert connection.getresponse().status in (400, 421)
-
-    run_server([project], use)

@@ -85,23 +85,6 @@ def test_a_result_has_its_source_its_words_its_contexts_and_its_score(browser: T
     assert "pages 1–2" in words(page)
 
 
-def test_the_shares_are_the_summands_of_the_score_and_one_index_alone_has_none(root: Path) -> None:
-    project = ProjectManager(root).load("reports")
-    for explanation in project.retrieve("pump runs dry", explain=True).explanations:
-        assert sum(explanation.shares.values()) == pytest.approx(explanation.score)
-        assert all(f"{name} " in explanation.arithmetic for name in explanation.shares)
-    lexical = project.retrieve("pump", mode="lexical", explain=True)
-    assert [explanation.shares for explanation in lexical.explanations] == [{}] * len(lexical)
-
-
-@pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
-def test_each_mode_can_be_chosen(browser: TestClient, mode: str) -> None:
-    page = browser.get(f"/p/reports/?q=pump&mode={mode}&top_k=1").text
-    assert f"1 passage, {mode} search" in page
-    assert f'value="{mode}" checked' in page
-    assert ("Only the lexical index was searched" in page) == (mode == "lexical")
-
-
 def test_filters_are_offered_narrow_the_search_and_stay_selected(browser: TestClient) -> None:
     offered = browser.get("/p/reports/").text
     for field in ('name="where" value="kind=report"', 'name="where" value="year=2025"', 'value="texts/tariff.pdf"'):

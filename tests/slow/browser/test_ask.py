@@ -99,37 +99,6 @@ def test_a_verified_quotation_leads_to_the_chunk_that_contains_it(
     expect(page.locator(".passage-beside pre.text")).to_contain_text("Leakage fell to 16.8 %")
 
 
-def test_the_second_answer_does_not_lose_the_first(page: Page, served: Served, provider: LoopbackProvider) -> None:
-    provider.enqueue("First answer [Source 1].", "Second answer [Source 1].")
-    expect(ask(page, served)).to_contain_text("First answer")
-    is_over(page)  # until then, no other question can be sent
-    page.get_by_role("textbox", name="Question").fill("And what else?")
-    page.get_by_role("textbox", name="Question").press("Enter")
-    expect(page.get_by_role("article")).to_contain_text("Second answer")
-    page.go_back()
-    expect(page.get_by_role("article")).to_contain_text("First answer")
-    expect(page.get_by_role("textbox", name="Question")).to_have_value(QUESTION)
-    assert len(provider.chat_calls) == 2
-
-
-def test_options_reach_the_search_and_the_prompt(page: Page, served: Served, provider: LoopbackProvider) -> None:
-    provider.enqueue("Ten minutes [Source 1].")
-    page.goto(f"{served.url}/p/examples/ask")
-    page.get_by_role("textbox", name="Question").fill(QUESTION)
-    page.get_by_text("Options and filters").click()
-    page.get_by_label("In few words").check()
-    page.get_by_label("words (lexical)").check()
-    page.get_by_label("Station equipment").check()
-    page.get_by_role("button", name="Ask", exact=True).click()
-    expect(page.get_by_role("article")).to_contain_text("Ten minutes")
-    prompt = "\n".join(message["content"] for message in provider.chat_calls[0].body["messages"])
-    assert "quarterly-reports" not in prompt
-    page.reload()
-    expect(page.get_by_label("In few words")).to_be_checked()
-    expect(page.get_by_label("words (lexical)")).to_be_checked()
-    expect(page.get_by_label("Station equipment")).to_be_checked()
-
-
 def test_without_javascript_the_form_shows_the_finished_answer_or_the_error(
     pages: Pages, served: Served, provider: LoopbackProvider, watch: Watch
 ) -> None:
@@ -201,14 +170,6 @@ def test_leaving_the_page_ends_the_call_of_the_model(
 # ---- problems --------------------------------------------------------------------------------------------------------
 
 
-def test_without_an_llm_the_view_says_what_to_do(page: Page, served: Served) -> None:
-    page.goto(f"{served.url}/p/manual/?q=pumps")
-    follow(page.get_by_role("link", name="Ask (no LLM)"))
-    expect(page.get_by_role("alert")).to_contain_text("needs OPENAI_API_KEY, which is not set. Supply it")
-    expect(page.get_by_role("alert")).to_contain_text("llama-index-contextual configure manual answer_llm=")
-    expect(page.get_by_role("textbox")).to_have_count(0)
-
-
 def test_an_error_of_the_provider_is_shown_in_words_and_the_next_question_is_answered(
     page: Page, served: Served, provider: LoopbackProvider
 ) -> None:
@@ -226,13 +187,6 @@ def test_an_error_of_the_provider_is_shown_in_words_and_the_next_question_is_ans
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_a_doubtful_answer_says_so(page: Page, served: Served, provider: LoopbackProvider) -> None:
-    provider.enqueue("Bobby Fischer.")
-    answer = ask(page, served, question="Who won the world chess championship in 1972?")
-    expect(answer).to_contain_text("Low confidence: even the best passage")
-    expect(answer).to_contain_text("The answer cites no source.")
-
-
 def test_a_verdict_is_shown_and_a_withheld_answer_is_not(
     page: Page, served: Served, provider: LoopbackProvider
 ) -> None:
@@ -244,16 +198,6 @@ def test_a_verdict_is_shown_and_a_withheld_answer_is_not(
     expect(answer).to_contain_text(FALLBACK)
     expect(answer).to_contain_text("The judge withheld the answer: no cited passage supports “It flies.”")
     assert "a year" not in page.content()
-
-
-def test_a_server_that_has_gone_is_reported(page: Page, served: Served, watch: Watch) -> None:
-    watch.expect("Failed to load resource")
-    page.goto(f"{served.url}/p/examples/ask")
-    page.route("**/ask", lambda route: route.abort())
-    page.get_by_role("textbox", name="Question").fill(QUESTION)
-    page.get_by_role("button", name="Ask", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
-    is_over(page)
 
 
 # ---- display ---------------------------------------------------------------------------------------------------------

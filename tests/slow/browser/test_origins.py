@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -71,17 +70,6 @@ def test_the_login_leads_to_the_page_that_was_wanted(locked_pages: Pages, locked
     assert page.url == f"{locked.url}{SEARCH}", "the token of an address does not stay in it"
     expect(page.get_by_role("main")).to_contain_text(SECRET)
     assert locked_pages.watch.unexpected() == []
-
-
-def test_a_page_whose_name_was_bound_to_this_machine_reads_nothing(served: Served, chrome: Browser) -> None:
-    context = chrome.new_context()
-    context.set_default_timeout(PATIENCE * 1000)
-    page = context.new_page()
-    response = page.goto(f"http://rebound.test:{urlsplit(served.url).port}{SEARCH}")
-    assert response is not None
-    assert response.status == 421
-    assert SECRET not in page.content()
-    context.close()
 
 
 # ---- other origins ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -149,23 +148,6 @@ def test_a_port_at_which_nothing_answers_is_refused_at_once(
         with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '{address}'"):
             project.ingest(folder, executor="ray")
     assert project.info().version is None
-
-
-async def test_progress_is_returned_at_once_when_the_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray.ray, "get_runtime_context", lambda: SimpleNamespace(current_actor=None))
-    monkeypatch.setattr(on_ray, "RayExecutor", lambda *_: None)
-    owner = on_ray.Owner(os.getcwd(), {})
-    states = [IngestProgress(stage=stage) for stage in ("ingest", "done")]
-
-    async def run(_executor: Any, report: Any) -> str:
-        for state in states:
-            report(state)
-        return "report"
-
-    assert await owner.run(run, []) == "report"
-    # The report may arrive after any number of these.
-    async with asyncio.timeout(PATIENCE):
-        assert [await owner.progress() for _ in range(3)] == [states[-1]] * 3
 
 
 # ---- on a cluster ----------------------------------------------------------------------------------------------------

@@ -46,26 +46,6 @@ def one_page(entries: bytes = b"", *, content: bytes | None = None) -> bytes:
     return pdf.data()
 
 
-def test_the_lines_and_words_of_a_passage_are_marked(tmp_path: Path, renderer: PageRenderer) -> None:
-    file = source(tmp_path / "a.pdf", one_page())
-    marks = renderer.marks(file, 1, "rent on the first day. Late payment", [(0, 4)])
-    assert (marks.width, marks.height, marks.pages, marks.has_text) == (600, 800, 1, True)
-    first, second = marks.lines
-    assert 50 < first.x0 < first.x1
-    assert second.x0 == pytest.approx(50, abs=2)
-    assert first.y0 < 50 < first.y1 < second.y1  # the baseline is 50 points from the top
-    (word,) = marks.words
-    assert first.x0 <= word.x0 < word.x1 < first.x1
-
-
-def test_a_page_is_drawn_with_its_shape_and_its_text(tmp_path: Path, renderer: PageRenderer) -> None:
-    image = Image.open(io.BytesIO(renderer.image(source(tmp_path / "a.pdf", one_page()), 1)))
-    assert image.format == "PNG"
-    assert image.width / image.height == pytest.approx(600 / 800, abs=0.01)
-    assert image.width > 2 * 600 * 96 / 72 * 0.75
-    assert image.convert("L").getextrema() == (0, 255)
-
-
 @pytest.mark.parametrize(
     ("entries", "size"),
     [

@@ -8,10 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.answering.intent import (
@@ -24,7 +21,6 @@ from llama_index_contextual.answering.intent import (
     read_intent,
 )
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.retrievers.conversational import ConversationQuery
 from llama_index_contextual.retrievers.response import RetrievalResponse
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
@@ -41,11 +37,6 @@ def test_the_intent_of_a_question_is_as_recorded(intent: str, question: str) -> 
 
 def test_every_intent_has_a_plan_and_questions() -> None:
     assert set(INTENTS) == set(PLANS) == set(QUESTIONS)
-
-
-@given(st.text(max_size=200))
-def test_any_text_has_an_intent(text: str) -> None:
-    assert guess_intent(text).intent in INTENTS
 
 
 @pytest.mark.parametrize("question", NAMING_A_SUBJECT)
@@ -129,14 +120,6 @@ async def test_a_text_is_answered_like_a_bundle_and_asynchronously() -> None:
         retriever.respond(3)  # type: ignore[arg-type]
 
 
-def test_the_table_can_be_changed() -> None:
-    created = Made(a=1.0, b=0.5)
-    retriever = IntentRetriever(created, plans={"chitchat": SearchPlan(top_k=1, mode="lexical")})
-    assert len(retriever.retrieve("Thank you!")) == 1
-    assert created.plans[0].mode == "lexical"
-    assert retriever.plans["factual"] == PLANS["factual"]
-
-
 @pytest.mark.parametrize(
     ("answer", "top_k"), [("temporal", 6), ("no idea", 5), (ValueError("down"), 5)], ids=["named", "unclear", "down"]
 )
@@ -199,19 +182,6 @@ async def test_what_the_model_calls_out_of_scope_is_searched_and_kept_if_the_doc
 def test_without_a_model_the_evidence_of_the_search_decides_but_refuses_nothing(level: str, intent: str) -> None:
     response = IntentRetriever(Near(level)).respond(QueryBundle("What is the capital of France?"))
     assert (response.intent, len(response)) == (intent, 1)
-
-
-def test_the_model_reads_what_each_intent_means_and_the_last_exchange() -> None:
-    llm = ScriptedLLM(default="temporal")
-    history = [
-        *(ChatMessage("Who paid first?"), ChatMessage("Ann.", role="assistant")),
-        *(ChatMessage("Who paid last?"), ChatMessage("Bob [Source 3].", role="assistant")),
-    ]
-    IntentRetriever(Made(a=1.0), llm=llm).respond(ConversationQuery("And how much?", history=history))
-    (prompt,) = llm.history
-    assert all(f"{intent} (" in prompt for intent in INTENTS)
-    assert prompt.endswith("user: Who paid last?\nassistant: Bob.\n\nQuestion: And how much?")
-    assert "Who paid first?" not in prompt
 
 
 # ---- intents of your own ---------------------------------------------------------------------------------------------

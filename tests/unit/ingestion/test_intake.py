@@ -36,23 +36,6 @@ def test_the_id_of_a_file_is_its_path_relative_to_the_parent_of_its_folder(text_
     assert not any(str(text_folder) in str(record) for record in records_of(intake))
 
 
-def test_of_equal_files_the_known_one_is_ingested_and_none_is_missing(text_folder: Path) -> None:
-    before = records_of(Intake.of([text_folder]))
-    (text_folder / "a copy of the manual.txt").write_bytes((text_folder / "manual.txt").read_bytes())
-    intake = Intake.of([text_folder], before)
-    assert list(intake.files) == ["reports/manual.txt", "reports/quarter.md"]
-    assert list(reasons(intake)) == ["a copy of the manual.txt"]
-    assert intake.missing == []
-
-
-def test_a_known_file_that_now_equals_another_is_updated_not_skipped(text_folder: Path) -> None:
-    before = records_of(Intake.of([text_folder]))
-    (text_folder / "quarter.md").write_bytes((text_folder / "manual.txt").read_bytes())
-    intake = Intake.of([text_folder], before)
-    assert intake.hashes["reports/quarter.md"] == intake.hashes["reports/manual.txt"]
-    assert intake.skipped == []
-
-
 def test_files_with_equal_hashes_and_different_content_are_an_error(
     text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

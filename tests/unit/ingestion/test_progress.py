@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import threading
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,6 @@ from llama_index_contextual.ingestion.report import (
     IngestProgress,
     ProgressCounter,
     ReportProgress,
-    _phase,
     progress_bar,
 )
 
@@ -80,41 +77,8 @@ def test_the_bar_shows_documents_chunks_and_the_last_step_on_standard_error(monk
     assert "1,500 chunks" in terminal.getvalue()
 
 
-def test_the_bar_shows_how_many_pages_of_a_file_have_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = at_a_terminal(monkeypatch)
-    with progress_bar() as report:
-        report(IngestProgress(stage="ingest", documents_total=4, document="a.pdf", pages_done=1_200, pages_total=1_800))
-    assert "Reading 1 of 4 (1,200 of 1,800 pages): a.pdf" in terminal.getvalue()
-
-
 def test_other_programs_get_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     with progress_bar() as report:
         finish(report)
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_report_after_the_end_starts_no_second_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = at_a_terminal(monkeypatch)
-    with contextlib.suppress(KeyboardInterrupt), progress_bar() as report:
-        finish(report)
-        raise KeyboardInterrupt
-    before = terminal.getvalue()
-    finish(report)
-    assert terminal.getvalue() == before
-    assert before.count("\x1b[?25h") == before.count("\x1b[?25l") == 1, "the cursor is shown again"
-
-
-@pytest.mark.parametrize(
-    ("state", "phase"),
-    [
-        ({"documents_total": 48, "documents_read": 11, "document": "a.pdf"}, "Reading 12 of 48: a.pdf"),
-        ({"documents_read": 1}, "Reading 2 of 2"),
-        ({"documents_read": 2, "chunks_total": 5, "chunks_done": 2, "writes_contexts": True}, "Requesting contexts"),
-        ({"documents_read": 2, "chunks_total": 5, "chunks_done": 5}, "Embedding 0 of 5 chunks"),
-        ({"stage": "publish"}, "Publishing the version"),
-        ({"stage": "done"}, ""),
-    ],
-)
-def test_the_phase_is_named(state: dict[str, Any], phase: str) -> None:
-    assert _phase(IngestProgress(**{"stage": "ingest", "documents_total": 2, **state})) == phase

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.ingestion.report import IngestReport, condense, skipped_lines
@@ -94,17 +91,6 @@ def test_more_skipped_files_are_grouped_by_type_and_reason() -> None:
     ]
     assert f"  skipped {skipped_lines(report.skipped)[0]}" in str(report).splitlines()
     assert len(report.to_dict()["skipped"]) == len(skipped)  # type: ignore[arg-type]
-
-
-@given(st.lists(st.tuples(st.sampled_from(["a.md", "b", "c.PDF", "d.pdf"]), st.text(max_size=20)), max_size=40))
-def test_every_file_and_every_chunk_is_counted(rows: list[tuple[str, str]]) -> None:
-    lines = skipped_lines([SkippedFile(*row) for row in rows])
-    many = [re.match(r"(\d+) (\.\w+ )?files, such as ", line) for line in lines]
-    assert sum(int(result[1]) if result else 1 for result in many) == len(rows)
-    failures = tuple(ChunkFailure("n", name, error) for name, error in rows)
-    counts = [int(line.partition(" ")[0]) for line in IngestReport(version="v", failures=failures).failure_lines()]
-    assert sum(counts) == len(rows)
-    assert counts == sorted(counts, reverse=True)
 
 
 def test_a_report_is_converted_to_json() -> None:

@@ -120,11 +120,6 @@ def test_marks_follow_the_elements_of_markdown(answer: str) -> None:
     assert "[Source" not in parsed.text or "citation" in html or "[see [Source 1]]" in answer
 
 
-def test_signs_of_the_renderer_in_an_answer_are_harmless() -> None:
-    html = html_of("a\U000f0000b\U000f0001 [Source 1] \U000ffffd")
-    assert outline(html).text == "a\ufffdb\ufffd [Source 1] \ufffd\n"
-
-
 def test_random_answers_stay_well_formed_and_keep_their_text() -> None:
     source = random.Random(18)
     pieces = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_lines, mark_words
+from llama_index_contextual.ui.marks import Box, Char, align, mark_lines, mark_words
 
 WIDTH, HEIGHT, LEADING = 6.0, 10.0, 14.0
 LINES = (
@@ -141,48 +140,8 @@ def test_any_run_of_words_is_covered_and_nothing_before_or_after_it(parts: list[
     assert text_in(chars, mark_lines(chars, " ".join(passage))) == solid("".join(passage))
 
 
-@given(st.text(max_size=200), st.text(max_size=200))
-def test_characters_are_used_once_and_only_for_equal_ones(ours: str, theirs: str) -> None:
-    places = align(list(theirs), ours)
-    assert len(places) == len(ours)
-    used = [place for place in places if place is not None]
-    assert all(0 <= place < len(theirs) for place in used)
-    for at, place in enumerate(places):
-        if place is not None and ours[at].isascii() and theirs[place].isascii():
-            assert ours[at].lower() == theirs[place].lower()
-            assert ours[at].isalnum()
-
-
-@given(
-    st.lists(st.tuples(*[st.floats(-1e4, 1e4)] * 4), max_size=12),
-    st.text(st.sampled_from("ab ,."), min_size=12, max_size=12),
-    st.sets(st.integers(0, 11)),
-)
-def test_boxes_hold_the_marked_characters(
-    edges: list[tuple[float, float, float, float]], signs: str, marked: set[int]
-) -> None:
-    chars = [Char(sign, *edge) for sign, edge in zip(signs, edges, strict=False)]
-    boxes = line_boxes(chars, marked)
-    assert all(box.x0 < box.x1 for box in boxes)
-    for at in marked & set(range(len(chars))):
-        char = chars[at]
-        if char.text.strip() and char.x1 > char.x0 and char.y1 > char.y0:
-            assert any(box.x0 <= char.x0 and box.x1 >= char.x1 for box in boxes)
-
-
 def test_a_page_of_one_repeated_letter_takes_no_more_time_than_others() -> None:
     chars = page(["a" * 100] * 60)
     started = time.thread_time()
     mark_lines(chars, "a" * 4_000)
     assert time.thread_time() - started < 10
-
-
-def test_rows_in_another_order_are_found() -> None:
-    seed = 11
-    chance = random.Random(seed)
-    rows = [f"{chance.randint(100, 999)} pieces of kind {chance.randint(1000, 9999)}" for _ in range(12)]
-    chars = page(rows)
-    shuffled = rows[3:9]
-    chance.shuffle(shuffled)
-    covered = text_in(chars, mark_lines(chars, "\n".join(shuffled)))
-    assert sorted(covered) == sorted(solid("".join(rows[3:9]))), seed
