@@ -132,13 +132,6 @@ def test_an_option_overrides_the_setting(reports: Project) -> None:
     assert not isinstance(engine.retriever.retriever, IntentRetriever)
 
 
-def test_intents_of_your_own_can_be_settings(reports: Project) -> None:
-    plan = {"examples": ["Is it covered by the warranty?"], "top_k": 3}
-    engine = grounded(configured(reports, intents={"warranty": plan}))
-    assert isinstance(engine.retriever.retriever, IntentRetriever)
-    assert engine.query("Is the pump still covered by the warranty?").retrieval.intent == "warranty"  # type: ignore[union-attr]
-
-
 def test_every_answering_setting_has_an_option_and_every_style_a_prompt() -> None:
     renamed = {"context_in_answer": "context"}
     timeouts = {"first_token_timeout", "between_tokens_timeout", "call_timeout"}
@@ -194,12 +187,6 @@ def test_an_invalid_value_is_refused_before_any_call(reports: Project, wrong: di
     if name == "intents":
         with pytest.raises(ConfigurationError, match=name):
             reports.as_retriever(**wrong)
-
-
-def test_true_selects_the_usual_guards_and_judge(reports: Project) -> None:
-    engine = grounded(reports, guards=True, judge=True)
-    assert engine.guards == Guards()
-    assert isinstance(engine.judge, Judge)
 
 
 # ---- the embedding model ---------------------------------------------------------------------------------------------

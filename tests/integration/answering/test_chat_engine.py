@@ -15,7 +15,7 @@ from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.project.project import Project
-from tests.integration.answering.conftest import LOW, QUESTION
+from tests.integration.answering.conftest import QUESTION
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 
@@ -154,17 +154,6 @@ def test_simple_searches_for_the_question_as_it_is(reports: Project) -> None:
     engine.chat(QUESTION)
     assert engine.chat("And revenue?").grounded.retrieval.blend is None  # type: ignore[union-attr]
     assert QUESTION in llm.history[1]
-
-
-def test_min_confidence_applies_to_follow_ups(reports: Project) -> None:
-    engine, llm = chat(reports, min_confidence=0.4)
-    engine.chat("What is the colour of it?")
-    assert LOW in llm.history[0]
-    engine.chat(QUESTION)
-    follow_up: Any = engine.chat("And why?").grounded
-    assert follow_up.found
-    assert follow_up.retrieval.confidence >= 0.4
-    assert LOW not in llm.history[-1]
 
 
 @pytest.mark.parametrize("options", [{"mode": "rewrite"}, {"turns": -1}])

@@ -192,12 +192,6 @@ def test_a_run_uses_its_limit_to_the_last_call_that_fits_and_keeps_the_contexts_
     assert len(provider.chat_calls) == report.chunks, "no context was paid for twice"
 
 
-def test_a_limit_of_zero_sends_nothing(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
-    with pytest.raises(BudgetExceededError):
-        project_of(manager).ingest([folder], max_cost=0.0)
-    assert provider.calls() == []
-
-
 @pytest.mark.parametrize("unknown", [{"llm": "openai:of-tomorrow"}, {"embed_model": "openai:of-tomorrow"}], ids=str)
 def test_a_limit_is_refused_without_a_price(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, unknown: dict[str, str]

@@ -51,14 +51,6 @@ def test_a_file_from_another_folder_with_the_same_id_overwrites_no_document(
     assert counted.retrieve("The year was 2024.").results[0].source.file_path == "2024/reports/annual.md"
 
 
-def test_one_call_assigns_the_same_ids_as_two_calls(counted: Project, years: dict[int, Path]) -> None:
-    report = counted.ingest(list(years.values()))
-    assert list(report.added) == ["reports/annual.md", "2024/reports/annual.md"]
-    assert "because 'reports/annual.md' is the id of another document" in str(report)
-    again = counted.ingest([years[2024]])
-    assert (list(again.unchanged), again.warnings) == (["2024/reports/annual.md"], ())
-
-
 def test_a_file_is_recognised_by_any_path(
     counted: Project, years: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

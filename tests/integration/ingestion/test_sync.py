@@ -83,18 +83,6 @@ def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, f
     assert plan == {"renamed": {"files/one.md": "files/uno.md"}, "removed": ["files/two.md"]}
 
 
-def test_files_that_become_equal_are_one_document_and_two_again_when_they_differ(
-    counted: Project, folder: Path
-) -> None:
-    counted.sync([folder])
-    write(folder / "two.md", (folder / "one.md").read_bytes())
-    report = counted.sync([folder])
-    assert list(report.removed) == ["files/two.md"]
-    assert "has the same content as" in report.skipped[0].reason
-    write(folder / "one.md", "# One\n\nChanged.")
-    assert synced(counted, folder) == {"added": ["files/two.md"], "updated": ["files/one.md"]}
-
-
 def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: Path) -> None:
     counted.sync([folder])
     # A second link to the file is what a file system that ignores case shows: both names exist.

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
-from tests.support.documents import write_texts
 from tests.support.models import ScriptedLLM
 
 testclient = pytest.importorskip("starlette.testclient", reason="needs the extra ui")
@@ -25,19 +23,9 @@ def llm() -> ScriptedLLM:
     return ScriptedLLM(default="The pump runs dry [Source 1].")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a project of two documents and an empty one; tests do not change them."""
-    folder = tmp_path_factory.mktemp("asked")
-    manager = ProjectManager(folder / "knowledge")
-    manager.create("a", ProjectConfig.local()).ingest([write_texts(folder / "reports")])
-    manager.create("empty", ProjectConfig.local())
-    return folder / "knowledge"
-
-
 @pytest.fixture
 def client(root: Path, llm: ScriptedLLM) -> Iterator[Any]:
-    app = make_app([ProjectManager(root).load(name, llm=llm) for name in ("a", "empty")])
+    app = make_app([ProjectManager(root).load(name, llm=llm) for name in ("reports", "empty")])
     with testclient.TestClient(app, base_url="http://127.0.0.1", follow_redirects=False) as client:
         yield client
 
@@ -47,7 +35,7 @@ def events(response: Any) -> list[dict[str, Any]]:
 
 
 def test_a_question_is_answered_with_events(client: Any, llm: ScriptedLLM) -> None:
-    response = client.post("/p/a/ask", data={"q": "What does error TS-999 mean?"}, headers=EVENTS)
+    response = client.post("/p/reports/ask", data={"q": "What does error TS-999 mean?"}, headers=EVENTS)
     assert response.headers["content-type"].startswith("application/x-ndjson")
     kinds = [event["event"] for event in events(response)]
     assert kinds[0] == "passages"
@@ -61,8 +49,8 @@ def test_a_question_is_answered_with_events(client: Any, llm: ScriptedLLM) -> No
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_reading_never_calls_the_model(client: Any, llm: ScriptedLLM, method: str) -> None:
-    for path in ("/p/a/ask", "/p/a/ask?q=What+does+error+TS-999+mean%3F&mode=lexical", "/p/a/", "/p/a/project"):
-        assert client.request(method, path, headers=EVENTS).status_code == 200
+    for path in ("ask", "ask?q=What+does+error+TS-999+mean%3F&mode=lexical", "", "project"):
+        assert client.request(method, f"/p/reports/{path}", headers=EVENTS).status_code == 200
     assert llm.history == []
 
 
@@ -86,10 +74,10 @@ def test_reading_never_calls_the_model(client: Any, llm: ScriptedLLM, method: st
 def test_a_wrong_form_is_explained_and_costs_nothing(
     client: Any, llm: ScriptedLLM, fields: dict[str, Any], text: str
 ) -> None:
-    (problem,) = events(client.post("/p/a/ask", data=fields, headers=EVENTS))
+    (problem,) = events(client.post("/p/reports/ask", data=fields, headers=EVENTS))
     assert problem["event"] == "problem"
     assert text in problem["text"]
-    page = client.post("/p/a/ask", data=fields)
+    page = client.post("/p/reports/ask", data=fields)
     assert page.status_code == 400
     assert text.partition("'")[0] in page.text
     assert llm.history == []
@@ -105,18 +93,18 @@ def test_an_empty_project_says_what_to_do(client: Any, llm: ScriptedLLM) -> None
 
 def test_an_error_of_the_model_is_told_in_words(client: Any, llm: ScriptedLLM) -> None:
     llm.enqueue(*[ConnectionError("the wire is cut")] * 6)
-    last = events(client.post("/p/a/ask", data={"q": "pump"}, headers=EVENTS))[-1]
+    last = events(client.post("/p/reports/ask", data={"q": "pump"}, headers=EVENTS))[-1]
     assert (last["event"], last["title"]) == ("problem", "A model is not available")
 
 
 def test_a_form_leads_to_an_answer_whose_address_cannot_be_guessed_and_belongs_to_a_project(client: Any) -> None:
-    responses = [client.post("/p/a/ask", data={"q": "pump", "style": "persona"}) for _ in range(2)]
+    responses = [client.post("/p/reports/ask", data={"q": "pump", "style": "persona"}) for _ in range(2)]
     assert [response.status_code for response in responses] == [303, 303]
     url, other = (response.headers["location"] for response in responses)
     assert url != other
     assert len(url.partition("answer=")[2]) >= 20
     assert "The pump runs dry" in client.get(url).text
-    for wrong in (url.replace("/p/a/", "/p/empty/"), f"{url}x"):
+    for wrong in (url.replace("/p/reports/", "/p/empty/"), f"{url}x"):
         assert client.get(wrong).status_code == 404
         assert "no longer in memory" in client.get(wrong).text
 
@@ -136,5 +124,5 @@ def test_a_form_leads_to_an_answer_whose_address_cannot_be_guessed_and_belongs_t
 def test_a_question_of_another_page_is_refused(
     client: Any, llm: ScriptedLLM, headers: dict[str, str], status: int
 ) -> None:
-    assert client.post("/p/a/ask", data={"q": "pump"}, headers=headers).status_code == status
+    assert client.post("/p/reports/ask", data={"q": "pump"}, headers=headers).status_code == status
     assert llm.history == []

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
-from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui.inspection import inspection_page, write_page
 from tests.support.cli import run
-from tests.support.documents import pdf_bytes, write_texts
 
 ATTACK = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 <!-- error TS-999"
 
@@ -49,16 +46,6 @@ def chunks(page: str) -> list[str]:
     """The text of the part of a page about each chunk."""
     parts = re.findall(r'<article class="chunk" id="chunk-\d+">(.*?)</article>', page, re.DOTALL)
     return [words(part) for part in parts]
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project of three documents, which no test changes."""
-    folder = write_texts(tmp_path_factory.mktemp("inspected") / "reports")
-    (folder / "tariff.pdf").write_bytes(pdf_bytes())
-    project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
-    project.ingest([folder], file_metadata=lambda path: {"kind": Path(path).suffix})
-    return project
 
 
 QUESTION = "What does error TS-999 mean?"
@@ -129,7 +116,7 @@ def test_the_page_of_a_result_is_shown_with_its_marks(filled: Project, tmp_path:
     assert "Page 2 of 2" in words(page)
     assert 'class="mark-line"' in page
 
-    reports = filled.directory.parent.with_name("reports")
+    reports = filled.directory.parent.with_name("texts")
     moved = reports.rename(tmp_path / "moved")
     try:
         assert "<img" not in inspection_page(filled, [question], top_k=1)

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import pytest
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
-from PIL import Image
 from starlette.testclient import TestClient
 
 from llama_index_contextual.config import ProjectConfig
@@ -23,7 +22,6 @@ from llama_index_contextual.ui.pages import Originals, PageRenderer
 from llama_index_contextual.ui.passage import PagePart, parts_on_pages, passage_view
 from llama_index_contextual.ui.views import Links
 from tests.support.pdf_files import encrypted, lines, pdf_of
-from tests.support.scans import pdf_of_images
 
 ATTACK = """</script><script>alert(1)</script><img src=x onerror="alert(2)"> {{ 7 * 7 }} &amp;"""
 LEXICAL = ProjectConfig.local(mode="lexical", faiss=False, chunk_size=60, chunk_overlap=6)
@@ -198,16 +196,6 @@ def test_the_text_is_shown_with_the_reason_if_the_page_cannot_be(
     if what != "folder":
         assert str(tmp_path) not in str(view)
         assert 'class="in-passage" id="passage"' in original.html
-
-
-def test_a_scan_is_shown_whole_and_says_that_nothing_is_marked(tmp_path: Path, originals: Originals) -> None:
-    scan = pdf_of_images([Image.new("L", (300, 400), 128)], text_first="Typed text")
-    project, _ = ingested(tmp_path, "scan.pdf", scan)
-    node_id = project.chunks(project.documents()[0].doc_id)[0].node_id
-    original = passage_view(project, node_id, originals=originals).original  # type: ignore[union-attr]
-    assert original.file_pages == 2
-    assert original.pages[0].marks is not None
-    assert len(original.pages[0].marks.lines) == 1
 
 
 # ---- in its text -----------------------------------------------------------------------------------------------------

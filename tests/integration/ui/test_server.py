@@ -22,27 +22,10 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.ui import make_app, security
 from llama_index_contextual.ui.app import serve
-from tests.support.documents import write_texts
 
 TOKEN = "a-token-of-32-characters-for-test"
 BASE = "http://127.0.0.1:8010"
 PAGES = ("/", "/p/reports/", "/p/reports/?q=pump", "/p/reports/project", "/p/reports/ask", "/nothing", "/p/other/")
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the project "reports" of two documents; no test changes it."""
-    folder = tmp_path_factory.mktemp("served")
-    ProjectManager(folder / "knowledge").create("reports", ProjectConfig.local()).ingest(
-        [write_texts(folder / "texts")]
-    )
-    return folder / "knowledge"
-
-
-@pytest.fixture
-def filled(root: Path) -> Project:
-    """The project of two documents."""
-    return ProjectManager(root).load("reports")
 
 
 def client(*projects: Project, **options: Any) -> TestClient:

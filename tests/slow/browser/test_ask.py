@@ -225,22 +225,3 @@ def test_the_view_fits_and_is_accessible(
     page.get_by_text("Options and filters").click()
     assert overflow(page) == []
     assert run_axe(page) == []
-
-
-def test_everything_works_by_keyboard(page: Page, served: Served, provider: LoopbackProvider) -> None:
-    provider.enqueue(ANSWER)
-    page.goto(f"{served.url}/p/examples/ask")
-    expect(page.get_by_role("textbox", name="Question")).to_be_focused()
-    page.keyboard.type("How long")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.type("must it stand still?")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("article")).to_be_visible()
-    is_over(page)
-    assert "How long must it stand still?" in " ".join(provider.chat_calls[0].body["messages"][-1]["content"].split())
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.classList.contains('citation')"):
-            break
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("/p/examples/passage/"))
