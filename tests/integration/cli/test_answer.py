@@ -153,8 +153,9 @@ def test_a_wrong_timeout_and_a_model_that_fails_are_one_line(provider: LoopbackP
         wrong = ask(f"--{name}-timeout", "0")
         assert wrong.code == 1
         assert wrong.err.startswith(f"Error: Setting '{name.replace('-', '_')}_timeout' cannot be 0.0: ")
-    provider.fault("hang")
+    provider.fault("hang", times=None)
     assert "0.2 seconds" in ask("--first-token-timeout", "0.2").err
+    provider.clear_faults()
     provider.fault("invalid_key")
     result = ask()
     assert (result.code, result.err.count("\n")) == (1, 1)
