@@ -7,7 +7,6 @@ import gc
 import itertools
 import json
 import logging
-import socket
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -95,18 +94,6 @@ def test_if_the_first_call_fails_the_next_one_warms_the_cache(provider: Loopback
     assert refused.completed <= warming.arrived
     assert all(warming.completed <= other.arrived for other in others)
     assert all(other.cached_tokens >= 1024 for other in others)
-
-
-def test_segments_wait_for_slots(provider: LoopbackProvider) -> None:
-    with ThreadPoolExecutor(1) as thread:
-        with provider.hold():
-            running = thread.submit(run, corpus(12, 2), num_workers=2)
-            provider.wait_in_flight(2)
-        assert is_complete(running.result())
-    firsts = sorted(calls[0].arrived for calls in by_segment(provider).values())
-    done = sorted(calls[-1].completed or 0.0 for calls in by_segment(provider).values())
-    # Two are begun at once; each further one waits until another is done.
-    assert all(started >= end for started, end in zip(firsts[2:], done, strict=False))
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
@@ -397,14 +384,6 @@ def test_a_wait_that_is_too_long_is_not_started(provider: LoopbackProvider) -> N
     assert "keeps returning 429 (rate limit): lower the concurrency, or try again later" in done.failures[0].error
 
 
-@pytest.mark.parametrize("kind", ["server_error", "unavailable", "drop", "drop_in_body", "malformed_json"])
-def test_a_short_outage_is_retried_without_an_error(kind: FaultKind, provider: LoopbackProvider) -> None:
-    provider.fault(kind, match="Beta pumps oil.\n</chunk>")
-    done = run_texts()
-    assert (done.failures, sources(done)) == ([], ["llm"] * 3)
-    assert len(provider.chat_calls) == len(TEXTS) + 1
-
-
 # ---- what fails for one chunk ----------------------------------------------------------------------------------------
 
 
@@ -480,19 +459,6 @@ def test_an_unknown_model_name_is_an_error_with_a_message(provider: LoopbackProv
     with pytest.raises(ModelError, match="does not offer the model 'openai:gpt-nonsense': change the setting 'llm'"):
         run_texts(model="openai:gpt-nonsense")
     assert provider.history == []
-
-
-def test_an_unreachable_server_is_an_error_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    with socket.socket() as used:
-        used.bind(("127.0.0.1", 0))  # and nobody listens there, nor can while it is taken
-        monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{used.getsockname()[1]}/v1")
-        with pytest.raises(ModelError) as raised:
-            run_texts()
-    assert str(raised.value) == (
-        "The provider of 'openai:gpt-4o-mini' cannot be reached: check the address and the network, then try again."
-        " The run was stopped after 3 failures in a row."
-    )
 
 
 # ---- event loops -----------------------------------------------------------------------------------------------------

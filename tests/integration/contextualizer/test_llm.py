@@ -13,7 +13,6 @@ from llama_index.core.schema import BaseNode
 from llama_index_contextual import ProjectConfig, ProjectManager
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.contextualizer.base import segments
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.storage.ledger import Ledger
 from tests.integration.contextualizer.samples import chunks, loose
@@ -184,10 +183,3 @@ def test_chunks_with_given_contexts_cost_nothing() -> None:
         "Written by hand.",
         "A context of the passage in its text, as long as it has to be here.",
     ]
-
-
-async def test_a_single_segment_can_be_contextualized() -> None:
-    llm = ScriptedLLM()
-    (segment,) = segments(loose("One.", "Two."), segment_size=100)
-    result = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])
-    assert [(context.text, context.paid) for context in result] == [(llm.default, True)]

@@ -56,12 +56,6 @@ def test_ordinary_text_has_a_nonzero_vector(text: str) -> None:
     assert np.linalg.norm(model.get_text_embedding(text)) == pytest.approx(1, abs=1e-5)
 
 
-def test_empty_text_has_no_nan() -> None:
-    batch = model.get_text_embedding_batch(["", "pump"])
-    for vector in (model.get_text_embedding(""), model.get_query_embedding(""), batch[0]):
-        assert np.isfinite(vector).all()
-
-
 def test_similar_texts_are_closer_than_others() -> None:
     pump, pumps, bread = np.array(
         model.get_text_embedding_batch(["the pump runs dry", "dry running of pumps", "bake the bread"])

@@ -436,15 +436,3 @@ async def test_a_stop_ends_all_waiting() -> None:
     assert not any(task.done() for task in waiting)
     limiter.stop()
     await asyncio.gather(*waiting, sleeping)
-
-
-async def test_waiting_calls_are_served_in_order_of_arrival() -> None:
-    limiter = Limiter(requests_per_minute=6_000)
-    order: list[int] = []
-
-    async def enter(number: int, tokens: int) -> None:
-        await limiter.enter(tokens)
-        order.append(number)
-
-    await asyncio.gather(*(enter(number, 1) for number in range(20)))
-    assert order == list(range(20))

@@ -154,15 +154,6 @@ def test_characteristic_terms_are_the_most_frequent_words_as_they_first_appear(
     assert characteristic_terms(text, limit) == terms
 
 
-@given(text=st.text(max_size=300), limit=st.integers(1, 40))
-def test_truncation_keeps_the_limit_and_the_beginning(text: str, limit: int) -> None:
-    cut = truncate(text, limit)
-    assert count_tokens(cut) <= limit
-    assert " ".join(text.split()).startswith(cut)
-    if count_tokens(" ".join(text.split())) <= limit:
-        assert cut == " ".join(text.split())
-
-
 @pytest.mark.parametrize(
     ("text", "limit", "cut"),
     [

@@ -22,86 +22,52 @@ def runs(content: bytes, **options: bytes) -> list[Run]:
     return ContentReader(reader).runs(reader.pages[0])
 
 
-def places(content: bytes) -> list[tuple[str, float, float, float]]:
-    return [(run.text, pytest.approx(run.x0), pytest.approx(run.x1), pytest.approx(run.y)) for run in runs(content)]
-
-
-def test_a_string_is_as_wide_as_its_glyphs() -> None:
-    (run,) = runs(b"BT /F1 10 Tf 100 700 Td (ab a) Tj ET")
-
-    assert run.text == "ab a"
-    assert run.x0 == 100
-    assert run.x1 == pytest.approx(100 + A + B + SPACE + A)
-    assert (run.y, run.size, run.space, run.angle) == (700, 10, pytest.approx(SPACE), 0)
-
-
-def test_the_next_string_goes_on_where_the_last_one_ended() -> None:
-    assert places(b"BT /F1 10 Tf 100 700 Td (a) Tj (b) Tj ET") == [
-        ("a", 100, 100 + A, 700),
-        ("b", 100 + A, 100 + A + B, 700),
-    ]
+def shown(operators: bytes) -> bytes:
+    return b"BT /F1 10 Tf 100 700 Td " + operators + b" ET"
 
 
 @pytest.mark.parametrize(
-    ("state", "width"),
+    ("operators", "places"),
     [
-        (b"2 Tc", A + 2 + SPACE + 2 + B),  # after the last glyph it is no part of the text
-        (b"3 Tw", A + SPACE + 3 + B),
-        (b"50 Tz", (A + SPACE + B) / 2),
-        (b"2 Tc 50 Tz", (A + 2 + SPACE + 2 + B) / 2),
+        # A string is as wide as its glyphs, and the next one goes on where it ended.
+        (b"(ab a) Tj", [("ab a", 100, 2 * A + B + SPACE, 700)]),
+        (b"(a) Tj (b) Tj", [("a", 100, A, 700), ("b", 100 + A, B, 700)]),
+        # Spacing and stretching move the pen; after the last glyph they are no part of the text.
+        (b"2 Tc (a b) Tj", [("a b", 100, A + 2 + SPACE + 2 + B, 700)]),
+        (b"3 Tw (a b) Tj", [("a b", 100, A + SPACE + 3 + B, 700)]),
+        (b"50 Tz (a b) Tj", [("a b", 100, (A + SPACE + B) / 2, 700)]),
+        (b"2 Tc 50 Tz (a b) Tj", [("a b", 100, (A + 2 + SPACE + 2 + B) / 2, 700)]),
+        # A jump of a space within an array is a space, and a long one begins another piece.
+        (b"[(a) -30 (b)] TJ", [("ab", 100, A + 0.3 + B, 700)]),
+        (b"[(a) 80 (b)] TJ", [("ab", 100, A - 0.8 + B, 700)]),
+        (b"[(a) -278 (b)] TJ", [("a b", 100, A + 2.78 + B, 700)]),
+        (b"[(a ) -278 (b)] TJ", [("a b", 100, A + SPACE + 2.78 + B, 700)]),
+        (b"[(a) -5000 (b)] TJ", [("a", 100, A, 700), ("b", 150 + A, B, 700)]),
+        # Operators of lines move down from the start of the line.
+        (b"(a) Tj 0 -12 TD (b) Tj T* (a) Tj", [("a", 100, A, 700), ("b", 100, B, 688), ("a", 100, A, 676)]),
+        (b"12 TL (a) Tj (b) ' 1 2 (a) \"", [("a", 100, A, 700), ("b", 100, B, 688), ("a", 100, A, 676)]),
     ],
 )
-def test_spacing_and_stretching_move_the_pen(state: bytes, width: float) -> None:
-    assert places(b"BT /F1 10 Tf 100 700 Td " + state + b" (a b) Tj ET") == [("a b", 100, 100 + width, 700)]
-
-
-@pytest.mark.parametrize(
-    ("array", "text", "width"),
-    [
-        (b"[(a) -30 (b)]", "ab", A + 0.3 + B),
-        (b"[(a) 80 (b)]", "ab", A - 0.8 + B),
-        (b"[(a) -278 (b)]", "a b", A + 2.78 + B),
-        (b"[(a ) -278 (b)]", "a b", A + SPACE + 2.78 + B),
-    ],
-)
-def test_a_jump_of_a_space_within_an_array_is_a_space(array: bytes, text: str, width: float) -> None:
-    assert places(b"BT /F1 10 Tf 100 700 Td " + array + b" TJ ET") == [(text, 100, 100 + width, 700)]
-
-
-def test_a_long_jump_within_an_array_begins_another_piece() -> None:
-    assert places(b"BT /F1 10 Tf 100 700 Td [(a) -5000 (b)] TJ ET") == [
-        ("a", 100, 100 + A, 700),
-        ("b", 150 + A, 150 + A + B, 700),
+def test_the_pen_stands_where_the_operators_put_it(
+    operators: bytes, places: list[tuple[str, float, float, float]]
+) -> None:
+    found = runs(shown(operators))
+    assert [(run.text, run.x0, run.x1, run.y) for run in found] == [
+        (text, pytest.approx(x), pytest.approx(x + width), pytest.approx(y)) for text, x, width, y in places
     ]
+    assert {(run.size, run.angle) for run in found} == {(10, 0)}
 
 
-def test_line_operators_move_down_from_the_start_of_the_line() -> None:
-    content = b"BT /F1 10 Tf 100 700 Td (a) Tj 0 -12 TD (b) Tj T* (a) Tj (b) ' 1 2 (a) \" ET"
-
-    assert [(run.text, run.x0, run.y) for run in runs(content)] == [
-        ("a", 100, 700),
-        ("b", 100, 688),
-        ("a", 100, 676),
-        ("b", 100, 664),
-        ("a", 100, 652),
-    ]
-
-
-def test_saved_states_come_back_and_matrices_multiply() -> None:
+def test_saved_states_come_back_and_matrices_multiply_and_turn() -> None:
     content = b"q 2 0 0 2 10 20 cm BT /F1 10 Tf 5 5 Td (a) Tj ET Q BT /F1 10 Tf 1 0 0 1 5 5 Tm (a) Tj 4 Ts (a) Tj ET"
     first, second, raised = runs(content)
-
     assert (first.x0, first.y, first.size) == (20, 30, 20)
     assert (second.x0, second.y, second.size) == (5, 5, 10)
+    assert second.space == pytest.approx(SPACE)
     assert raised.y == 9
-
-
-def test_turned_text_is_measured_along_its_own_direction() -> None:
-    (run,) = runs(b"BT /F1 10 Tf 0 1 -1 0 300 100 Tm (ab) Tj ET")
-
-    assert run.angle == 90
-    assert (run.x0, run.y) == (pytest.approx(100), pytest.approx(-300))
-    assert run.x1 == pytest.approx(100 + A + B)
+    (turned,) = runs(b"BT /F1 10 Tf 0 1 -1 0 300 100 Tm (ab) Tj ET")
+    place = (turned.angle, turned.x0, turned.x1, turned.y)
+    assert place == pytest.approx((90, 100, 100 + A + B, -300)), "measured along its own direction"
 
 
 def form_page(content: bytes, form: bytes, entries: bytes = b"") -> list[Run]:

@@ -62,16 +62,6 @@ def test_scripts_without_spaces_get_none_from_loose_spacing() -> None:
     assert texts([first, run("期間", first.x1 + 4, 700)]) == ["契約期間"]
 
 
-def test_a_superscript_stays_on_its_line_and_the_next_line_does_not() -> None:
-    runs = [run("on the 30", 50, 700), run("th", 95, 704, size=6), run("day", 110, 700), run("below", 50, 688)]
-
-    assert texts(runs) == ["on the 30th day", "below"]
-
-
-def test_text_printed_twice_to_look_bold_is_read_once() -> None:
-    assert texts([run("Heading", 50, 700), run("Heading", 50.4, 700), run("Body", 50, 680)]) == ["Heading", "Body"]
-
-
 def test_repeated_words_are_not_taken_for_bold() -> None:
     assert texts([run("no", 50, 700), run("no", 65, 700)]) == ["no no"]
 
@@ -116,19 +106,6 @@ def test_a_table_is_read_row_by_row() -> None:
     ]
 
     assert texts(runs) == [f"{label} {figure}" for label, figure in rows]
-
-
-def test_figures_drawn_after_their_labels_stand_beside_them() -> None:
-    runs = [run(label, 50, 700 - 12 * at) for at, (label, _) in enumerate(TABLE)]
-    runs += [run(figure, 300, 700 - 12 * at) for at, (_, figure) in enumerate(TABLE)]
-    runs += [run("14,000", 400, 700), run("15,000", 400, 688), run("2,500", 400, 676), run("Below", 50, 640)]
-
-    assert texts(runs) == [
-        "Base rent for the first year 12,000 14,000",
-        "Rent for the second 13,500 15,000",
-        "Deposit 2,000 2,500",
-        "Below",
-    ]
 
 
 def test_addresses_side_by_side_are_not_mixed() -> None:
