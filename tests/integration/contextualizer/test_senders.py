@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -24,6 +25,8 @@ from tests.support.models import ScriptedLLM
 from tests.support.records import ApiError, Request
 from tests.support.replies import Reply as Said
 from tests.support.server import LoopbackProvider
+from tests.support.source import ROOT
+from tests.unit.readers.examples import sections
 
 
 class Recording(ScriptedLLM):
@@ -198,58 +201,28 @@ def test_an_unsupported_service_tier_is_refused(kind: type[Recording]) -> None:
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("usage", "counts"),
-    [
-        (None, Usage()),
-        ({}, Usage()),
-        ({"prompt_tokens": 9, "completion_tokens": 2}, Usage(9, None, 2)),
-        (
-            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
-            Usage(9, 4, 2),
-        ),
-        (
-            SimpleNamespace(
-                prompt_tokens=9, completion_tokens=2, prompt_tokens_details=SimpleNamespace(cached_tokens=4)
-            ),
-            Usage(9, 4, 2),
-        ),
-        ({"input_tokens": 5, "output_tokens": 2}, Usage(5, None, 2)),
-        (
-            {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 2},
-            Usage(98, 90, 2, 3),
-        ),
-        (
-            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cache_write_tokens": 8}},
-            Usage(9, None, 2, 8),
-        ),
-        ({"prompt_tokens": "many", "completion_tokens": -1}, Usage()),
-    ],
-)
-def test_token_counts_of_all_providers_have_one_form(usage: object, counts: Usage) -> None:
-    assert usage_of(usage) == counts
+ANSWERS = {
+    title.partition(":")[0]: [line.split(" => ") for line in block.split("\n")]
+    for title, (block, *_) in sections("answers", ROOT / "tests" / "unit" / "contextualizer").items()
+}
 
 
-@pytest.mark.parametrize(
-    ("raw", "reply"),
-    [
-        (
-            {"choices": [{"message": {"content": "Yes."}, "finish_reason": "length"}]},
-            Reply("Yes.", finish_reason="length"),
-        ),
-        (
-            {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]},
-            Reply("", finish_reason="refusal"),
-        ),
-        ({"stop_reason": "max_tokens", "content": []}, Reply("", finish_reason="length")),
-        ({"stop_reason": "end_turn"}, Reply("", finish_reason="stop")),
-        ({"message": {"content": "Yes."}, "done_reason": "length"}, Reply("Yes.", finish_reason="length")),
-        ({"choices": []}, Reply("")),
-        (None, Reply("")),
-    ],
-)
-def test_finish_reasons_of_all_providers_have_one_form(raw: object, reply: Reply) -> None:
-    assert reply_of(raw) == reply
+def objects(text: str) -> Any:
+    """Return a value of JSON with objects that have attributes."""
+    return json.loads(text, object_hook=lambda fields: SimpleNamespace(**fields))
+
+
+@pytest.mark.parametrize(("usage", "counts"), ANSWERS["usage"])
+def test_token_counts_of_all_providers_have_one_form(usage: str, counts: str) -> None:
+    expected = Usage(*map(json.loads, counts.split()))
+    assert usage_of(json.loads(usage)) == usage_of(objects(usage)) == expected
+    assert usage_of(None) == Usage()
+
+
+@pytest.mark.parametrize(("raw", "reply"), ANSWERS["replies"])
+def test_finish_reasons_of_all_providers_have_one_form(raw: str, reply: str) -> None:
+    text, reason = json.loads(reply)
+    assert reply_of(json.loads(raw)) == Reply(text, finish_reason=reason)
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, [7]), (3, [3, 2, 2]), (7, [1] * 7), (9, [1] * 7 + [0] * 2)])

@@ -6,10 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
-from pydantic import PrivateAttr
 
 from llama_index_contextual import VoyageContextualEmbedding
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
@@ -17,7 +15,6 @@ from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.embeddings.contextual import aembed_documents
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import contextual_model, embedding_identity, load_embed_model
-from tests.support.recorder import PATIENCE
 from tests.support.records import CONTEXTUAL_PATH, Answer, Request
 from tests.support.server import LoopbackProvider
 from tests.support.voyage import contextual_vectors
@@ -184,27 +181,7 @@ def test_a_model_can_be_copied_and_serialised(provider: LoopbackProvider) -> Non
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
 
 
-class ImpatientOnce(VoyageContextualEmbedding):
-    """Waits a moment for its first answer, and as long as it takes for all others."""
-
-    _provider: LoopbackProvider = PrivateAttr()
-    _asked: int = PrivateAttr(default=0)
-
-    def _client_options(self) -> dict[str, Any]:
-        """Return the options of a new client; the second one is made when the first request has arrived."""
-        self._asked += 1
-        if self._asked > 1:
-            self._provider.wait_until(lambda: len(self._provider.contextual_calls) == 1)
-        timeout = httpx.Timeout(PATIENCE, read=0.3 if self._asked == 1 else PATIENCE)
-        return super()._client_options() | {"timeout": timeout}
-
-
-async def test_a_late_answer_is_a_timeout_and_sent_again(provider: LoopbackProvider) -> None:
-    provider.fault("hang", times=1)
-    impatient = ImpatientOnce(api_base=provider.api_base)
-    impatient._provider = provider
-    assert len(await vectors(DOCUMENTS, impatient)) == 2
-    assert len(provider.contextual_calls) == 2
+def test_a_late_answer_is_a_timeout(provider: LoopbackProvider) -> None:
     provider.fault("hang", times=1)
     model = VoyageContextualEmbedding(api_base=provider.api_base, timeout=0.3)
     with pytest.raises(TimeoutError, match=r"no answer within 0\.3 s"):

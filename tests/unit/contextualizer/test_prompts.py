@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from llama_index_contextual.contextualizer.prompts import (
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.storable import storable_text
+from tests.unit.readers.examples import sections
 
 PUBLISHED = """<document>
 {{WHOLE_DOCUMENT}}
@@ -186,28 +188,12 @@ def test_repairable_answers_are_repaired(answer: str, reason: str | None) -> Non
     assert judge(answer, CHUNK, reason) == (GOOD, "")
 
 
-@pytest.mark.parametrize(
-    ("answer", "context"),
-    [
-        ("  From\n\nthe  report. ", "From the report."),
-        ("<answer> From </ answer >the report.", "From the report."),
-        ("<OUTPUT>From the report.</OUTPUT>", "From the report."),
-        ("assistant: Succinct context: From the report.", "From the report."),
-        ('"From the report."', "From the report."),
-        ("Here is a short succinct context to situate the chunk: From the report.", "From the report."),
-        ("Here’s the context:\n\nFrom the report.", "From the report."),
-        # These stay as they are.
-        ('"From" the "report"', '"From" the "report"'),
-        ("Here is what the report says. It is: good.", "Here is what the report says. It is: good."),
-        ("<b>From</b> the report.", "<b>From</b> the report."),
-        ("Contextual facts stay.", "Contextual facts stay."),
-        ('"', '"'),
-        ("I cannot stress enough that this is about revenue.", "I cannot stress enough that this is about revenue."),
-        ("The chunk says sorry for the delay of the report.", "The chunk says sorry for the delay of the report."),
-    ],
-)
-def test_tags_role_prefixes_and_quotation_marks_around_an_answer_are_removed(answer: str, context: str) -> None:
-    assert judge(answer, "").context == context
+ANSWERS = sections("answers", Path(__file__).parent)
+
+
+@pytest.mark.parametrize("answer", [*ANSWERS["framed"], *ANSWERS["not framed"]])
+def test_tags_role_prefixes_and_quotation_marks_around_an_answer_are_removed(answer: str) -> None:
+    assert judge(answer, "").context == (answer if answer in ANSWERS["not framed"] else "From the report.")
 
 
 @pytest.mark.parametrize(
@@ -247,23 +233,25 @@ def test_a_context_below_15_words_or_30_characters_without_spaces_is_very_short(
     assert is_thin(context) is thin
 
 
+UNUSABLE = {
+    "answered with an empty context": ["", "<context> </context>", "Context:", "\0", "\0\ud800\x1b", "Context: \0"],
+    "refused to write a context": [
+        "I'm sorry, but I can't help with that.",
+        "I am unable to assist with this request.",
+        "As an AI language model, I have no access to documents.",
+        "Sorry, I cannot do this.",
+    ],
+    "repeated the chunk": [CHUNK, CHUNK.upper(), CHUNK[4:90], f"Context: {CHUNK}"],
+}
+
+
 @pytest.mark.parametrize(
     ("answer", "reason", "problem"),
     [
-        ("", "stop", "answered with an empty context"),
-        ("<context> </context>", "stop", "answered with an empty context"),
-        ("Context:", "stop", "answered with an empty context"),
+        *((answer, "stop", problem) for problem, answers in UNUSABLE.items() for answer in answers),
         (GOOD, "content_filter", "refused to write a context"),
         ("", "refusal", "refused to write a context"),
-        ("I'm sorry, but I can't help with that.", "stop", "refused to write a context"),
-        ("I am unable to assist with this request.", "stop", "refused to write a context"),
-        ("As an AI language model, I have no access to documents.", "stop", "refused to write a context"),
-        ("Sorry, I cannot do this.", "stop", "refused to write a context"),
         ("The report of ACME, which in the second qu", "length", "reached its token limit"),
-        (CHUNK, "stop", "repeated the chunk"),
-        (CHUNK.upper(), "stop", "repeated the chunk"),
-        (CHUNK[4:90], "stop", "repeated the chunk"),
-        (f"Context: {CHUNK}", "stop", "repeated the chunk"),
     ],
 )
 def test_unusable_answers_are_refused_with_the_reason(answer: str, reason: str, problem: str) -> None:
@@ -329,11 +317,6 @@ def test_any_answer_is_parsed_without_an_exception(answer: str) -> None:
 @pytest.mark.parametrize("odd", ["\0", "\ud800", "\x1b", "\x07", "\x7f", "\x9b", "\x85"], ids=ascii)
 def test_characters_that_cannot_be_stored_are_removed_from_an_answer(odd: str) -> None:
     assert judge(f"{odd}{GOOD[:9]}{odd}{GOOD[9:]}{odd}", CHUNK).context in (GOOD, f"{GOOD[:9]} {GOOD[9:]}")
-
-
-@pytest.mark.parametrize("answer", ["\0", "\0\ud800\x1b", "Context: \0", "<context>\0</context>"], ids=ascii)
-def test_an_answer_without_storable_characters_is_refused(answer: str) -> None:
-    assert judge(answer, CHUNK) == (None, "answered with an empty context")
 
 
 def test_several_contexts_may_contain_line_breaks_and_characters_that_cannot_be_stored() -> None:

@@ -342,23 +342,10 @@ def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
 # ---- rate limits: waiting times of token buckets, headers of the provider, and the end of all waiting ----------------
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("1s", 1),
-        ("6m0s", 360),
-        ("1h2m3.5s", 3723.5),
-        ("120ms", 0.12),
-        ("0s", 0),
-        ("", None),
-        (None, None),
-        ("soon", None),
-        ("1s later", None),
-        ("1.2.3s", None),
-    ],
-)
-def test_durations_are_read_as_openai_writes_them(text: str | None, seconds: float | None) -> None:
-    assert seconds_of(text) == seconds
+def test_durations_are_read_as_openai_writes_them() -> None:
+    seconds = {"1s": 1, "6m0s": 360, "1h2m3.5s": 3723.5, "120ms": 0.12, "0s": 0}
+    assert {text: seconds_of(text) for text in seconds} == seconds
+    assert {seconds_of(text) for text in ("", None, "soon", "1s later", "1.2.3s")} == {None}
 
 
 @given(limit=st.integers(1, 10_000), amounts=st.lists(st.floats(0.01, 1), min_size=1, max_size=60))

@@ -15,9 +15,11 @@ from tests.support.pdf_files import RawPdf
 A, B, SPACE = 5.56, 5.56, 2.78  # at size 10
 
 
-def runs(content: bytes, **options: bytes) -> list[Run]:
+def runs(content: bytes, *, form: bytes = b"", entries: bytes = b"") -> list[Run]:
+    """Return what a page draws that may draw a form."""
     pdf = RawPdf()
-    pdf.page(content, **options)  # type: ignore[arg-type]
+    number = pdf.stream(form, b"/Type/XObject/Subtype/Form/BBox[0 0 600 800]" + entries)
+    pdf.page(content, resources=b"/Font<</F1 3 0 R>>/XObject<</X %d 0 R>>" % number)
     reader = PdfReader(BytesIO(pdf.data()))
     return ContentReader(reader).runs(reader.pages[0])
 
@@ -70,24 +72,17 @@ def test_saved_states_come_back_and_matrices_multiply_and_turn() -> None:
     assert place == pytest.approx((90, 100, 100 + A + B, -300)), "measured along its own direction"
 
 
-def form_page(content: bytes, form: bytes, entries: bytes = b"") -> list[Run]:
-    pdf = RawPdf()
-    number = pdf.stream(form, b"/Type/XObject/Subtype/Form/BBox[0 0 600 800]" + entries)
-    pdf.page(content, resources=b"/Font<</F1 3 0 R>>/XObject<</X %d 0 R>>" % number)
-    reader = PdfReader(BytesIO(pdf.data()))
-    return ContentReader(reader).runs(reader.pages[0])
-
-
 def test_a_form_is_drawn_in_its_own_place_and_leaves_the_state_alone() -> None:
     form = b"BT /F1 20 Tf 5 5 Td (a) Tj ET"
-    inner, outer = form_page(b"BT /F1 10 Tf ET /X Do BT 1 0 0 1 7 8 Tm (b) Tj ET", form, b"/Matrix[1 0 0 1 100 200]")
+    page = b"BT /F1 10 Tf ET /X Do BT 1 0 0 1 7 8 Tm (b) Tj ET"
+    inner, outer = runs(page, form=form, entries=b"/Matrix[1 0 0 1 100 200]")
 
     assert (inner.text, inner.x0, inner.y, inner.size) == ("a", 105, 205, 20)
     assert (outer.text, outer.x0, outer.y, outer.size) == ("b", 7, 8, 10)
 
 
 def test_a_form_without_resources_uses_those_of_the_page() -> None:
-    assert [run.text for run in form_page(b"/X Do", b"BT /F1 10 Tf (a) Tj ET")] == ["a"]
+    assert [run.text for run in runs(b"/X Do", form=b"BT /F1 10 Tf (a) Tj ET")] == ["a"]
 
 
 def test_text_without_a_font_and_unknown_objects_are_passed_over() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parent
 
 
-def sections(name: str) -> dict[str, list[str]]:
+def sections(name: str, folder: Path = EXAMPLES) -> dict[str, list[str]]:
     """Return the blocks of each section of a file of examples."""
-    text = (EXAMPLES / f"{name}.txt").read_text(encoding="utf-8")
+    text = (folder / f"{name}.txt").read_text(encoding="utf-8")
     parts = re.split(r"^== (.*)\n", text, flags=re.MULTILINE)[1:]
     return {
         title: [block.strip("\n") for block in re.split(r"^%$", body, flags=re.MULTILINE)]
