@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -371,32 +370,24 @@ def test_a_watching_sync_publishes_small_files_before_large_ones(
     assert counted.sync([folder], watching=True).version == report.version
 
 
-@pytest.fixture
-def reading_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], Project]:
-    """Return a local project whose large files are read until other files change; `change` is called meanwhile."""
+def test_small_files_that_change_while_a_large_one_is_read_are_published_before_it(
+    folder: Path, manager: ProjectManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
     monkeypatch.setattr(syncing, "LOOK", 0)
+    numbers = itertools.count()
     real = WordLlamaEmbedding._aget_text_embeddings
 
-    def project_that(change: Callable[[], object]) -> Project:
-        async def embed(self: WordLlamaEmbedding, texts: list[str]) -> list[list[float]]:
-            if any("large" in text for text in texts):
-                change()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.Event().wait(), SECONDS)
-            return await real(self, texts)
+    async def embed(self: WordLlamaEmbedding, texts: list[str]) -> list[list[float]]:
+        if any("large" in text for text in texts):
+            number = next(numbers)
+            write(folder / f"new-{number}.md", f"# New\n\nThis is {number}.")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), SECONDS)
+        return await real(self, texts)
 
-        monkeypatch.setattr(WordLlamaEmbedding, "_aget_text_embeddings", embed)
-        return ProjectManager(tmp_path / "knowledge").create("local", ProjectConfig.local())
-
-    return project_that
-
-
-def test_small_files_that_change_while_a_large_one_is_read_are_published_before_it(
-    reading_large: Callable[[Callable[[], object]], Project], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = (f"new-{number}.md" for number in itertools.count())
-    project = reading_large(lambda: write(folder / (name := next(names)), f"# New\n\nThis is {name}."))
+    monkeypatch.setattr(WordLlamaEmbedding, "_aget_text_embeddings", embed)
+    project = manager.create("local", ProjectConfig.local())
     project.sync([folder], watching=True)
     write(folder / "large.md", "# Large\n\n" + "The text is large. " * 50)
     for name in ("files/new-0.md", "files/new-1.md"):
@@ -423,7 +414,7 @@ def test_digests_are_kept_only_for_files_that_did_not_change_recently(
     assert digests.hash(path) != first, "the same size and time, within the resolution of the clock"
 
 
-# ---- only what was confirmed is removed ------------------------------------------------------------------------------
+# ---- wrong inputs and other processes --------------------------------------------------------------------------------
 
 
 def test_only_folders_can_be_synced(counted: Project, folder: Path) -> None:
@@ -433,9 +424,6 @@ def test_only_folders_can_be_synced(counted: Project, folder: Path) -> None:
         counted.sync([])
     with pytest.raises(PathNotFoundError, match="does not exist"):
         counted.sync([folder / "*.md"])
-
-
-# ---- faults and other processes --------------------------------------------------------------------------------------
 
 
 def test_a_locked_project_is_an_error_and_a_dry_run_needs_no_lock(counted: Project, folder: Path) -> None:
