@@ -35,17 +35,10 @@ def answers(steps_and_answers: tuple[list[str], list[DemoAnswer]]) -> Sequence[D
     return steps_and_answers[1]
 
 
-def test_three_questions_are_shown_about_three_documents(answers: Sequence[DemoAnswer]) -> None:
-    assert len(answers) == 3
-    assert len({answer.hit.source.file_name for answer in answers if answer.hit}) == 3
-
-
-def test_without_contexts_no_answer_is_among_the_first_five(answers: Sequence[DemoAnswer]) -> None:
+def test_three_answers_are_among_the_first_five_with_contexts_and_none_without(answers: Sequence[DemoAnswer]) -> None:
     assert TOP_K == 5
+    assert len({answer.hit.source.file_name for answer in answers if answer.hit}) == len(answers) == 3
     assert [answer.rank_without for answer in answers] == [None, None, None]
-
-
-def test_with_contexts_every_answer_is_among_the_first_five(answers: Sequence[DemoAnswer]) -> None:
     ranks = [answer.rank_with for answer in answers]
     assert all(rank is not None and 1 <= rank <= 5 for rank in ranks), ranks
 

@@ -1,9 +1,8 @@
-"""The benchmarks of ranking compare question by question, and compute each vector once."""
+"""The benchmarks of ranking compare question by question, and rank as a project does."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +10,9 @@ from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
-from tests.benchmarks.quality import differences, print_against, row
+from tests.benchmarks.quality import differences, row
 from tests.benchmarks.sets import Question, score
 from tests.benchmarks.settings import DEFAULT, print_cost_of_one, print_left_out, variants
-from tests.benchmarks.transformer import Transformer, transformer
 from tests.benchmarks.trials import Trials
 
 
@@ -29,35 +27,6 @@ def test_differences_are_paired_and_their_interval_contains_the_mean() -> None:
     assert differences(ranks, ranks, ["nDCG@10"]) == "nDCG@10 +0.0 (+0.0 to +0.0, p 1)"
     with pytest.raises(ValueError, match="zip"):
         differences(ranks, baseline[1:])
-
-
-def test_a_state_without_a_kind_of_context_is_compared_by_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    results = {f"set/{context}/hybrid": [[1], [2]] for context in ("none", "structural", "llm", "both")}
-    print_against("old", results, {"set/none/hybrid": [[1], [1]], "set/llm/hybrid": [[2], [2]]})
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(": ")[0] for line in lines] == [
-        "set/none/hybrid − old, none",
-        "set/structural/hybrid − old, none",
-        "set/llm/hybrid − old, llm",
-        "set/both/hybrid − old, llm",
-    ]
-
-
-def test_each_vector_is_computed_once_and_shared_through_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded: list[list[str]] = []
-
-    def encode(self: Transformer, texts: list[str]) -> Any:
-        encoded.append(texts)
-        return np.asarray([[len(text), 1.0] for text in texts], dtype=np.float32)
-
-    monkeypatch.setattr(Transformer, "_encode", encode)
-    first = transformer(tmp_path / "model", tmp_path / "cache").get_text_embedding_batch(["a", "bb", "a"])
-    second = transformer(tmp_path / "model", tmp_path / "cache").get_text_embedding_batch(["bb", "ccc"])
-    other = transformer(tmp_path / "other", tmp_path / "cache").get_text_embedding_batch(["bb"])
-    assert (first, second, other) == ([[1.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [[2.0, 1.0], [3.0, 1.0]], [[2.0, 1.0]])
-    assert encoded == [["a", "bb"], ["ccc"], ["bb"]]
 
 
 def test_the_cost_of_one_setting_and_the_choice_without_a_set(capsys: pytest.CaptureFixture[str]) -> None:

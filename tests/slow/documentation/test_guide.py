@@ -13,43 +13,28 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core import Settings, StorageContext
-from typer.main import get_command
+from llama_index.core import Settings
 from typer.testing import CliRunner
 
-from llama_index_contextual import (
-    GroundedChatEngine,
-    GroundedQueryEngine,
-    LLMContextualizer,
-    Project,
-    ProjectManager,
-    RetrievalResponse,
-)
-from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
-from tests.support.examples import EXAMPLES
+from tests.integration.documentation.test_pages import PROGRAM, commands_of, known_extras
+from tests.support.examples import EXAMPLES, script
 from tests.support.pages import Block, blocks, pages
 from tests.support.records import Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
-from tests.support.source import PACKAGE, ROOT
+from tests.support.source import ROOT
 
-PROGRAM = "llama-index-contextual"
 SETUP = "guide/index.md"
 """Its Python creates the project that every page of the guide and of the concepts uses."""
 
 STAY = ("chat", "mcp", "serve")
 """Commands that run until they are stopped."""
-
-LANGUAGES = {"python", "bash", "text", "json", "html"}
-NOT_RUN = 24
-"""How many blocks may be marked as not run: a mark is for what needs a download, a key or a server that stays."""
 
 ANSWER = "The watchdog has reset the station, as the manual says about the errors of telemetry [Source 1]."
 CONTEXT = (
@@ -172,12 +157,6 @@ def run_python(block: Block, names: dict[str, Any]) -> str:
     return out.getvalue()
 
 
-def commands_of(block: Block) -> list[list[str]]:
-    """Return the commands of a block: one a line, or several joined by `&&`; a line may end in a backslash."""
-    lines = block.text.replace("\\\n", " ").splitlines()
-    return [words for line in lines for part in line.split(" && ") if (words := shlex.split(part, comments=True))]
-
-
 def run_commands(block: Block, folder: Path) -> str:
     """Run the commands of a block and return what they print; installations are only checked."""
     printed = ""
@@ -215,95 +194,32 @@ def extras_in(arguments: Sequence[str]) -> set[str]:
     return {extra for group in found for extra in group.split(",")}
 
 
-def known_extras() -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return set(project["optional-dependencies"])
-
-
-# ---- what is said about the blocks -----------------------------------------------------------------------------------
-
-
-def test_every_block_says_its_language_and_few_are_not_run() -> None:
-    every = [block for page in pages() for block in blocks(page)]
-    assert [str(block) for block in every if block.language not in LANGUAGES] == []
-    marked = [block for block in every if block.comment("not run: ") is not None]
-    assert len(marked) <= NOT_RUN, [str(block) for block in marked]
-    assert all(len(block.comment("not run: ") or "") > 15 for block in marked), "a reason is a sentence"
-
-
-def test_commands_that_are_not_run_exist_with_their_options() -> None:
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    for block in (block for page in WITH_CODE for block in blocks(page) if block.language == "bash"):
-        for program, *arguments in commands_of(block):
-            if program != PROGRAM or arguments[0].startswith("-"):
-                continue
-            command = commands[arguments[0]]
-            if hasattr(command, "commands"):
-                command = command.commands[arguments[1]]
-            options = {option for part in command.params for option in (*part.opts, *part.secondary_opts)} | {"--help"}
-            assert {word for word in arguments if word.startswith("--")} <= options, block
-
-
-def test_python_that_is_not_run_compiles() -> None:
-    for block in (block for page in pages() for block in blocks(page) if block.language == "python"):
-        compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-def test_json_is_valid_and_the_client_of_mcp_starts_a_command_that_exists() -> None:
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    every = [block for page in pages() for block in blocks(page) if block.language == "json"]
-    configured = [
-        json.loads(text)
-        for block in every
-        for text in (block.text.splitlines() if block.title.endswith(".jsonl") else [block.text])
-    ]
-    (client,) = (entry for entry in configured if "mcpServers" in entry)
-    (server,) = client["mcpServers"].values()
-    assert server["command"] == PROGRAM
-    name, *arguments = server["args"]
-    assert {word for word in arguments if word.startswith("--")} <= {o for p in commands[name].params for o in p.opts}
-
-
-def test_the_documentation_and_the_notebooks_import_from_the_package_itself() -> None:
-    cells = [
-        "".join(cell["source"])
-        for path in sorted(EXAMPLES.glob("*.ipynb"))
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-        if cell["cell_type"] == "code"
-    ]
-    code = [*cells, *(block.text for page in pages() for block in blocks(page) if block.language == "python")]
-    modules = {module for text in code for module in re.findall(rf"^from ({PACKAGE}[\w.]*) import", text, re.M)}
-    # The class for Agno needs the extra `agno`, which not every installation has.
-    assert modules == {PACKAGE, f"{PACKAGE}.agno"}
-
-
-NAMED = {
-    "project": Project,
-    "manager": ProjectManager,
-    "response": RetrievalResponse,
-    "engine": GroundedQueryEngine,
-    "chat": GroundedChatEngine,
-    "answer": GroundedResponse,
-    "contextualizer": LLMContextualizer,
-    "storage_context": StorageContext,
-}
-"""What the documentation means by a name in a sentence."""
-
-
-@pytest.mark.parametrize("page", ["../README.md", "../SECURITY.md", "../llms.txt", *pages()])
-def test_the_attributes_that_a_sentence_of_the_documentation_mentions_exist(page: str) -> None:
-    text = re.sub(r"^```.*?^```", "", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.M | re.S)
-    mentioned = re.findall(
-        rf"\b({'|'.join(NAMED)})\.(?!(?:json|py)\b)(\w+)", " ".join(re.findall(r"`([^`\n]+)`", text))
+def test_own_contexts_writes_and_compares_contexts_within_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("wordllama", reason="needs the extra local")
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    (folder / "pump.md").write_text("# Pump P7\n\nError TS-999 means that the pump runs dry.\n", encoding="utf-8")
+    (folder / "valve.md").write_text("# Valve V2\n\nThe valve is opened once a month.\n", encoding="utf-8")
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(
+        '{"question": "What does TS-999 mean?", "file": "pump.md", "evidence": ["the pump runs dry"]}\n',
+        encoding="utf-8",
     )
-    assert [f"{name}.{attribute}" for name, attribute in mentioned if attribute not in members(NAMED[name])] == []
-
-
-def members(kind: type) -> set[str]:
-    """Return the attributes of a class, and of its instances as far as they are annotated."""
-    return {*dir(kind), *(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))}
-
-
-def test_an_attribute_of_a_sentence_that_does_not_exist_is_noticed() -> None:
-    assert {"explanations", "near_misses", "results"} <= members(RetrievalResponse)
-    assert "explain" not in members(RetrievalResponse)
+    out = tmp_path / "contexts.jsonl"
+    arguments = ["own_contexts.py", str(folder), "--questions", str(questions), "--out", str(out)]
+    arguments += ["--root", str(tmp_path / "knowledge"), "--yes"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    with LoopbackProvider() as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", model.api_base)
+        monkeypatch.setenv("OPENAI_API_BASE", model.api_base)
+        script("own_contexts").main()
+        calls = len(model.calls("/v1/chat/completions"))
+        script("own_contexts").main()
+        assert len(model.calls("/v1/chat/completions")) == calls == 2
+    printed = capsys.readouterr().out
+    assert f"2 contexts in {out}" in printed
+    assert "structural" in printed
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 2

@@ -1,4 +1,4 @@
-"""Docstrings, examples and the README are correct."""
+"""Docstrings and the examples in them are correct."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ import builtins
 import doctest
 import inspect
 import re
-import shlex
-import tomllib
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import pytest
-from typer.main import get_command
 
-import llama_index_contextual
 from llama_index_contextual import config, errors
-from llama_index_contextual.cli.app import app
-from tests.support.source import PACKAGE, ROOT, sources
+from tests.support.source import PACKAGE, sources
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = [source.name for source in sources() if ">>>" in source.text]
 
 Documented = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -50,9 +43,6 @@ def section(docstring: str, title: str) -> list[str]:
     """Return the names that a section of a Google docstring explains."""
     documents = re.search(rf"^{title}:\n((?:[ ]+.*\n?|\n)+)", docstring, re.MULTILINE)
     return re.findall(r"^ {4}\**(\w+):", documents[1], re.MULTILINE) if documents else []
-
-
-# ---- docstrings ----------------------------------------------------------------------------------------------------
 
 
 def test_every_public_definition_begins_with_a_sentence() -> None:
@@ -131,79 +121,3 @@ def test_the_examples_of_a_module_run(name: str) -> None:
     for test in examples:
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
-
-
-# ---- README --------------------------------------------------------------------------------------------------------
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-
-
-def test_the_first_example_of_the_readme_prints_the_output_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("python")[0], "README.md", "exec"), {})
-    printed = capsys.readouterr().out
-    promised = blocks("text")[0].rstrip()
-    head, ellipsis, _ = promised.partition(" …")
-    assert ellipsis, "the block is expected to show the beginning only"
-    assert printed.startswith(head)
-
-
-def test_the_example_is_near_the_top_of_the_readme() -> None:
-    assert README[: README.index("```python")].count("\n") < 35
-
-
-def test_the_python_code_of_the_readme_compiles_and_uses_public_names() -> None:
-    for block in blocks("python"):
-        tree = ast.parse(block)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == PACKAGE:
-                assert {alias.name for alias in node.names} <= set(llama_index_contextual.__all__)
-
-
-def test_the_calls_on_a_project_in_the_code_of_the_readme_exist() -> None:
-    for source in blocks("python"):
-        for attribute in re.findall(r"\bproject\.(\w+)", source):
-            assert hasattr(llama_index_contextual.Project, attribute), attribute
-
-
-def test_the_commands_of_the_readme_exist_with_their_options() -> None:
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    lines = [line for block in blocks("bash") for part in block.splitlines() for line in part.split("&&")]
-    used = [shlex.split(line, comments=True)[1:] for line in lines if line.strip().startswith("llama-index-contextual")]
-    assert used
-    for name, *arguments in used:
-        options = {option for parameter in commands[name].params for option in parameter.opts}
-        assert {argument for argument in arguments if argument.startswith("-")} <= options
-
-
-def test_every_command_and_every_extra_is_in_the_readme() -> None:
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    named = " ".join(re.findall(r"`([^`\n]+)`", README)) + " ".join(blocks("bash"))
-    assert [name for name in commands if not re.search(rf"\b{name}\b", named)] == []
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    table = README[README.index("| extra | for |") :].partition("\n\n")[0]
-    listed = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
-    assert listed - {"docs"} == extras.keys() - {"dev", "dev-all", "docs"}  # for those who work on the package
-
-
-def test_every_command_but_the_servers_prints_json() -> None:
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    leaves = {name: command for name, command in commands.items() if not hasattr(command, "commands")}
-    leaves |= {f"{name} {leaf}": c for name, g in commands.items() for leaf, c in getattr(g, "commands", {}).items()}
-    without = [name for name, c in leaves.items() if "--json" not in [opt for p in c.params for opt in p.opts]]
-    assert set(without) == {"mcp", "serve"}
-
-
-def test_the_links_of_the_readme_have_targets() -> None:
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
-        assert (ROOT / target).exists(), target
-
-
-def test_no_page_contains_paths_or_user_names_of_a_machine() -> None:
-    for page in (*ROOT.glob("*.md"), *ROOT.glob("examples/*.md")):
-        assert not re.search(r"(?<![\w.])/(?:home|root|Users|work|tmp)/", page.read_text(encoding="utf-8")), page.name

@@ -128,8 +128,3 @@ class TestSavedNotebook:
 
     def test_it_is_small_enough_to_be_read_on_a_web_page(self, path: Path) -> None:
         assert path.stat().st_size < 300_000
-
-
-def test_the_guide_leads_to_every_notebook() -> None:
-    guide = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert [path.name for path in NOTEBOOKS if f"]({path.name})" not in guide] == []
