@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path, PureWindowsPath
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.readers import FileRef, content_hash, discover, read_documents
 from llama_index_contextual.readers.discovery import MAX_DEPTH, FoundFile, Pattern, names_of, one_line, printable, walk
+from llama_index_contextual.readers.text import read_text
 from tests.support.trees import contracts_folder, ids, reasons, write
 
 
@@ -271,10 +273,11 @@ class TestContentHash:
         assert content_hash(tmp_path / "a.pdf") == xxhash.xxh3_128_hexdigest(content)
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-    def test_it_does_not_wait_for_a_pipe(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("read", [content_hash, read_text])
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path, read: Callable[[Path], object]) -> None:
         os.mkfifo(tmp_path / "pipe.txt")
         with pytest.raises(ReadError, match="not a regular file"):
-            content_hash(tmp_path / "pipe.txt")
+            read(tmp_path / "pipe.txt")
 
 
 # ---- names and titles that can be printed, logged and put into a prompt ----------------------------------------------

@@ -34,6 +34,12 @@ def huge_bomb() -> bytes:
     return bomb(HUGE)
 
 
+def stored(folder: Path, made: RawPdf | bytes, name: str = "a.pdf") -> Path:
+    path = folder / name
+    path.write_bytes(made.data() if isinstance(made, RawPdf) else made)
+    return path
+
+
 def outline_loop() -> RawPdf:
     """CVE-2026-27024."""
     pdf = pdf_of([HELLO])
@@ -130,11 +136,7 @@ AROUND_THE_TEXT = [
 def test_what_does_not_concern_the_text_does_not_keep_it_from_being_read(
     tmp_path: Path, make: Callable[[], RawPdf | bytes]
 ) -> None:
-    made = make()
-    path = tmp_path / "a.pdf"
-    path.write_bytes(made.data() if isinstance(made, RawPdf) else made)
-
-    assert read_pdf(path, engine="pypdf").text == "Hello"
+    assert read_pdf(stored(tmp_path, make()), engine="pypdf").text == "Hello"
 
 
 def page_with(stream: bytes, entries: bytes) -> RawPdf:
@@ -199,9 +201,7 @@ PAGES = [
 def test_a_hostile_page_is_left_out_with_its_reason(tmp_path: Path, make: Callable[[], RawPdf]) -> None:
     pdf = make()
     pdf.page(HELLO)
-    path = tmp_path / "a.pdf"
-    path.write_bytes(pdf.data())
-    parsed = read_pdf(path, engine="pypdf")
+    parsed = read_pdf(stored(tmp_path, pdf), engine="pypdf")
 
     assert parsed.text == "\nHello"
     (warning,) = parsed.warnings
@@ -212,8 +212,7 @@ def test_damaged_compression_costs_no_more_than_its_limit(tmp_path: Path, monkey
     """CVE-2026-27026: it is inflated byte by byte."""
     pdf = page_with(b"\x78\x9c" + random.Random(1).randbytes(40_000), b"/Filter/FlateDecode")
     pdf.page(HELLO)
-    path = tmp_path / "a.pdf"
-    path.write_bytes(pdf.data())
+    path = stored(tmp_path, pdf)
     assert read_pdf(path, engine="pypdf").text == "\nHello"
 
     limit = pdf_pypdf.CONFIGURATION.zlib_maximum_recovery_input_length
@@ -255,8 +254,7 @@ FILES = [pages_of_themselves, a_trillion_pages, nested_catalog]
 
 @pytest.mark.parametrize("make", FILES)
 def test_a_hostile_file_is_refused_with_its_reason(tmp_path: Path, make: Callable[[], RawPdf]) -> None:
-    path = tmp_path / "a.pdf"
-    path.write_bytes(make().data())
+    path = stored(tmp_path, make())
 
     with pytest.raises(ReadError, match="the PDF is damaged or truncated"):
         read_pdf(path, engine="pypdf")
@@ -266,10 +264,7 @@ def test_a_hostile_file_is_refused_with_its_reason(tmp_path: Path, make: Callabl
 def test_with_pdfium_a_hostile_file_is_read_or_refused_and_the_next_file_is_read(
     tmp_path: Path, make: Callable[[], RawPdf | bytes]
 ) -> None:
-    made = make()
-    hostile, good = tmp_path / "a.pdf", tmp_path / "b.pdf"
-    hostile.write_bytes(made.data() if isinstance(made, RawPdf) else made)
-    good.write_bytes(pdf_of([HELLO]).data())
+    hostile, good = stored(tmp_path, make()), stored(tmp_path, pdf_of([HELLO]), "b.pdf")
 
     with PdfWorker(max_memory=2_000_000_000) as worker:
         try:
@@ -303,8 +298,7 @@ def test_the_comparisons_of_pieces_do_not_grow_with_the_square_of_their_number(
     monkeypatch.setattr(pdf_layout, "beside", counted)
     pieces = 6_000
     stream = zlib.compress(b"BT /F1 1 Tf " + b"".join(map(place, range(pieces))) + b"ET")
-    path = tmp_path / "a.pdf"
-    path.write_bytes(page_with(stream, b"/Filter/FlateDecode").data())
+    path = stored(tmp_path, page_with(stream, b"/Filter/FlateDecode"))
 
     assert len(read_pdf(path, engine="pypdf").text.split()) >= pieces
     assert 0 < calls <= 2 * pdf_layout.MAX_CELLS * pieces
@@ -315,8 +309,7 @@ def test_messages_do_not_quote_control_characters_of_the_file(tmp_path: Path, mo
         raise ValueError("bad token \x1b[31m\x07\n at 7")
 
     monkeypatch.setattr(ContentReader, "runs", fail)
-    path = tmp_path / "a.pdf"
-    path.write_bytes(pdf_of([b"1 0 0 RG"]).data())
+    path = stored(tmp_path, pdf_of([b"1 0 0 RG"]))
 
     with pytest.raises(ReadError) as caught:
         read_pdf(path, engine="pypdf")

@@ -1,10 +1,13 @@
-"""Prices of tokens, and expected token counts, which equal the provider's."""
+"""Prices of tokens, expected token counts, which equal the provider's, and the account of a run."""
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import (
@@ -17,6 +20,10 @@ from llama_index_contextual.contextualizer.cost import (
     output_tokens,
     rounds,
 )
+from llama_index_contextual.contextualizer.prompts import Usage
+from llama_index_contextual.contextualizer.scheduler import Reply
+from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
+from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from tests.integration.contextualizer.segments_of import planned
 
 MODEL = "openai:gpt-4.1"
@@ -114,3 +121,180 @@ def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
     assert OPENAI.written_tokens(first, 0) == whole // 128 * 128
     assert OPENAI.written_tokens(others[0], cached) == OPENAI.input_tokens(others[0]) // 128 * 128 - cached
     assert CallForm().written_tokens(first, 0) == 0
+
+
+# ---- the account of a run: reserves before calls, the bill after them, and the limit ---------------------------------
+
+
+def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
+    spending = Spending(PriceTable())
+    call = spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000)
+    call.settle(Tokens(1, 10_000, 8_000, 100))
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000, sender="batch").settle(Tokens(1, 10_000, 0, 100))
+    spending.reserve("openai:text-embedding-3-small", input_tokens=900, output_tokens=0).settle_embeddings(1_000)
+    # (2,000 × $2 + 8,000 × $0.5 + 100 × $8) + half of (10,000 × $2 + 100 × $8) + 1,000 × $0.02, per million
+    assert spending.actual.dollars == pytest.approx((8_800 + 10_400 + 20) / 1e6)
+    assert spending.actual.contexts == Tokens(2, 20_000, 8_000, 200)
+    assert spending.actual.embedding_tokens == 1_000
+    assert spending.actual.contexts.cache_hit_rate == 0.4
+
+
+async def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
+    model = "anthropic:claude-sonnet-4-0"  # $3 for a million tokens, $3.75 written, $0.30 cached, $15 answered
+    form, (requests, *_) = CallForm.of(model), planned(1)
+    tokens = count_segment(requests, form)
+    prefix = requests[0].prefix_tokens + 3
+    assert (tokens.written_tokens, tokens.cached_tokens) == (prefix, prefix * (len(requests) - 1))
+    fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
+    expected = fresh * 3 + tokens.written_tokens * 3.75 + tokens.cached_tokens * 0.3 + tokens.output_tokens * 15
+    spending = Spending(PriceTable())
+    assert spending.bill(model, tokens).dollars == pytest.approx(expected / 1e6)
+    charge = await CallBudget(spending, model).may_send(requests[0])
+    charge.settle(
+        Reply("A context of the passage in its text, as long as it has to be here.", Usage(10_000, 0, 100, 9_000))
+    )
+    assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
+
+
+def test_the_reserve_assumes_that_the_whole_prompt_is_written_to_the_cache() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, written=2.5)}), max_cost=0.0249)
+    with pytest.raises(BudgetExceededError):
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+
+
+def test_calls_in_flight_count_with_their_maximum_cost() -> None:
+    # A call may cost $0.02: two fit into $0.05, the third could exceed it.
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
+    first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    with pytest.raises(BudgetExceededError, match=r"cost limit of \$0\.05 is reached: \$0\.04 is spent") as raised:
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    assert (raised.value.spent, raised.value.max_cost) == (0.04, 0.05)
+    first.settle(Tokens(1, 5_000, 0, 0))
+    second.release()
+    assert spending.actual.dollars == pytest.approx(0.01)
+    with pytest.raises(BudgetExceededError) as again:
+        spending.reserve(MODEL, input_tokens=1, output_tokens=0)
+    assert again.value.spent == pytest.approx(0.01), "a run that has reached its limit sends nothing more"
+
+
+async def test_a_call_waits_for_reserves_of_calls_in_flight_before_the_run_stops() -> None:
+    # A call may cost $0.02 and costs $0.005: ten of them fit into $0.065, though only three at the same time.
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=0.0)}), max_cost=0.065)
+    most = 0
+
+    async def call() -> None:
+        nonlocal most
+        reservation = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+        most = max(most, spending._calls_in_flight)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        reservation.settle(Tokens(1, 10_000, 10_000, 0))
+
+    await asyncio.gather(*(call() for _ in range(10)))
+    assert most == 3
+    assert spending.actual.dollars == pytest.approx(0.05)
+    with pytest.raises(BudgetExceededError) as raised:
+        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+    assert raised.value.spent == pytest.approx(0.05)
+
+
+async def test_all_waiting_calls_raise_when_the_limit_is_reached() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.02)
+    first = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+    waiting = [asyncio.create_task(spending.areserve(MODEL, input_tokens=9_000, output_tokens=0)) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.settle(Tokens(1, 10_000, 0, 0))
+    found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert [type(error) for error in found] == [BudgetExceededError] * 5
+    assert {error.spent for error in found if isinstance(error, BudgetExceededError)} == {0.02}
+
+
+def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).forfeit()
+    assert spending.actual == Bill(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
+    with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    free = Spending(PriceTable())
+    free.reserve("ollama:llama3", input_tokens=100, output_tokens=10).forfeit()
+    assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
+
+
+def test_a_call_that_costs_more_than_its_reserve_raises_the_next_reserves() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=2.0)
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).settle(Tokens(1, 500_000, 0, 0))
+    assert spending.actual.dollars == 1.0
+    with pytest.raises(BudgetExceededError):
+        spending.reserve(MODEL, input_tokens=10_001, output_tokens=0)
+
+
+def test_concurrent_calls_that_cost_more_than_their_reserves_raise_the_next_reserves_once() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
+    calls = [spending.reserve(MODEL, input_tokens=10_000, output_tokens=0) for _ in range(8)]
+    for call in calls:
+        call.settle(Tokens(1, 500_000, 0, 0))
+    assert spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).bound == pytest.approx(1.0)
+
+
+async def test_the_last_call_is_sent_if_its_expected_cost_is_within_the_limit() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
+    expected = Tokens(1, 10_000, 10_000, 0)
+    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
+    waiting = asyncio.create_task(
+        spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
+    )
+    await asyncio.sleep(0)
+    assert not waiting.done(), "one at a time"
+    call.settle(expected)
+    (await waiting).settle(expected)
+    with pytest.raises(BudgetExceededError):
+        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
+
+
+async def test_an_answer_without_token_counts_is_booked_by_its_text() -> None:
+    (requests, *_) = planned(1)
+    spending = Spending(PriceTable())
+    charge = await CallBudget(spending, MODEL).may_send(requests[0])
+    charge.settle(Reply("word " * 300))
+    assert spending.actual.contexts.output_tokens >= 300
+    assert spending.actual.contexts.input_tokens == OPENAI.input_tokens(requests[0])
+
+
+def test_a_call_without_an_answer_stays_reserved() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    with pytest.raises(BudgetExceededError):
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    assert spending.actual == Bill()
+
+
+@given(st.lists(st.tuples(st.integers(1, 9_000), st.floats(0, 1), st.booleans()), max_size=30))
+def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bool]]) -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=8.0)}), max_cost=0.05)
+    for tokens, share, paid in calls:
+        try:
+            call = spending.reserve(MODEL, input_tokens=tokens, output_tokens=200)
+        except BudgetExceededError:
+            continue
+        if paid:
+            call.settle(Tokens(1, tokens, int(tokens * share), 200))
+        else:
+            call.release()
+    assert spending.actual.dollars is not None
+    assert spending.actual.dollars <= 0.05
+
+
+def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
+    spending = Spending(PriceTable())
+    spending.reserve("ollama:llama3", input_tokens=100, output_tokens=10).settle(Tokens(1, 100, 0, 10))
+    assert spending.actual == Bill(Tokens(1, 100, 0, 10), 0, None)
+    with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is unknown .* in the setting"):
+        Spending(PriceTable(), max_cost=1.0).require_price("ollama:llama3")
+    Spending(PriceTable(), max_cost=1.0).require_price(MODEL)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_an_invalid_limit_is_refused(wrong: float) -> None:
+    with pytest.raises(ConfigurationError, match="cost limit must be an amount of dollars"):
+        Spending(PriceTable(), max_cost=wrong)

@@ -14,7 +14,7 @@ from llama_index.core.schema import BaseNode, Document, TextNode
 
 from llama_index_contextual.contextualizer.base import HOLE, OPENING_CHARACTERS, Segment, segments
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
-from tests.integration.contextualizer.samples import REPORT, chunks, foreign, loose
+from tests.integration.contextualizer.samples import REPORT, chunks, loose
 
 
 def parsed(text: str, *, segment_size: int, chunk_size: int) -> tuple[list[TextNode], list[BaseNode]]:
@@ -105,12 +105,6 @@ def test_nodes_without_segments_are_put_into_windows() -> None:
 def test_a_node_larger_than_a_window_is_a_window() -> None:
     nodes = loose("small", "word " * 50, "small too")
     assert [len(window.chunks) for window in segments(nodes, segment_size=10)] == [1, 1, 1]
-
-
-def test_nodes_of_a_splitter_are_joined_by_their_offsets() -> None:
-    nodes = foreign()
-    (window,) = segments(nodes, segment_size=8000)
-    assert squeezed(window.text) == squeezed(REPORT)
 
 
 def test_a_window_ends_with_its_last_node_even_if_the_next_one_overlaps() -> None:

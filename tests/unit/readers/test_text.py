@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -150,12 +149,6 @@ class TestBadInput:
         assert len(read_text(tmp_path / "a.txt", limits=ReadLimits(max_characters=1001)).text) == 1001
         with pytest.raises(ReadError, match=r"more than 1,000 characters: split it into smaller files"):
             read_text(tmp_path / "a.txt", limits=ReadLimits(max_characters=1000))
-
-    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "a.txt")
-        with pytest.raises(ReadError, match="not a regular file"):
-            read_text(tmp_path / "a.txt")
 
 
 def test_memory_stays_below_three_times_the_file(tmp_path: Path) -> None:
