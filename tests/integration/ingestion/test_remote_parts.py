@@ -241,3 +241,15 @@ def test_a_large_version_is_searched_with_a_probed_list_and_new_vectors_are_prob
     project.update_config(context="none")
     project.rebuild()
     assert len(probes) == 1
+
+
+@pytest.mark.parametrize("index", ["faiss", "bm25"])
+def test_without_a_lexical_or_a_semantic_index_the_other_one_works(index: str, manager: ProjectManager) -> None:
+    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", **{index: False})
+    project = manager.create("one", config, embed_model=CountingEmbedding())
+    project.ingest(documents("one"))
+    for number in range(10):
+        project.ingest([Document(text=f"more {number}", id_=f"m{number}")])
+    assert project.retrieve("report 3 pump", top_k=1).results
+    assert project.verify().problems == []
+    manager.delete("one")
