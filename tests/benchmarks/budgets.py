@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -197,22 +197,14 @@ def ingest(project: Project, documents: Path, limit: float | None, *, batch: boo
     return paid, f"{report.contexts_paid} contexts{failed}"
 
 
-def environment(provider: LoopbackProvider) -> AbstractContextManager[object]:
+@contextmanager
+def environment(provider: LoopbackProvider) -> Iterator[None]:
     """Let the clients of this process find the provider."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("OPENAI_API_KEY", "sk-test")
-    patch.setenv("OPENAI_BASE_URL", provider.api_base)
-    patch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
-    return _Undone(patch)
-
-
-class _Undone(nullcontext[None]):
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        self._patch = patch
-
-    def __exit__(self, *_: object) -> None:
-        self._patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "sk-test")
+        patch.setenv("OPENAI_BASE_URL", provider.api_base)
+        patch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+        yield
 
 
 def run_interrupted(folder: Path, stop: signal.Signals, *, calls: int, parts: int) -> Row:

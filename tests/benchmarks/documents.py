@@ -1,16 +1,14 @@
 """How fast documents become chunks: `python -m tests.benchmarks.documents --data ../shared/data`.
 
-Prints megabytes (UTF-8) a second of segment + chunk on the Markdown corpora, beside bare tiktoken, LlamaIndex's
-SentenceSplitter and, where it is installed (`pip install semantic-text-splitter`), the Rust semantic-text-splitter, in
-one run, taking turns file by file, best of each; then a single file of 14 MB beside one of 1.4 MB, the peak memory of
-200 MB of text, and how many segments stay the same when 60 words are inserted at the head of each file. Times are
-processor time. PDF: `python -m tests.benchmarks.pdf`.
+Prints megabytes (UTF-8) a second of segment + chunk on the Markdown corpora, beside bare tiktoken and LlamaIndex's
+SentenceSplitter, in one run, taking turns file by file, best of each; then a single file of 14 MB beside one of 1.4 MB,
+the peak memory of 200 MB of text, and how many segments stay the same when 60 words are inserted at the head of each
+file. Times are processor time. PDF: `python -m tests.benchmarks.pdf`.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -24,7 +22,7 @@ from llama_index.core.schema import BaseNode, Document
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.node_parser.tokens import get_tokenizer
 
-OURS, RUST = "segment + chunk", "semantic-text-splitter"
+OURS = "segment + chunk"
 
 _PEAK = """
 import sys
@@ -53,19 +51,11 @@ def parse(text: str) -> list[BaseNode]:
 def contenders() -> dict[str, Callable[[str], object]]:
     """Return what is compared, by name: all with o200k_base, chunks of 800 tokens and 80 of overlap."""
     stock = SentenceSplitter(chunk_size=800, chunk_overlap=80)
-    results: dict[str, Callable[[str], object]] = {
+    return {
         OURS: parse,
         "bare tiktoken": lambda text: get_tokenizer().encode_ordinary(text),
         "SentenceSplitter": lambda text: stock([Document(text=text)]),
     }
-    if importlib.util.find_spec("semantic_text_splitter") is None:
-        print(f"{RUST} is not installed, so it is left out: pip install {RUST}")
-    else:
-        from semantic_text_splitter import TextSplitter  # type: ignore[import-not-found]
-
-        # The encoding is compiled into it: the fastest of its ways to count, and no network.
-        results[RUST] = TextSplitter.from_tiktoken_model("gpt-4o", 800, overlap=80).chunks
-    return results
 
 
 def seconds(work: Callable[[str], object], text: str) -> float:

@@ -1,10 +1,9 @@
 """Fork a process while its threads search, and let every child search: `python -m tests.benchmarks.forks --forks 200`.
 
 Prints how many children answered as their parent does, how many hung (no answer within `--seconds`) and how many failed
-otherwise; the exit status is 1 unless all answered. Of a child that hung, the stack is printed, and how long it used a
-processor and waited for one: a child that waits for a lock does neither. The indexes are exact and compact ones by
-turns, and the threads of the parent open the project anew again and again, so that a fork also meets them while they do
-so. `--load` runs busy processes at the same time.
+otherwise; the exit status is 1 unless all answered. Of a child that hung, the stack is printed. The indexes are exact
+and compact ones by turns, and the threads of the parent open the project anew again and again, so that a fork also
+meets them while they do so.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -85,27 +83,6 @@ def searching(project: Project, threads: int, *, opening: bool) -> Iterator[None
             worker.join()
 
 
-@contextlib.contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """Let processes that do nothing useful compete for the processors meanwhile."""
-    loops = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
-def processor_time(process: int) -> str:
-    """Return how long a process with one thread has used a processor, and has waited for one, where Linux says so."""
-    path = Path(f"/proc/{process}/schedstat")
-    if not path.exists():
-        return ""
-    used, waited = (int(nanoseconds) / 1e9 for nanoseconds in path.read_text().split()[:2])
-    return f"It used a processor for {used:.2f} s, and waited for one for {waited:.2f} s.\n"
-
-
 def fork_once(ask: Callable[[], list[str]], expected: list[str], seconds: float) -> Outcome:
     """Fork, let the child ask, and return what became of it; a child that hangs is killed, and says where it hung."""
     reading, writing = os.pipe()
@@ -119,14 +96,13 @@ def fork_once(ask: Callable[[], list[str]], expected: list[str], seconds: float)
         try:
             message = _read(reading, time.monotonic() + seconds)
             if message is None:
-                share = processor_time(child)
                 os.kill(child, signal.SIGKILL)
         finally:
             os.close(reading)
             os.waitpid(child, 0)
         if message is None:
             stacks.seek(0)
-            return "hung", share + stacks.read().decode(errors="replace")
+            return "hung", stacks.read().decode(errors="replace")
     reply = json.loads(message or b'"it said nothing"')
     return ("answered", "") if reply == expected else ("failed", str(reply))
 
@@ -181,11 +157,10 @@ def main() -> int:
     parser.add_argument("--forks", type=int, default=200)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--load", type=int, default=0, help="busy processes that run at the same time")
     options = parser.parse_args()
     result: Counter[str] = Counter()
     kinds: tuple[FaissIndex, ...] = ("flat", "rabitq")
-    with tempfile.TemporaryDirectory() as folder, busy(options.load):
+    with tempfile.TemporaryDirectory() as folder:
         for at, kind in enumerate(kinds):
             project = build(Path(folder), kind, faiss_index=kind)
             number = (options.forks + at) // len(kinds)

@@ -1,16 +1,18 @@
-"""Cost of a change by the size of a project: one file added, one document removed, many files added one by one.
+"""Cost of a project by its size: one file more, one document less, filters, many files one by one, and the whole.
 
     python -m tests.benchmarks.growth change --chunks 10000 50000 200000
-    python -m tests.benchmarks.growth singles --files 1000
     python -m tests.benchmarks.growth filters --chunks 50000
-    python -m tests.benchmarks.growth memory --chunks 50000
-    python -m tests.benchmarks.growth deltas --chunks 10000
-    python -m tests.benchmarks.growth auto --data DATA
-    python -m tests.benchmarks.growth readers --minutes 10
+    python -m tests.benchmarks.growth singles --files 1000
+    python -m tests.benchmarks.growth limits --chunks 10000 100000 1000000
 
-Documents have ten chunks. The vectors are random unit vectors with 1,536 dimensions, so that no model is needed. Times
-are those of the processor; bytes are those that the process has written and read, as Linux counts them. `auto` compares
-compact indexes with exact ones on the question sets of a folder (see `sets.py`), and prints which one would be stored.
+Documents have ten chunks, and the vectors are random unit vectors, so that no model is needed; they are the hardest
+case for an approximate index. Builds begin with chunks and vectors: reading and dividing files, contexts and embeddings
+are not included, and neither is the time to draw the words. Times of the processor are those of all threads; bytes are
+those that the process has written and read, as Linux counts them. The results are JSON lines.
+
+`limits` has chunks of 40 words by Zipf's law from a vocabulary of 50,000, and 256 dimensions. It runs each step in a
+process of its own and prints a table. Memory is the peak of the process: `own` is what it has allocated, and `total`
+includes mapped pages of files, which the system takes back when others need the memory.
 """
 
 from __future__ import annotations
@@ -19,16 +21,14 @@ import argparse
 import functools
 import itertools
 import json
-import multiprocessing
-import os
 import random
-import re
-import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
@@ -46,11 +46,8 @@ from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.current import next_name
 from llama_index_contextual.storage.manifest import DocumentRecord
-from tests.benchmarks.sets import SETS
 
-DIMENSIONS = 1_536
 CHUNKS = 10  # of a document
 WORDS = [
     f"{a}{b}{c}" for a in "bcdfgklmnprst" for b in ("a", "e", "io", "u", "ea") for c in ("ner", "ling", "tor", "x")
@@ -58,97 +55,116 @@ WORDS = [
 WEIGHTS = [1 / (rank + 3) for rank in range(len(WORDS))]
 REPEATS = 15
 SHARES = (1, 50, 99)  # percent of the documents that pass a filter
+Figures = dict[str, Any]
 
 
 class RandomEmbedding(BaseEmbedding):
     """A random unit vector for each text, always the same one."""
 
     model_name: str = "random"
+    dimensions: int = 1_536
 
     @classmethod
     def class_name(cls) -> str:
         """Return the name by which versions identify the model."""
-        return "RandomEmbedding"
+        return cls.__name__
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        vector = np.random.default_rng(abs(hash(text)) % 2**32).standard_normal(DIMENSIONS, dtype=np.float32)
-        return (vector / np.linalg.norm(vector)).tolist()  # type: ignore[no-any-return]
+        return unit_vectors(np.random.default_rng(zlib.crc32(text.encode())), 1, self.dimensions)[0].tolist()
 
-    _get_query_embedding = _get_text_embedding
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return self._get_text_embedding(query)
+
+
+class WordEmbedding(RandomEmbedding):
+    """The sum of random vectors of the words of a text, so that texts that share words are similar."""
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        vector = np.sum([word_vector(word) for word in text.lower().replace(".", "").split()], axis=0)
+        return (vector / np.linalg.norm(vector)).tolist()
+
+
+@functools.lru_cache(maxsize=20_000)
+def word_vector(word: str) -> NDArray[np.float32]:
+    return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(1_536, dtype=np.float32)
+
+
+def unit_vectors(generator: np.random.Generator, number: int, dimensions: int) -> NDArray[np.float32]:
+    vectors = generator.standard_normal((number, dimensions), dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1)[:, None]
 
 
 def sentence(chance: random.Random) -> str:
     return f"{' '.join(chance.choices(WORDS, WEIGHTS, k=20)).capitalize()} {chance.randint(1, 10_000)}."
 
 
-def file_text(number: int) -> str:
-    """Return a text that is divided into ten chunks."""
-    chance = random.Random(f"file {number}")
-    return "\n\n".join(" ".join(sentence(chance) for _ in range(5)) for _ in range(CHUNKS))
+def new_files(folder: Path, number: int) -> list[Path]:
+    """Write files that are divided into ten chunks each."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{at:04d}.txt" for at in range(number)]
+    for path in paths:
+        chance = random.Random(path.name)
+        path.write_text("\n\n".join(" ".join(sentence(chance) for _ in range(5)) for _ in range(CHUNKS)))
+    return paths
 
 
-class WordEmbedding(RandomEmbedding):
-    """The sum of random vectors of the words of a text, so that texts that share words are similar."""
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name by which versions identify the model."""
-        return "WordEmbedding"
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        vector = np.sum([word_vector(word) for word in text.lower().replace(".", "").split()], axis=0)
-        return (vector / np.linalg.norm(vector)).tolist()  # type: ignore[no-any-return]
-
-    _get_query_embedding = _get_text_embedding
+def project_of(root: Path, name: str, model: RandomEmbedding | None = None, **settings: Any) -> Project:
+    """Create a project, or load it."""
+    manager, model = ProjectManager(root), model or RandomEmbedding()
+    if name in manager.list():
+        return manager.load(name, embed_model=model)
+    config = ProjectConfig.local(chunk_size=300, chunk_overlap=0, keep_versions=2, **settings)
+    return manager.create(name, config, embed_model=model)
 
 
-@functools.lru_cache(maxsize=20_000)
-def word_vector(word: str) -> NDArray[np.float32]:
-    return np.random.default_rng(abs(hash(word)) % 2**32).standard_normal(DIMENSIONS, dtype=np.float32)
+def three_sentences(number: int) -> list[str]:
+    chance = random.Random(number)
+    return [" ".join(sentence(chance) for _ in range(3)) for _ in range(CHUNKS)]
 
 
-def create(root: Path, name: str, model: BaseEmbedding | None = None, **settings: Any) -> Project:
-    config = ProjectConfig.local(
-        embed_model="local", context="structural", chunk_size=300, chunk_overlap=0, keep_versions=2, **settings
-    )
-    return ProjectManager(root).create(name, config, embed_model=model or RandomEmbedding())
-
-
-def fill(project: Project, chunks: int, facts: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
+def fill(
+    project: Project,
+    chunks: int,
+    texts: Callable[[int], list[str]] = three_sentences,
+    facts: Callable[[int], dict[str, Any]] = lambda _: {},
+) -> dict[str, float]:
     """Publish a version with as many chunks, without the pipeline and its ledger.
 
     Args:
         project: The project.
         chunks: Number of chunks.
-        facts: Returns additional metadata of a document, given its number.
+        texts: Returns the texts of the chunks of a document, given its number.
+        facts: Returns additional metadata of a document.
+
+    Returns:
+        Seconds of the processor and of the wall clock that the builder took.
     """
-    builder = VersionBuilder(project.directory, project.config)
-    normal = np.random.default_rng(1)
+    builder, generator = VersionBuilder(project.directory, project.config), np.random.default_rng(1)
+    model: Any = project.embed_model
+    took: Counter[str] = Counter()
     for number in range(chunks // CHUNKS):
-        chance = random.Random(number)
         doc_id = f"base/{number}.txt"
-        source = RelatedNodeInfo(node_id=doc_id)
         nodes = [
             TextNode(
                 id_=f"{number}-{at}",
-                text=" ".join(sentence(chance) for _ in range(3)),
+                text=text,
                 start_char_idx=at * 1_000,
-                end_char_idx=at * 1_000 + 500,
+                end_char_idx=at * 1_000 + 400,
                 metadata={"share": number % 100, "file_name": f"{number}.txt", "chunk_index": at, **facts(number)},
-                relationships={NodeRelationship.SOURCE: source},
+                relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc_id)},
             )
-            for at in range(CHUNKS)
+            for at, text in enumerate(texts(number))
         ]
-        vectors = normal.standard_normal((CHUNKS, DIMENSIONS), dtype=np.float32)
-        vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+        vectors = unit_vectors(generator, CHUNKS, model.dimensions)
         record = DocumentRecord(
             doc_id=doc_id, content_hash=f"{number:032x}", origin=f"{number:064x}", chunks=CHUNKS, characters=10_000
         )
-        builder.append(record, nodes, vectors, None)
-    builder.publish(embed_model="RandomEmbedding:random")
+        took.update(measured(functools.partial(builder.append, record, nodes, vectors, None)))
+    took.update(measured(lambda: builder.publish(embed_model=f"{model.class_name()}:{model.model_name}")))
+    return {name: round(value, 3) for name, value in took.items()}
 
 
 def measured(run: Callable[[], object]) -> dict[str, float]:
@@ -157,10 +173,10 @@ def measured(run: Callable[[], object]) -> dict[str, float]:
     run()
     after = traffic()
     return {
-        "processor_s": round(time.process_time() - started, 4),
-        "wall_s": round(time.perf_counter() - wall, 3),
-        "written_MB": round((after[0] - before[0]) / 1e6, 3),
-        "read_MB": round((after[1] - before[1]) / 1e6, 3),
+        "processor_s": round(time.process_time() - started, 6),
+        "wall_s": round(time.perf_counter() - wall, 6),
+        "written_MB": round((after[0] - before[0]) / 1e6, 6),
+        "read_MB": round((after[1] - before[1]) / 1e6, 6),
     }
 
 
@@ -193,18 +209,14 @@ def first_query(project: Project) -> float:
     return round((time.process_time() - started) * 1e3, 2)
 
 
-def change(root: Path, chunks: int, kind: str) -> dict[str, Any]:
+def change(root: Path, chunks: int, kind: str) -> Figures:
     """Add files to a project of some size, and remove a document."""
-    project = create(root, f"change-{chunks}-{kind}", faiss_index=kind)
-    result: dict[str, Any] = {"chunks": chunks, "index": kind, "fill": measured(lambda: fill(project, chunks))}
+    project = project_of(root, f"change-{chunks}", faiss_index=kind)
+    result: Figures = {"chunks": chunks, "index": kind, "fill": fill(project, chunks)}
     result["first_ever_query_ms"], result["warm_ms"] = first_query(project), milliseconds(project)
-    added = []
-    for number in range(3):
-        path = root / f"file{number}.txt"
-        path.write_text(file_text(number), encoding="utf-8")
-        added.append(measured(lambda path=path: project.ingest([path])))  # type: ignore[misc]
+    for path in new_files(root / "added", 3):
+        result.setdefault("add", []).append(measured(lambda path=path: project.ingest([path])))
         result.setdefault("first_query_after_ms", []).append(first_query(project))
-    result["add"] = added
     result["warm_with_deltas_ms"] = milliseconds(project)
     result["remove"] = measured(lambda: project.remove("base/7.txt"))
     result["first_query_after_remove_ms"] = first_query(project)
@@ -212,31 +224,23 @@ def change(root: Path, chunks: int, kind: str) -> dict[str, Any]:
     return result
 
 
-def singles(root: Path, number: int, kind: str) -> dict[str, Any]:
+def singles(root: Path, number: int, kind: str) -> Figures:
     """Add files one by one, and at once, and compare the searches of both."""
-    folder = root / "files"
-    folder.mkdir()
-    for at in range(number):
-        (folder / f"{at:04d}.txt").write_text(file_text(at), encoding="utf-8")
-    paths = sorted(folder.iterdir())
-    result: dict[str, Any] = {"files": number, "index": kind}
-    one_by_one, at_once = (create(root, name, WordEmbedding(), faiss_index=kind) for name in ("one-by-one", "at-once"))
-    result["at_once"] = measured(lambda: at_once.ingest(paths))
-
-    def ingest_all() -> None:
-        for path in paths:
-            one_by_one.ingest([path])
-
-    result["one_by_one"] = measured(ingest_all)
-    result["ratio"] = round(result["one_by_one"]["processor_s"] / result["at_once"]["processor_s"], 2)
-    for name, project in (("at_once", at_once), ("one_by_one", one_by_one)):
+    paths = new_files(root / "files", number)
+    result: Figures = {"files": number, "index": kind}
+    ways: dict[str, list[list[Path]]] = {"at_once": [paths], "one_by_one": [[path] for path in paths]}
+    projects = []
+    for name, steps in ways.items():
+        project = project_of(root, name, WordEmbedding(), faiss_index=kind)
+        projects.append(project)
+        result[name] = measured(lambda project=project, steps=steps: [project.ingest(step) for step in steps])
         result[name]["disk_MB"] = sum(p.stat().st_size for p in files.walk(project.directory / "parts")) / 1e6
         result[name]["parts"] = len(project._live.current().parts)
         result[name]["warm_ms"] = milliseconds(project)
-    result["disk_ratio"] = round(result["one_by_one"]["disk_MB"] / result["at_once"]["disk_MB"], 2)
-    result["same_node_ids"] = set(one_by_one._live.current().docstore.ids) == set(at_once._live.current().docstore.ids)
-    result["searches"] = compared(one_by_one, at_once, [path.name for path in paths])
-    return result
+    for figure in ("processor_s", "disk_MB"):
+        result[f"ratio of {figure}"] = round(result["one_by_one"][figure] / result["at_once"][figure], 2)
+    ids = [set(project._live.current().docstore.ids) for project in projects]
+    return {**result, "same_node_ids": ids[0] == ids[1], "searches": compared(*projects, [path.name for path in paths])}
 
 
 def compared(one: Project, other: Project, names: Sequence[str]) -> dict[str, Any]:
@@ -263,58 +267,6 @@ def compared(one: Project, other: Project, names: Sequence[str]) -> dict[str, An
     return result
 
 
-def auto(data: Path, name: str, tokens: int) -> dict[str, Any]:
-    """Compare a compact index with an exact one on the questions of a set, and estimate it as `auto` does."""
-    import faiss
-    from llama_index.core.node_parser import SentenceSplitter
-
-    from llama_index_contextual.embeddings.batching import unit_vectors
-    from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
-    from llama_index_contextual.storage import compact
-    from llama_index_contextual.storage.scan import inner_products, top
-    from tests.benchmarks import sets
-
-    model, question_set = WordLlamaEmbedding(), sets.load(data, name)
-    splitter = SentenceSplitter(chunk_size=tokens, chunk_overlap=0)
-    texts = list(dict.fromkeys(part for given in question_set.inputs() for part in splitter.split_text(given.text)))
-    vectors = unit_vectors(np.asarray(model.get_text_embedding_batch(texts), dtype=np.float32))
-    asked = [model.get_query_embedding(question.text) for question in question_set.questions]
-    queries = unit_vectors(np.asarray(asked, dtype=np.float32))
-    flat = faiss.IndexFlatIP(vectors.shape[1])
-    flat.add(vectors)
-    index = compact.compress(flat, "rabitq")
-    exact = inner_products(flat.get_xb(), vectors.shape, queries)
-    hits = [compact.search(index, query[None], compact.PROBED_K, None)[1] for query in queries]
-    overlaps = [
-        len(set(top(scores, compact.PROBED_K)[1]) & set(rows)) / compact.PROBED_K
-        for scores, rows in zip(exact, hits, strict=True)
-    ]
-    estimate = compact.probed_recall(vectors, index, texts)
-    return {
-        "set": name,
-        "vectors": len(vectors),
-        "questions": len(queries),
-        "similarity_of_best": round(float(np.median(exact.max(axis=1))), 2),
-        "overlap@20": round(statistics.fmean(overlaps), 4),
-        "estimate": round(estimate, 4),
-        "chosen": "rabitq" if estimate >= compact.MIN_RECALL else "flat",
-    }
-
-
-def deltas(root: Path, chunks: int) -> dict[str, Any]:
-    """Compare a warm query over one part with one over nine."""
-    project = create(root, f"deltas-{chunks}", faiss_index="flat")
-    fill(project, chunks)
-    result: dict[str, Any] = {"chunks": chunks, "one_part_ms": milliseconds(project)}
-    for number in range(8):
-        path = root / f"delta{number}.txt"
-        path.write_text(file_text(number), encoding="utf-8")
-        project.ingest([path])
-    result["parts"] = len(project._live.current().parts)
-    result["nine_parts_ms"] = milliseconds(project)
-    return result
-
-
 def facts(number: int) -> dict[str, Any]:
     """Return metadata of a document for filters that pass 1, 50 or 99 % of the documents."""
     rank = number % 100
@@ -333,13 +285,13 @@ def narrowed(kind: str, share: int, serial: int) -> MetadataFilters:
     return MetadataFilters(filters=[MetadataFilter(key=key, operator=operator, value=value)])
 
 
-def filters(root: Path, chunks: int, kind: str) -> dict[str, Any]:
+def filters(root: Path, chunks: int, kind: str) -> Figures:
     """Compare queries with filters with unfiltered ones: filters that were asked before, and new ones for each query.
 
     Every query is measured with all filters in turn, so that a busy machine slows all of them.
     """
-    project = create(root, f"filters-{chunks}-{kind}", faiss_index=kind)
-    fill(project, chunks, facts)
+    project = project_of(root, f"filters-{chunks}", faiss_index=kind)
+    fill(project, chunks, facts=facts)
     result: dict[str, Any] = {"chunks": chunks, "index": kind}
     serial = itertools.count(1)
     docstore = project._live.current().docstore
@@ -365,172 +317,183 @@ def filters(root: Path, chunks: int, kind: str) -> dict[str, Any]:
     return result
 
 
-def memory(root: Path, chunks: int) -> dict[str, Any]:
-    """Measure the largest memory of a build; run it once for each size."""
-    fill(create(root, f"memory-{chunks}", faiss_index="flat"), chunks)
-    return {"chunks": chunks, "peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}
+# ---- limits of one machine -------------------------------------------------------------------------------------------
+
+WARM_UP = 20
+QUERIES = 200
+VOCABULARY = 50_000
+_SYLLABLES = [f"{a}{b}{c}" for a in "bdfgklmnprstv" for b in ("a", "e", "i", "o", "u") for c in ("", "l", "n", "r")]
 
 
-# ---- readers during changes ------------------------------------------------------------------------------------------
-
-READERS = (4, 2)  # threads of each process
-PAUSE = 0.05  # seconds between the queries of a thread
-EDITION = re.compile(r"edition(\d+)of(\d+)x")
-Live = dict[str, int]
-"""Edition of each document of a version; 0 for those of `fill`."""
-
-
-def edition_text(number: int, edition: int) -> str:
-    """Return a text whose every sentence names its document and edition in one word."""
-    chance = random.Random(f"{number} {edition}")
-    mark = f"edition{edition}of{number}x edition"
-    return "\n\n".join(" ".join(f"{mark} {sentence(chance)}" for _ in range(3)) for _ in range(CHUNKS))
+@functools.cache
+def vocabulary() -> tuple[list[str], NDArray[np.float64]]:
+    """Return the words and the cumulative probability of each."""
+    chance = random.Random(3)
+    words = list(dict.fromkeys("".join(chance.choices(_SYLLABLES, k=3)) for _ in range(2 * VOCABULARY)))[:VOCABULARY]
+    probabilities = 1 / (np.arange(len(words)) + 2.7)  # Zipf and Mandelbrot
+    return words, np.cumsum(probabilities / probabilities.sum())
 
 
-def read(root: Path, name: str, threads: int, busy: Any, stop: Any, results: Any) -> None:
-    """Ask in several threads until `stop` is set, and put the answers and the times into a queue."""
-    project = ProjectManager(root).load(name, embed_model=RandomEmbedding())
-    answers: set[tuple[str, frozenset[tuple[str, int]]]] = set()
-    times: dict[str, list[float]] = {"idle": [], "busy": []}
-    errors: Counter[str] = Counter()
-
-    def ask(seed: int) -> None:
-        chance = random.Random(seed)
-        while not stop.is_set():
-            words = chance.choices(WORDS, k=5) + ["edition"] * chance.randint(0, 1)
-            mode = chance.choice(get_args(Mode))
-            phase = "busy" if busy.is_set() else "idle"
-            started = time.perf_counter()
-            try:
-                response = project.retrieve(" ".join(words), mode=mode)
-            except Exception as error:  # noqa: BLE001 - all errors are counted
-                errors[f"{type(error).__name__}: {error}"] += 1
-                continue
-            times[phase].append(time.perf_counter() - started)
-            answers.add((response.version, frozenset(edition_of(hit) for hit in response)))
-            stop.wait(PAUSE)
-
-    project.retrieve("edition")
-    workers = [threading.Thread(target=ask, args=(seed,)) for seed in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    results.put((answers, times, errors))
+def drawn(generator: np.random.Generator, number: int) -> str:
+    words, cumulative = vocabulary()
+    at = np.minimum(np.searchsorted(cumulative, generator.random(number)), len(words) - 1)
+    return " ".join(words[index] for index in at)
 
 
-def edition_of(hit: Any) -> tuple[str, int]:
-    """Return the document of a hit and its edition according to the text; -1 if it is the text of another document."""
-    editions = {(int(number), int(edition)) for edition, number in EDITION.findall(hit.text)}
-    if hit.source.doc_id.startswith("base/"):
-        return hit.source.doc_id, -1 if editions else 0
-    ((number, edition),) = editions if len(editions) == 1 else [(-1, -1)]
-    return hit.source.doc_id, edition if hit.source.doc_id == f"{number}.txt" else -1
+def zipf_texts(number: int) -> list[str]:
+    generator = np.random.default_rng([1, number])
+    return [f"{drawn(generator, 40).capitalize()} {generator.integers(1_000_000)}." for _ in range(CHUNKS)]
 
 
-def change_until(end: float, project: Project, root: Path, live: Live, states: dict[str, Live]) -> Counter[str]:
-    """Add, update and remove single documents, and record the documents of each version before it is published."""
-    chance = random.Random(11)
-    done: Counter[str] = Counter()
-    while time.monotonic() < end:
-        version = next_name(project.directory)
-        own = [doc_id for doc_id in live if not doc_id.startswith("base/")]
-        what = chance.choices(("add", "update", "remove"), (4, 3, 3))[0] if len(own) > 3 else "add"
-        parts = len(project._live.current().parts)
-        if what == "remove":
-            doc_id = chance.choice(list(live) if chance.random() < 0.3 else own)
-            live = {other: edition for other, edition in live.items() if other != doc_id}
-            states[version] = live
-            project.remove(doc_id)
-        else:
-            doc_id = f"{done['add'] + 1}.txt" if what == "add" else chance.choice(own)
-            live = {**live, doc_id: live.get(doc_id, 0) + 1}
-            states[version] = live
-            path = root / doc_id
-            path.write_text(edition_text(int(path.stem), live[doc_id]), encoding="utf-8")
-            project.ingest([path])
-        done[what] += 1
-        done["merge"] += what != "remove" and len(project._live.current().parts) < parts
-    return done
+def opened(root: Path, kind: str) -> Project:
+    return project_of(root, "limits", RandomEmbedding(dimensions=256), context="none", faiss_index=kind)
 
 
-def readers(root: Path, chunks: int, minutes: float) -> dict[str, Any]:
-    """Read in two processes, first without changes, then during changes by this one."""
-    project = create(root, "readers", faiss_index="flat")
-    fill(project, chunks)
-    live = {record.doc_id: 0 for record in project.documents()}
-    states = {project.info().version or "": live}
-    context = multiprocessing.get_context("spawn")
-    busy, stop, results = context.Event(), context.Event(), context.Queue()
-    processes = [
-        context.Process(target=read, args=(root, project.name, threads, busy, stop, results)) for threads in READERS
-    ]
-    load = [os.getloadavg()[0]]
-    for process in processes:
-        process.start()
-    time.sleep(max(20.0, minutes * 12))  # a fifth of the time
-    load.append(os.getloadavg()[0])
-    busy.set()
-    try:
-        done = change_until(time.monotonic() + minutes * 60, project, root, live, states)
-    finally:
-        stop.set()
-    load.append(os.getloadavg()[0])
-    found = [results.get() for _ in processes]
-    for process in processes:
-        process.join()
-    answers = set().union(*(answers for answers, _, _ in found))
-    mixed = [one for one in answers if not one[1] <= states[one[0]].items()]
-    times = {phase: sorted(one for _, times, _ in found for one in times[phase]) for phase in ("idle", "busy")}
-    p50, p99 = ({phase: 1e3 * times[phase][int(len(times[phase]) * share)] for phase in times} for share in (0.5, 0.99))
+def build(root: Path, chunks: int, kind: str) -> Figures:
+    """Publish a version with as many chunks."""
+    project = opened(root, kind)
+    with PeakMemory() as memory:
+        took = fill(project, chunks, zipf_texts)
     return {
-        "chunks": chunks,
-        "minutes": minutes,
-        "changes": dict(done),
-        "answers": {phase: len(times[phase]) for phase in times},
-        "versions_read": len({version for version, _ in answers}),
-        "different_answers": len(answers),
-        "of_which_with_a_changed_document": sum(any(edition > 0 for _, edition in hits) for _, hits in answers),
-        "errors": dict(sum((errors for _, _, errors in found), Counter())),
-        "mixed": len(mixed),
-        "p50_ms": {phase: round(p50[phase], 1) for phase in p50},
-        "p99_ms": {phase: round(p99[phase], 1) for phase in p99},
-        "p99_ratio": round(p99["busy"] / p99["idle"], 2),
-        "load_average": [round(one, 1) for one in load],
+        "build_processor_s": took["processor_s"],
+        "build_wall_s": took["wall_s"],
+        "build_own_MB": memory.own,
+        "build_total_MB": memory.total,
+        "disk_MB": round(sum(path.stat().st_size for path in files.walk(project.directory)) / 1e6, 1),
     }
 
 
+def query(root: Path, chunks: int, kind: str) -> Figures:
+    """Open the project, ask once, and then many times."""
+    generator = np.random.default_rng(2)
+    questions = [drawn(generator, 8) for _ in range(WARM_UP + QUERIES)]
+    project = opened(root, kind)
+    with PeakMemory() as memory:
+        first = measured(lambda: project.retrieve(questions[0]))
+        times = [measured(functools.partial(project.retrieve, question)) for question in questions][WARM_UP:]
+    parts = project.live_version.parts
+    result: Figures = {
+        "parts": len(parts),
+        "indexes": dict(Counter(type(part.part.index).__name__ for part in parts)),
+        "query_own_MB": memory.own,
+        "query_total_MB": memory.total,
+    }
+    for clock in ("processor", "wall"):
+        result[f"first_query_{clock}_ms"] = round(first[f"{clock}_s"] * 1e3)
+        cuts = statistics.quantiles([one[f"{clock}_s"] for one in times], n=100)
+        result |= {f"query_{clock}_p{share}_ms": round(cuts[share - 1] * 1e3, 1) for share in (50, 95)}
+    return result
+
+
+def add(root: Path, chunks: int, kind: str) -> Figures:
+    """Ingest one more file of ten chunks, while a reader is open."""
+    project = opened(root, kind)
+    generator = np.random.default_rng(4)
+    project.retrieve(drawn(generator, 8))
+    path = root / "more.txt"
+    path.write_text("\n\n".join(". ".join(drawn(generator, 20) for _ in range(10)) for _ in range(CHUNKS)))
+    added = measured(lambda: project.ingest([path]))
+    question = drawn(generator, 8)
+    return {
+        "add_processor_s": added["processor_s"],
+        "add_written_MB": added["written_MB"],
+        "query_after_add_ms": round(measured(lambda: project.retrieve(question))["processor_s"] * 1e3, 1),
+    }
+
+
+class PeakMemory(threading.Thread):
+    """The most memory that the process has while the block runs, in MB, as sampled."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.own = self.total = 0.0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> PeakMemory:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self.join()
+        self._sample()
+
+    def run(self) -> None:
+        """Sample until the block ends."""
+        while not self._ended.wait(0.05):
+            self._sample()
+
+    def _sample(self) -> None:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines if line.startswith(("RssAnon", "VmHWM")))
+        own, total = (int(status[name].split()[0]) * 1024 / 1e6 for name in ("RssAnon", "VmHWM"))
+        self.own, self.total = max(self.own, round(own)), max(self.total, round(total))
+
+
+STEPS: dict[str, Callable[[Path, int, str], Figures]] = {step.__name__: step for step in (build, query, add)}
+ROWS = (
+    ("build, processor", "{build_processor_s:,.0f} s"),
+    ("build, wall clock", "{build_wall_s:,.0f} s"),
+    ("build, memory (own)", "{build_own_MB:,.0f} MB"),
+    ("build, memory (total)", "{build_total_MB:,.0f} MB"),
+    ("disk", "{disk_MB:,.0f} MB"),
+    ("parts", "{parts}"),
+    ("first query of a process, processor", "{first_query_processor_ms:,} ms"),
+    ("first query of a process, wall clock", "{first_query_wall_ms:,} ms"),
+    ("warm query, processor, p50 / p95", "{query_processor_p50_ms:,.1f} / {query_processor_p95_ms:,.1f} ms"),
+    ("warm query, wall clock, p50 / p95", "{query_wall_p50_ms:,.1f} / {query_wall_p95_ms:,.1f} ms"),
+    ("querying process, memory (own)", "{query_own_MB:,.0f} MB"),
+    ("querying process, memory (total)", "{query_total_MB:,.0f} MB"),
+    ("one more file, processor", "{add_processor_s:.2f} s"),
+    ("one more file, written", "{add_written_MB:.2f} MB"),
+    ("first query after it, processor", "{query_after_add_ms:,} ms"),
+)
+
+
+def limits(root: Path, chunks: int, kind: str) -> Figures:
+    """Run each step in a process of its own."""
+    result: Figures = {"chunks": chunks, "index": kind}
+    for step in STEPS:
+        command = [sys.executable, "-m", "tests.benchmarks.growth", step, "--folder", str(root)]
+        command += ["--chunks", str(chunks), "--index", kind]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        result |= json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def print_table(results: Sequence[Figures]) -> None:
+    """Print the results of `limits` as a Markdown table."""
+    print(" | ".join(["| chunks", *(f"{result['chunks']:,}" for result in results)]) + " |")
+    print(f"|---|{'---:|' * len(results)}")
+    for name, cell in ROWS:
+        print(" | ".join([f"| {name}", *(cell.format(**result) for result in results)]) + " |")
+
+
+COMMANDS: dict[str, Callable[[Path, int, str], Figures]] = {
+    command.__name__: command for command in (change, filters, limits, singles)
+}
+
+
 def main() -> None:
-    """Run a measurement and print its results as JSON lines."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["change", "singles", "deltas", "filters", "memory", "readers", "auto"])
+    """Run a measurement and print its results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=[*COMMANDS, *STEPS], metavar="{" + ",".join(COMMANDS) + "}")
     parser.add_argument("--chunks", type=int, nargs="+", default=[10_000])
     parser.add_argument("--files", type=int, default=200)
-    parser.add_argument("--data", type=Path, help="folder of the question sets")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[64, 256], help="size of the texts to embed")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--index", choices=["flat", "rabitq", "auto"], default="flat")
+    parser.add_argument("--index", choices=["flat", "rabitq", "auto"], help="default: flat, and auto for `limits`")
+    parser.add_argument("--folder", type=Path, help="where to build; `limits` needs 2 kB a chunk")
     options = parser.parse_args()
-    if options.what == "auto":
-        for name, tokens in itertools.product(SETS, options.tokens):
-            sys.stdout.write(json.dumps(auto(options.data, name, tokens)) + "\n")
-            sys.stdout.flush()
+    if options.command in STEPS:
+        print(json.dumps(STEPS[options.command](options.folder, options.chunks[0], options.index)))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        if options.what == "singles":
-            sys.stdout.write(json.dumps(singles(root, options.files, options.index)) + "\n")
-            return
-        for chunks in options.chunks:
-            result = {
-                "change": lambda chunks=chunks: change(root, chunks, options.index),
-                "deltas": lambda chunks=chunks: deltas(root, chunks),
-                "filters": lambda chunks=chunks: filters(root, chunks, options.index),
-                "memory": lambda chunks=chunks: memory(root, chunks),
-                "readers": lambda chunks=chunks: readers(root, chunks, options.minutes),
-            }[options.what]()
-            sys.stdout.write(json.dumps(result) + "\n")
-            sys.stdout.flush()
+    kind = options.index or ("auto" if options.command == "limits" else "flat")
+    results = []
+    for size in [options.files] if options.command == "singles" else options.chunks:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            results.append(COMMANDS[options.command](Path(folder), size, kind))
+        print(json.dumps(results[-1]), flush=True)
+    if options.command == "limits":
+        print_table(results)
 
 
 if __name__ == "__main__":

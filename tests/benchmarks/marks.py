@@ -4,13 +4,12 @@ Chunks are drawn at random from the contracts and filings, half from each. For e
 the marks are compared with those of the passage, apart from the alignment that made the marks. A chunk is right if the
 marks cover at least 90 % of its words, and at least 90 % of the covered words are its own.
 
-`--pictures FOLDER` writes the marked pages as PNG. `--users` draws and marks pages from several threads at once.
+`--users` draws and marks pages from several threads at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import random
 import re
 import time
@@ -22,7 +21,6 @@ from statistics import median
 
 import pypdfium2
 from llama_index.core.schema import BaseNode, TextNode
-from PIL import Image, ImageDraw
 
 from llama_index_contextual import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.metadata import DocumentMap
@@ -95,7 +93,7 @@ def parts(node: BaseNode, where: DocumentMap) -> dict[int, str]:
     return {part.page: node.get_content()[part.start : part.end] for part in parts_on_pages(node, where)}
 
 
-def judge(case: Case, renderer: PageRenderer) -> tuple[Judgement, list[tuple[int, PageMarks]]]:
+def judge(case: Case, renderer: PageRenderer) -> Judgement:
     """Mark a chunk, and compare the words within the marks with its own."""
     marks, seconds = marked(case, renderer)
     pdf = pypdfium2.PdfDocument(case.path)
@@ -104,14 +102,13 @@ def judge(case: Case, renderer: PageRenderer) -> tuple[Judgement, list[tuple[int
         own += words(case.parts[page])
         covered += words("\n".join(text_in(pdf[page - 1], box) for box in found.lines))
     both = (own & covered).total()
-    judgement = Judgement(
+    return Judgement(
         case,
         recall=both / max(own.total(), 1),
         precision=both / max(covered.total(), 1),
         seconds=seconds,
         has_text=all(found.has_text for _, found in marks),
     )
-    return judgement, marks
 
 
 def marked(case: Case, renderer: PageRenderer) -> tuple[list[tuple[int, PageMarks]], float]:
@@ -136,24 +133,12 @@ def text_in(page: pypdfium2.PdfPage, box: Box) -> str:
     return str(text.get_text_bounded(left + box.x0, top - box.y1 + edge, left + box.x1, top - box.y0 - edge))
 
 
-def picture(image: bytes, marks: PageMarks, path: Path) -> None:
-    """Write a page with its marks."""
-    page = Image.open(io.BytesIO(image)).convert("RGBA")
-    scale = page.width / marks.width
-    layer = Image.new("RGBA", page.size)
-    draw = ImageDraw.Draw(layer)
-    for box in marks.lines:
-        draw.rectangle([edge * scale for edge in box], fill=(255, 214, 0, 90), outline=(200, 120, 0, 255))
-    Image.alpha_composite(page, layer).convert("RGB").save(path)
-
-
 def main() -> None:
     """Print a line for each chunk, and the share of those that are marked right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--pictures", type=Path)
     parser.add_argument("--users", type=int, default=8)
     arguments = parser.parse_args()
     cases = sample(arguments.data, arguments.count, arguments.seed)
@@ -161,17 +146,13 @@ def main() -> None:
     renderer.marks(SourceFile(cases[0].path, content_hash(cases[0].path)), 1, "")  # starts the process
     judgements = []
     for number, case in enumerate(cases):
-        judgement, marks = judge(case, renderer)
+        judgement = judge(case, renderer)
         judgements.append(judgement)
         where = f"{case.path.name[:50]} pages {','.join(map(str, case.parts))}"
         shown = (
             f"recall {judgement.recall:.3f}  precision {judgement.precision:.3f}  {1000 * judgement.seconds:4.0f} ms"
         )
         print(f"{number:3} {'right' if judgement.is_right else 'WRONG'}  {shown}  {where}")
-        if arguments.pictures:
-            file = SourceFile(case.path, content_hash(case.path))
-            for page, found in marks:
-                picture(renderer.image(file, page), found, arguments.pictures / f"{number:02}-{page}.png")
     right = sum(judgement.is_right for judgement in judgements)
     times = sorted(judgement.seconds for judgement in judgements)
     print(f"\n{right} of {len(judgements)} right (seed {arguments.seed})")

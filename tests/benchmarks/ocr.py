@@ -2,7 +2,7 @@
 
 Ten pages made for it are images in one PDF, which a project ingests: through the layout,
 with paragraphs joined, as a user gets them. "words" is the share of the page's words that were read, "in order" that of
-the longest common sequence. Then the document is removed and ingested again, and no page may be read again.
+the longest common sequence.
 `--engine tesseract` measures that program.
 """
 
@@ -25,7 +25,6 @@ from fpdf import FPDF
 from PIL import Image, ImageFilter
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -159,7 +158,7 @@ def pages_of(path: Path, project: Project) -> tuple[list[str], DocumentMap]:
 
 
 def main() -> None:
-    """Print the share of words for each page, and what a second ingest reads."""
+    """Print the share of words for each page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("rapidocr", "tesseract"), default="rapidocr")
     parser.add_argument("--language", help="languages of tesseract")
@@ -176,8 +175,6 @@ def main() -> None:
         started = time.perf_counter()
         print(project.ingest([path]))
         seconds = time.perf_counter() - started
-        rows = Ledger(project.directory / "ledger.sqlite", read_only=True)
-        stored = rows.info().pages
         texts, map = pages_of(path, project)
         print(f"\n{engine}: {seconds / len(pages):.1f} s per page\n")
         print(f"{'page':14} {'words':>5} {'read':>8} {'in order':>9} {'confidence':>11}")
@@ -187,15 +184,6 @@ def main() -> None:
         ]
         read, total = (sum(column) for column in zip(*counts, strict=True))
         print(f"{'all':14} {total:5} {read / total:8.1%}")
-        project.remove("scans.pdf")
-        states: list[IngestProgress] = []
-        started = time.perf_counter()
-        project.ingest([path], progress=states.append)
-        print(
-            f"\nsecond ingest: {rows.info().pages - stored} pages read by OCR, {time.perf_counter() - started:.1f} s"
-            f" instead of {seconds:.1f} s"
-        )
-        rows.close()
 
 
 if __name__ == "__main__":

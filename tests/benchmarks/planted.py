@@ -14,7 +14,6 @@ ones (see `transformer`). No key, no network, no reranker; structural context.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections import Counter
@@ -24,10 +23,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import Document
 
-from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.config import Mode
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.documents import read_documents
@@ -36,15 +34,20 @@ from llama_index_contextual.retrievers.response import ConfidenceLevel
 from tests.benchmarks.calibration import auroc
 from tests.benchmarks.quality import settings_of
 from tests.benchmarks.sets import first_ranks, words
+from tests.support.examples import DATA, rows
 
 Language = Literal["german", "english"]
 
 LANGUAGES: Sequence[Language] = ("german", "english")
 LEVELS: Sequence[ConfidenceLevel] = ("none", "low", "medium", "high")
-DATA = Path(__file__).parents[2] / "examples" / "data"
 QUESTIONS = Path(__file__).with_suffix(".jsonl")
-FILES = ("station-manual.md", "water-tariff-2025.txt", "questions-and-answers.txt", "interim-report-q4-2024.md")
-PDF = "quarterly-reports-2024.pdf"
+FILES = (
+    "station-manual.md",
+    "water-tariff-2025.txt",
+    "questions-and-answers.txt",
+    "interim-report-q4-2024.md",
+    "quarterly-reports-2024.pdf",
+)
 FIRST, LAST = 5, 20
 
 VOLUMES, SECTIONS, SENTENCES = 3, 5, 7
@@ -147,15 +150,8 @@ def _sentences(chosen: random.Random, topic: str, part: str, parts: Sequence[str
 
 
 def example_documents() -> list[Document]:
-    """Return the documents of the examples.
-
-    Raises:
-        ValueError: A file could not be read.
-    """
-    result = read_documents([DATA / name for name in (*FILES, PDF)])
-    if result.skipped:
-        raise ValueError(f"{DATA}: {'; '.join(f'{file.path}: {file.reason}' for file in result.skipped)}")
-    return result.documents
+    """Return the documents of the examples."""
+    return read_documents([DATA / name for name in FILES]).documents
 
 
 def load(documents: Sequence[Document]) -> list[Planted]:
@@ -164,7 +160,7 @@ def load(documents: Sequence[Document]) -> list[Planted]:
     Raises:
         ValueError: The evidence of a question is not in its document, or shares a word with an English question.
     """
-    questions = [Planted(**json.loads(line)) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
+    questions = [Planted(**row) for row in rows(QUESTIONS)]
     texts: dict[str, str] = {}
     for document in documents:
         name = document.metadata["file_name"]
@@ -194,13 +190,10 @@ def print_outcomes(results: Sequence[Outcome]) -> None:
     """Print one line per kind, the separation per language, and the questions on the wrong side of "low"."""
     head = "".join(f"{level:>8s}" for level in LEVELS)
     print(f"{'':22s}{'asked':>6s}{head}{'mean':>8s}{f'top {FIRST}':>8s}{f'top {LAST}':>8s}")
-    answerable = [one for one in results if one.asked.evidence]
-    unanswerable = [one for one in results if not one.asked.evidence]
-    for language in LANGUAGES:
-        print_kind(f"{language}, answerable", [one for one in answerable if one.asked.language == language])
-    for language in LANGUAGES:
-        print_kind(f"{language}, unanswerable", [one for one in unanswerable if one.asked.language == language])
-    print_kind("all unanswerable", unanswerable)
+    for kind in ("answerable", "unanswerable"):
+        for language in LANGUAGES:
+            of_kind = [one for one in results if bool(one.asked.evidence) == (kind == "answerable")]
+            print_kind(f"{language}, {kind}", [one for one in of_kind if one.asked.language == language])
     for language in LANGUAGES:
         of_language = [one for one in results if one.asked.language == language]
         outcome = np.array([float(bool(one.asked.evidence)) for one in of_language])
@@ -237,37 +230,12 @@ def main() -> None:
         for folder in folders:
             config, embed_model = settings_of(argparse.Namespace(**{**vars(arguments), "embedding": folder}))
             label = "WordLlama" if folder is None else "transformer"
-            project = build(manager, label, config, embed_model, examples)
-            of_examples = project.info().chunks
-            ingest(project, others)
-            print(f"{label}: {of_examples} chunks of the examples, {project.info().chunks - of_examples} of others")
+            project = manager.create(label, config.changed(context="structural"), embed_model=embed_model)
+            report = project.ingest([*examples, *others])
+            print(f"{label}: {report.chunks} chunks, {len(report.failures)} failures")
             for mode in arguments.modes:
                 print(f"{label}, {mode}")
                 print_outcomes(outcomes(project, questions, mode))
-
-
-def build(
-    manager: ProjectManager,
-    name: str,
-    config: ProjectConfig,
-    embed_model: BaseEmbedding | None,
-    documents: Sequence[Document],
-) -> Project:
-    """Return a project of documents with structural context; `embed_model` is None for the one of the settings."""
-    project = manager.create(name, config.changed(context="structural"), embed_model=embed_model)
-    ingest(project, documents)
-    return project
-
-
-def ingest(project: Project, documents: Sequence[Document]) -> None:
-    """Add documents to a project.
-
-    Raises:
-        RuntimeError: A chunk could not be ingested.
-    """
-    report = project.ingest(list(documents))
-    if report.failures:
-        raise RuntimeError(f"{project.name}: {len(report.failures)} chunks failed")
 
 
 if __name__ == "__main__":

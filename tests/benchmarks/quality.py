@@ -191,9 +191,14 @@ def differences(ranks: Ranks, baseline: Ranks, measures: Sequence[str] = tuple(M
     for name in measures:
         value = MEASURES[name]
         gains = [100 * (value(a) - value(b)) for a, b in zip(ranks, baseline, strict=True)]
-        result, p = bootstrap_interval(gains), permutation_p_value(gains)
-        parts.append(f"{name} {result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}, p {p:.2g})")
+        parts.append(f"{name} {interval(gains)}")
     return "; ".join(parts)
+
+
+def interval(gains: Sequence[float]) -> str:
+    """Return the mean of paired differences with its 95 % bootstrap interval, and p by permutation."""
+    result, p = bootstrap_interval(gains), permutation_p_value(gains)
+    return f"{result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}, p {p:.2g})"
 
 
 def print_against(label: str, results: Mapping[str, Ranks], baseline: Mapping[str, Ranks]) -> None:

@@ -20,9 +20,8 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
 from llama_index_contextual.project.manager import ProjectManager
-from tests.benchmarks.quality import available, build, contexts_of, options, settings_of
+from tests.benchmarks.quality import available, build, contexts_of, interval, options, settings_of
 from tests.benchmarks.sets import QuestionSet, load, ndcg
 from tests.benchmarks.trials import Trials
 
@@ -130,9 +129,7 @@ def print_left_out(labels: Sequence[str], results: Mapping[tuple[str, str, str],
         chosen = max(labels, key=lambda label: mean(label, others))
         of_set = [values for key, values in results.items() if key[0] == left_out]
         gains = np.mean([values[chosen] - values[DEFAULT] for values in of_set], axis=0)
-        result, p = bootstrap_interval(gains), permutation_p_value(gains)
-        interval = f"{result.mean:+.2f} ({result.low:+.2f} to {result.high:+.2f}), p = {p:.2g}"
-        print(f"without {left_out}: {chosen} is chosen; on {left_out} {interval}")
+        print(f"without {left_out}: {chosen} is chosen; on {left_out} {interval(gains)}")
 
 
 if __name__ == "__main__":

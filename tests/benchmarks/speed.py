@@ -3,7 +3,7 @@
 Real text (`--data`, else the examples), its WordLlama vectors tiled to 1,536 dimensions with noise, and in one run:
 this package, the stock LlamaIndex assembly, and the bare limit (faiss and bm25s memory-mapped, the last two by
 `--bench`, the folder of `stock_speed.py`). Every measurement runs in a process of its own; the figures are medians of
-`--reps` runs.
+`--reps` runs, and those of phases that are left out are the ones of the last run.
 """
 
 from __future__ import annotations
@@ -22,69 +22,119 @@ from typing import Any
 
 from tests.benchmarks import speed_phases
 from tests.benchmarks.speed_corpus import ensure_corpus
-from tests.benchmarks.speed_report import show
+from tests.support.examples import DATA
+from tests.support.source import ROOT
 
 Figures = dict[str, Any]
-HERE = Path(__file__).resolve().parents[2]
-_OURS = {"build": False, "first": True, "warm": True, "concurrent": False}  # and which are measured several times
-STOCK_PHASES = ("build", "load", "query", "lim_build", "lim_load", "lim_query")
+OURS = {"build": False, "first": True, "warm": True, "concurrent": False}  # and which are measured several times
+STOCK = ("build", "load", "query", "lim_build", "lim_load", "lim_query")
+
+_STOCK_OPENS = "faiss_store+storage_context+load_index+bm25+as_retriever+fusion+first_query"
+_ROWS = (
+    ("build, s", "build.seconds", "lim_build.build_total+persist_total", "build.build_total+persist_total"),
+    ("on disk, MB", "build.MB", "lim_build.bytes_total", "build.bytes_total"),
+    ("open + first query, s", "first.seconds", "lim_load.faiss+bm25s+text+first_query", f"load.{_STOCK_OPENS}"),
+    ("peak memory after it, MB", "first.peak_MB", "lim_load.rss.VmHWM", "load.rss.VmHWM"),
+    ("warm hybrid p50, ms", "warm.p50_ms", "lim_query.hybrid_numpy_omp1.p50_ms", "query.fusion.p50_ms"),
+    ("  the limit with 2 threads", "", "lim_query.hybrid_numpy_omp2.p50_ms", ""),
+    ("  the limit by NumPy", "", "lim_query.hybrid_numpy_matvec.p50_ms", ""),
+    ("warm hybrid p95, ms", "warm.p95_ms", "lim_query.hybrid_numpy_omp1.p95_ms", "query.fusion.p95_ms"),
+    ("semantic alone, ms", "warm.semantic_ms", "lim_query.faiss_omp1.p50_ms", "query.vector.p50_ms"),
+    ("lexical alone, ms", "warm.lexical_ms", "lim_query.bm25s_numpy_with_tokenize.p50_ms", "query.bm25.p50_ms"),
+    ("recall@20 against exact", "warm.recall20", "", ""),
+    ("16 callers, queries/s", "concurrent.threads16", "lim_query.hybrid_numpy_omp1_threads16.qps",
+     "query.fusion_threads16.qps"),
+    ("  awaited", "concurrent.gather16", "", "query.fusion_gather16.qps"),
+    ("retrieve_many, queries/s", "concurrent.many", "", ""),
+)  # fmt: skip
+_GOALS = (
+    ("warm hybrid p50 / limit", "auto.warm.p50_ms", "stock.lim_query.hybrid_numpy_omp1.p50_ms", "<=", None),
+    ("  / limit with 2 threads", "auto.warm.p50_ms", "stock.lim_query.hybrid_numpy_omp2.p50_ms", "<=", None),
+    ("recall@20 here", "auto.warm.recall20", "", ">=", 0.99),
+    ("recall@20 of RaBitQ on real vectors", "other.real.recall20", "", ">=", 0.99),
+    ("memory after the first query / stock", "auto.first.peak_MB", "stock.load.rss.VmHWM", "<=", 0.4),
+    ("bytes / limit, flat", "flat.build.MB", "stock.lim_build.bytes_total", "<=", 1.15),
+    ("bytes / limit, auto", "auto.build.MB", "stock.lim_build.bytes_total", "<=", 0.7),
+    ("16 threads / stock", "auto.concurrent.threads16", "stock.query.fusion_threads16.qps", ">=", 5.0),
+    ("16 awaited / stock", "auto.concurrent.gather16", "stock.query.fusion_gather16.qps", ">=", 5.0),
+)
+"""What is measured, divided by what unless it is empty, and its goal; None for one that depends on the size."""
 
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chunks", type=int, default=10_000)
     parser.add_argument("--dim", type=int, default=1_536)
     parser.add_argument("--queries", type=int, default=200, help="questions, at most")
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--data", type=Path, help="folder with the question sets")
     parser.add_argument("--bench", type=Path, help="folder with stock_speed.py")
-    parser.add_argument(
-        "--work", type=Path, default=Path(tempfile.gettempdir()) / "contextual_speed",
-        help="folder that keeps corpora, what was built of them, and the figures of the last run of each phase",
-    )  # fmt: skip
+    kept = Path(tempfile.gettempdir()) / "contextual_speed"
+    parser.add_argument("--work", type=Path, default=kept, help="folder that keeps corpora, projects and figures")
     parser.add_argument("--indexes", nargs="*", default=["flat", "auto"], help="values of faiss_index")
-    parser.add_argument("--only", nargs="*", default=["ours", "other", "stock"])
-    parser.add_argument("--phases", nargs="*", default=list(_OURS), help="of ours; the rest stays as it was measured")
-    parser.add_argument("--other-phases", nargs="*", default=["limit", "long", "real", "imports"])
-    parser.add_argument("--stock-phases", nargs="*", default=list(STOCK_PHASES), help="likewise")
+    parser.add_argument("--phases", nargs="*", choices=[*OURS, "real", "stock"], default=[*OURS, "real", "stock"])
     arguments = parser.parse_args()
     files, questions = _sources(arguments.data, arguments.queries)
     work: Path = arguments.work
     corpus = ensure_corpus(work, files, questions, chunks=arguments.chunks, dim=arguments.dim)
-    kept = work / f"results_{arguments.chunks}_{arguments.dim}.json"
-    results: Figures = json.loads(kept.read_text()) if kept.exists() else {}
-    for part, measured in _measured(arguments, corpus, work):
-        before = {name: figures for name, figures in results.get(part, {}).items() if name != "skipped"}
-        results[part] = {**before, **measured}
-        kept.write_text(json.dumps(results))
+    file = work / f"results_{arguments.chunks}_{arguments.dim}.json"
+    results: Figures = json.loads(file.read_text()) if file.exists() else {}
+    for part, measured in _measured(arguments, corpus, work, len(questions)):
+        results[part] = {**results.get(part, {}), **measured}
+        file.write_text(json.dumps(results))
     show(arguments.chunks, results)
 
 
-def _measured(arguments: argparse.Namespace, corpus: Path, work: Path) -> Iterator[tuple[str, Figures]]:
+def _measured(arguments: argparse.Namespace, corpus: Path, work: Path, queries: int) -> Iterator[tuple[str, Figures]]:
     """Yield the figures of each part as they are measured."""
-    if "ours" in arguments.only:
-        for index in arguments.indexes:
-            root = work / f"ours_{corpus.name}_{index}"
-            for phase in arguments.phases:
-                reps = arguments.reps if _OURS[phase] else 1
-                yield index, {phase: _median([_child(phase, corpus, root, index) for _ in range(reps)])}
-    if "other" in arguments.only:
-        for phase in arguments.other_phases:
-            if phase == "imports":
-                yield "other", {phase: _median([_imports() for _ in range(max(5, arguments.reps))])}
-            else:
-                yield "other", {phase: _child(phase, corpus, work, "flat")}
-    if "stock" in arguments.only:
-        questions = json.loads((corpus / "queries.json").read_text())
-        yield "stock", _stock(arguments, len(questions), work)
+    for index in arguments.indexes:
+        root = work / f"ours_{corpus.name}_{index}"
+        for phase in (phase for phase in OURS if phase in arguments.phases):
+            reps = arguments.reps if OURS[phase] else 1
+            yield index, {phase: _median([_child(phase, corpus, root, index) for _ in range(reps)])}
+    if "real" in arguments.phases:
+        yield "other", {"real": _child("real", corpus, work, "flat")}
+    if "stock" in arguments.phases and arguments.bench is None:
+        print("stock and limit: skipped, as --bench names no folder with stock_speed.py")
+    elif "stock" in arguments.phases:
+        yield "stock", _stock(arguments, queries, work)
+
+
+def show(chunks: int, results: Figures) -> None:
+    """Print both tables."""
+    stock = results.get("stock", {})
+    print(f"{chunks} chunks{'':24s}{'flat':>10s}{'auto':>10s}{'limit':>10s}{'stock':>10s}")
+    for name, ours, limit, theirs in _ROWS:
+        cells = [at(results.get(index, {}), ours) for index in ("flat", "auto")] + [at(stock, limit), at(stock, theirs)]
+        print(f"{name:34s}" + "".join(f"{'' if cell is None else format(cell, '10.4g'):>10s}" for cell in cells))
+    print(f"\n{'what must hold':60s}{'measured':>10s}{'goal':>10s}")
+    warm = {10_000: 1.0, 50_000: 0.35, 100_000: 0.15}.get(chunks, 1.0)
+    for name, one, other, sign, goal in _GOALS:
+        first, second = at(results, one), at(results, other) if other else 1.0
+        if first is None or not second:
+            continue
+        measured, goal = first / second, goal or warm
+        verdict = "" if (measured <= goal if sign == "<=" else measured >= goal) else "  missed"
+        print(f"{name:60s}{measured:10.4g}{sign + format(goal, 'g'):>10s}{verdict}")
+
+
+def at(figures: Figures, path: str) -> float | None:
+    """Return the figure at a dotted path, `a+b+c` at its end adds those of one parent; None where it is not there."""
+    *parents, names = path.split(".")
+    for parent in parents:
+        figures = figures.get(parent) or {}
+    values = [figures.get(name) for name in names.split("+")]
+    if not path or any(value is None for value in values):
+        return None
+    return sum(value / 1e6 if names == "bytes_total" else value for value in values if value is not None)
 
 
 def _sources(data: Path | None, queries: int) -> tuple[list[Path], list[str]]:
     if data is None:
-        folder = HERE / "examples" / "data"
+        folder = DATA
         rows = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-        files = [HERE / "README.md", *sorted(path for path in folder.iterdir() if path.suffix in (".md", ".txt"))]
+        files = [ROOT / "README.md", *sorted(path for path in folder.iterdir() if path.suffix in (".md", ".txt"))]
     else:
         names = ("corpora", "conversations")
         files = [path for name in names for path in sorted((data / name / "documents").iterdir())]
@@ -97,33 +147,14 @@ def _sources(data: Path | None, queries: int) -> tuple[list[Path], list[str]]:
 def _child(phase: str, corpus: Path, root: Path, index: str) -> Figures:
     spawned = time.clock_gettime(time.CLOCK_MONOTONIC)
     command = [sys.executable, "-m", speed_phases.__name__, phase, str(corpus), str(root), index, repr(spawned)]
-    return _run(command)
-
-
-def _imports() -> Figures:
-    found = {}
-    for name in ("llama_index.core", "llama_index_contextual"):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", f"import {name}"], check=True, cwd=HERE)
-        found[name.replace(".", "_")] = time.perf_counter() - started
-    return found
-
-
-def _run(command: list[str], **options: Any) -> Figures:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE, check=False, **options)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return figures
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _stock(arguments: argparse.Namespace, queries: int, work: Path) -> Figures:
-    script = None if arguments.bench is None else arguments.bench / "stock_speed.py"
-    if script is None or not script.is_file():
-        return {"skipped": "--bench names no folder with stock_speed.py"}
     out = work / f"stock_{arguments.chunks}_{arguments.dim}.json"
     out.unlink(missing_ok=True)
-    command = [sys.executable, str(script), "--only", ",".join(arguments.stock_phases), "--json", str(out)]
+    command = [sys.executable, str(arguments.bench / "stock_speed.py"), "--only", ",".join(STOCK), "--json", str(out)]
     command += ["--queries", str(queries), "--work", str(work), "--wait", "5", "--tries", "1"]
     command += ["--chunks", str(arguments.chunks), "--dim", str(arguments.dim)]
     command += ["--reps", str(arguments.reps), "--build-reps", "1"]

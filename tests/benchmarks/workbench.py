@@ -18,8 +18,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -50,16 +49,6 @@ _PAINTED = """() => new Promise((resolve) => {
   };
   read();
 })"""
-
-
-@contextmanager
-def folder(keep: Path | None) -> Iterator[Path]:
-    """Return the folder of the project: a temporary one, or one that is kept."""
-    if keep is not None:
-        yield keep
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary)
 
 
 def build(root: Path, data: Path) -> Project:
@@ -189,7 +178,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with folder(options.keep) as root:
+    with tempfile.TemporaryDirectory() as temporary:
+        root = options.keep or Path(temporary)
         project = build(root, options.data)
         info = project.info()
         print(f"{info.documents:,} documents, {info.chunks:,} chunks; milliseconds; seed {options.seed}")
