@@ -195,10 +195,11 @@ def differences(ranks: Ranks, baseline: Ranks, measures: Sequence[str] = tuple(M
     return "; ".join(parts)
 
 
-def interval(gains: Sequence[float]) -> str:
+def interval(gains: Sequence[float], digits: int = 1) -> str:
     """Return the mean of paired differences with its 95 % bootstrap interval, and p by permutation."""
     result, p = bootstrap_interval(gains), permutation_p_value(gains)
-    return f"{result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}, p {p:.2g})"
+    mean, low, high = (f"{value:+.{digits}f}" for value in (result.mean, result.low, result.high))
+    return f"{mean} ({low} to {high}, p {p:.2g})"
 
 
 def print_against(label: str, results: Mapping[str, Ranks], baseline: Mapping[str, Ranks]) -> None:

@@ -129,7 +129,7 @@ def print_left_out(labels: Sequence[str], results: Mapping[tuple[str, str, str],
         chosen = max(labels, key=lambda label: mean(label, others))
         of_set = [values for key, values in results.items() if key[0] == left_out]
         gains = np.mean([values[chosen] - values[DEFAULT] for values in of_set], axis=0)
-        print(f"without {left_out}: {chosen} is chosen; on {left_out} {interval(gains)}")
+        print(f"without {left_out}: {chosen} is chosen; on {left_out} {interval(gains, digits=2)}")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def test_the_cost_of_one_setting_and_the_choice_without_a_set(capsys: pytest.Cap
         "best for all: b",
         "best for local: b; b loses 0.00, default loses 10.00",
         "best for other: default; b loses 1.00, default loses 0.00",
-        "without one: default is chosen; on one +0.00 (+0.00 to +0.00), p = 1",
-        "without two: b is chosen; on two -1.00 (-1.00 to -1.00), p = 0.5",
+        "without one: default is chosen; on one +0.00 (+0.00 to +0.00, p 1)",
+        "without two: b is chosen; on two -1.00 (-1.00 to -1.00, p 0.5)",
     ]
 
 
