@@ -104,15 +104,6 @@ def test_an_auto_merging_retriever_works_over_a_project(project: Project) -> Non
     assert len(retriever.retrieve(QueryBundle("One line."))) > 0
 
 
-def test_unknown_ids_are_still_unknown(project: Project) -> None:
-    docstore = project.storage_context.docstore
-    with pytest.raises(ValueError, match="doc_id nowhere not found"):
-        docstore.get_document("nowhere")
-    assert docstore.get_document("nowhere", raise_error=False) is None
-    assert not docstore.document_exists("nowhere")
-    assert docstore.document_exists(next(iter(families(project))))
-
-
 def test_nodes_with_an_unknown_parent_get_one_of_their_texts() -> None:
     store = SQLiteDocumentStore()
     parent = RelatedNodeInfo(node_id="p")

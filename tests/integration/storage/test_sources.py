@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from dataclasses import replace
@@ -19,7 +18,6 @@ from llama_index_contextual.storage.sources import (
     SOURCES_FILE,
     SourceFile,
     SourceFinder,
-    content_hash_with,
     forget_sources,
     origin,
     read_sources,
@@ -86,26 +84,6 @@ def test_a_damaged_file_is_reported_and_written_anew(
     assert len(read_sources(project.directory)) == 2
 
 
-def test_entries_that_are_no_paths_are_left_out(project: Project) -> None:
-    entries = ["/a/b", 7, None, "\0"]
-    (project.directory / SOURCES_FILE).write_text(json.dumps({"format_version": 1, "files": entries}))
-    assert list(read_sources(project.directory).values()) == ["/a/b"]
-
-
-def test_new_paths_are_appended_and_known_ones_are_not_written_again(
-    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = project.directory / SOURCES_FILE
-    before = path.read_bytes()
-    monkeypatch.setattr(files, "replace", lambda *_arguments: pytest.fail("the file was written anew"))
-    remember_sources(project.directory, [folder / "prüfung.txt"])
-    assert path.read_bytes() == before
-    remember_sources(project.directory, [folder / "prüfung.txt", folder / "two\nlines.txt"])
-    assert path.read_bytes().startswith(before)
-    assert os.path.realpath(folder / "two\nlines.txt") in read_sources(project.directory).values()
-    assert len(read_sources(project.directory)) == 3
-
-
 @pytest.mark.parametrize("kept", [0, 1, 7])
 def test_an_interrupted_write_loses_only_the_new_paths(project: Project, folder: Path, kept: int) -> None:
     path = project.directory / SOURCES_FILE
@@ -123,12 +101,6 @@ def test_forget_removes_an_incomplete_path_as_well(project: Project, folder: Pat
     forget_sources(project.directory, list(read_sources(project.directory)))
     assert b"secret" not in path.read_bytes()
     assert len(read_sources(project.directory)) == 2
-
-
-def test_a_name_that_is_no_valid_text_survives(project: Project, tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"report-\xe4.txt")
-    remember_sources(project.directory, [path])
-    assert os.path.realpath(path) in read_sources(project.directory).values()
 
 
 def test_a_failure_to_write_the_file_does_not_spoil_the_ingest(
@@ -189,11 +161,6 @@ def test_the_facts_of_a_file_do_not_hide_it(manager: ProjectManager, folder: Pat
     assert found(project, "annual.md").path is not None
 
 
-def test_the_content_hash_with_facts_is_that_of_the_ingestion() -> None:
-    assert content_hash_with("ab", {}) == "ab"
-    assert content_hash_with("ab", {"x": 1}) == content_hash_with("ab", {"x": 1}) != content_hash_with("ab", {"x": 2})
-
-
 def test_a_document_that_was_passed_as_text_has_no_file(manager: ProjectManager, tmp_path: Path) -> None:
     project = manager.create("texts", LEXICAL)
     project.ingest([Document(text="Revenue grew by 3 %.")])
@@ -222,9 +189,3 @@ def test_forget_removes_the_paths_of_removed_documents(project: Project, folder:
     assert list(read_sources(project.directory)) == [origin(folder / "prüfung.txt")]
     project.remove([record.doc_id for record in project.documents()], forget=True)
     assert not (project.directory / SOURCES_FILE).exists()
-
-
-def test_an_export_has_no_paths(project: Project, tmp_path: Path) -> None:
-    target = tmp_path / "export"
-    project.export(target)
-    assert not list(target.rglob(SOURCES_FILE))

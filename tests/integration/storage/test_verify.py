@@ -38,11 +38,6 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_sound_project_has_no_problem(published: Project) -> None:
-    assert published.verify() == VerifyReport(["v000001"], [])
-    assert published.verify().sound
-
-
 LIVE, FORMER = "parts/p000002/docstore.sqlite", "parts/p000001/docstore.sqlite"
 PART, MANIFEST = "parts/p000002/part.json", "versions/v000002/manifest.json"
 CURRENT, LEDGER = "CURRENT", "ledger.sqlite"
@@ -96,20 +91,6 @@ def test_the_command_printed_by_verify_mends_the_damage(
     write(tmp_path / "notes" / "note.txt", "A third state: gamma.")
     notes.ingest([tmp_path / "notes"])
     assert "gamma" in notes.retrieve("gamma")[0].text
-
-
-def test_documents_that_cannot_be_restored_are_had_by_a_rollback_or_ingested_again(
-    published: Project, part: Path
-) -> None:
-    published.ingest([Document(id_="note", text="A note that was not read from a file.")])
-    flip(published.directory / LIVE)
-    assert " rollback reports --to v000001 " in found(published.verify())[LIVE]
-    published.rollback()
-    assert [(problem.file, problem.harmless) for problem in published.verify().problems] == [(LIVE, True)]
-    (part / "documents.json").unlink()
-    assert " rebuild reports " in found(published.verify())["parts/p000001/documents.json"]
-    (part / "docstore.sqlite").unlink()
-    assert "ingest reports PATHS --replace" in found(published.verify())["parts/p000001/docstore.sqlite"]
 
 
 @pytest.mark.parametrize("content", [b"nonsense", None])
@@ -196,23 +177,6 @@ def test_a_damaged_part_names_its_documents_if_they_can_be_read(published: Proje
     assert {problem.documents for problem in published.verify().problems} == {()}
 
 
-def test_every_damaged_file_is_named(published: Project, part: Path) -> None:
-    published.ingest([Document(id_="note", text="A note.")])
-    damaged = ["bm25/counts.npy", "docstore.sqlite", "documents.json"]
-    for name in damaged:
-        flip(part / name)
-    for name in ("docstore.sqlite", "documents.json"):
-        (part.with_name("p000002") / name).unlink()
-    report = published.verify()
-    assert sorted(found(report)) == [
-        *(f"parts/p000001/{name}" for name in damaged),
-        "parts/p000002/docstore.sqlite",
-        "parts/p000002/documents.json",
-    ]
-    listed = [problem.file for problem in report.problems if "; it belongs to " in problem.message]
-    assert listed == ["parts/p000001/bm25/counts.npy"]  # nothing of the other part can be read
-
-
 @pytest.mark.parametrize(
     "name", ["versions/v000001/manifest.json", "parts/p000001/part.json", "parts/p000001/bm25/counts.npy"]
 )
@@ -241,13 +205,6 @@ def test_a_repair_keeps_a_version_whose_files_cannot_be_read_now(
     assert problem.message.startswith(f"cannot be read ({os.strerror(errno.EMFILE)})")
     fail(errno.EIO)  # a defective disk
     assert published.verify(repair=True) == VerifyReport(["v000002"], [])
-
-
-def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, version: Path, part: Path) -> None:
-    flip(part / "docstore.sqlite")
-    report = repair_project(published.directory)
-    assert list(found(report)) == ["parts/p000001/docstore.sqlite"]
-    assert version.is_dir()
 
 
 def test_a_ledger_of_a_newer_release_is_not_reported_as_damaged(published: Project) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from llama_index.core import Document, load_index_from_storage
-from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
@@ -21,7 +18,6 @@ from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
     FormatError,
-    InputError,
     ReadOnlyVersionError,
 )
 from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
@@ -30,7 +26,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage import part as part_module
 from llama_index_contextual.storage.check import read_manifest
-from llama_index_contextual.storage.manifest import FAISS_FILE, Manifest, PartManifest
+from llama_index_contextual.storage.manifest import FAISS_FILE
 from llama_index_contextual.storage.version import OpenVersion
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding
@@ -65,12 +61,6 @@ def test_a_version_opens_by_its_directory_alone(published: Project, version: Pat
     assert hit.node.ref_doc_id == QUARTER
     index = load_index_from_storage(open_storage_context(str(version)), embed_model=CountingEmbedding())
     assert len(index.docstore.docs) == len(published.storage_context.docstore.docs)
-
-
-def test_the_index_struct_stays_empty(published: Project) -> None:
-    (struct,) = published.storage_context.index_store.index_structs()
-    assert isinstance(struct, IndexDict)
-    assert struct.nodes_dict == {}
 
 
 CHANGES: dict[str, Callable[[Project], object]] = {
@@ -125,24 +115,6 @@ def test_every_span_of_the_original_is_read_back_including_gaps_between_chunks(p
                 assert published.read(doc_id, start, end) == text[start:end]
         assert published.read(doc_id) == text
         assert published.read(doc_id, -5, 10) == text[:10]
-
-
-def test_an_unknown_document_is_named(published: Project) -> None:
-    with pytest.raises(InputError, match=r"Project 'reports' has no document 'other.txt'"):
-        published.read("other.txt")
-
-
-def test_a_document_is_restored_as_it_was_ingested(published: Project, version: Path) -> None:
-    opened = OpenVersion(version)
-    record = opened.record(QUARTER)
-    assert record is not None
-    document = opened.document(record)
-    assert document is not None
-    assert (document.doc_id, document.text) == (QUARTER, MARKDOWN)
-    assert document.metadata["title"] == "Orlen Valve Works, second quarter"
-    opened.close()
-    with pytest.raises(sqlite3.ProgrammingError):
-        opened.docstore.get_node("a")
 
 
 # ---- damage --------------------------------------------------------------------------------------------------------
@@ -206,36 +178,6 @@ def test_a_part_other_than_the_one_that_a_version_names_is_detected(published: P
         OpenVersion(version)
 
 
-def test_an_open_part_is_shared_and_its_files_are_compared_only_once(
-    published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = OpenVersion(version)
-    names = names_of_files(published)
-    hashed: list[str] = []
-    real = files._digest
-
-    def digest(path: Path, *digests: Any) -> int:
-        hashed.append(path.as_posix().split("/parts/")[1])
-        return real(path, *digests)
-
-    monkeypatch.setattr(files, "_digest", digest)
-    published.ingest([Document(id_="note", text="Something about tin.")])
-    assert sorted(hashed) == sorted(f"p000002.building/{name}" for name in names)
-    hashed.clear()
-    second = OpenVersion(version.with_name("v000002"))
-    assert second.parts[0].part is first.parts[0].part
-    first.close()
-    second.close()
-    OpenVersion(version.with_name("v000002")).close()
-    assert hashed == []  # in this process these files have been hashed already
-    OpenVersion(version, check="sha256").close()
-    hashed.clear()
-
-    monkeypatch.setattr(part_module, "_parts", part_module._OpenParts())  # as in another process
-    OpenVersion(version.with_name("v000002")).close()
-    assert sorted(hashed) == sorted(f"{part}/{name}" for part in ("p000001", "p000002") for name in names)
-
-
 def test_a_writer_compares_what_it_reads_and_a_merge_what_it_copies(
     published: Project, part: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,20 +190,6 @@ def test_a_writer_compares_what_it_reads_and_a_merge_what_it_copies(
         published.ingest([Document(id_=f"note {at}", text="Something about tin.")])
     with pytest.raises(CorruptVersionError, match=r"parts/p000001/default__vector_store.faiss has changed"):
         published.ingest([Document(id_="one more", text="Something about tin.")])
-
-
-def test_a_file_that_changes_after_it_was_compared_is_noticed(published: Project, version: Path, part: Path) -> None:
-    first = OpenVersion(version)
-    damage(part / "docstore.sqlite", "flipped")
-    with pytest.raises(CorruptVersionError, match=r"parts/p000001/docstore.sqlite has changed"):
-        OpenVersion(version)
-    first.close()
-
-
-def test_a_whole_version_under_another_name_is_detected(published: Project, version: Path) -> None:
-    shutil.copytree(version, version.with_name("v000002"))
-    with pytest.raises(CorruptVersionError, match=r"versions/v000002/manifest.json belongs to version v000001"):
-        OpenVersion(version.with_name("v000002"))
 
 
 def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: Path) -> None:
@@ -300,35 +228,3 @@ def test_files_of_a_newer_release_are_refused_with_a_message(
             FormatError, match=f"has format {known + 1}, this release reads up to {known}: upgrade llama-"
         ):
             use(ProjectManager(published.directory.parent).load("reports", embed_model=CountingEmbedding()))
-
-
-@pytest.mark.parametrize("content", [b"", b"v000001 \n", b"../../elsewhere", b"v1", b"\xff\xfe", b"v000001\nv000002\n"])
-def test_a_damaged_pointer_to_the_live_version_is_reported(content: bytes, published: Project) -> None:
-    (published.directory / "CURRENT").write_bytes(content)
-    with pytest.raises(CorruptVersionError, match=r"^CURRENT ") as caught:
-        published.retrieve("pump")
-    assert caught.value.file == "CURRENT"
-    assert "rollback" in str(caught.value)
-
-
-def test_the_manifests_describe_the_version_and_its_part(published: Project, version: Path, part: Path) -> None:
-    manifest = Manifest.from_json((version / "manifest.json").read_bytes(), file="manifest.json")
-    nodes = published.storage_context.docstore.docs
-    assert (manifest.version, manifest.embed_model, manifest.dimensions) == (
-        "v000001",
-        "CountingEmbedding:counting",
-        64,
-    )
-    opened = OpenVersion(version)
-    assert [record.doc_id for record in opened.records] == [MANUAL, QUARTER]
-    assert (manifest.chunks, manifest.documents) == (len(nodes), 2)
-    assert manifest.config == published.config.model_dump()
-    assert set(contents(version)) == {"manifest.json"}
-    (entry,) = manifest.parts
-    assert (entry.name, entry.gone) == ("p000001", [])
-    described = PartManifest.from_json((part / "part.json").read_bytes(), file="part.json")
-    assert (described.documents, described.chunks, described.dimensions) == (2, len(nodes), 64)
-    assert set(described.files) | {"part.json"} == set(contents(part))
-    assert all(file["bytes"] == (part / name).stat().st_size for name, file in described.files.items())
-    assert manifest.size == sum(file["bytes"] for file in described.files.values())
-    assert sum(record.tokens for record in opened.records) == sum(n.metadata["token_count"] for n in nodes.values())

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from llama_index.core.schema import Document
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.errors import InputError
@@ -15,7 +14,7 @@ from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.response import LEGS, Explanation, LegScore, RetrievalResponse
 from tests.integration.backends.site import QUERIES, Site, documents
-from tests.integration.backends.test_contract import FILTERS, MODES, facts, one_filter, require_passing
+from tests.integration.backends.test_contract import FILTERS, MODES, facts, require_passing
 
 SEED = 11
 
@@ -139,21 +138,6 @@ def test_settings_have_the_same_effect_as_on_files(site: Site, twin: Site, setti
     require_equal_evidence(mine, theirs)
 
 
-def test_settings_of_the_search_take_effect_at_once_and_others_after_a_rebuild(site: Site, twin: Site) -> None:
-    project, reference = both(site, twin, lambda project: project.ingest(documents(1, 20)))
-    for one in (project, reference):
-        assert one.update_config(top_k=4, fusion="rrf", semantic_weight=0.8) == []
-    require_equal_answers(project, reference)
-    assert len(project.retrieve("pump")) == 4
-    for one in (project, reference):
-        assert one.update_config(chunk_size=20) == ["chunk_size"]
-        one.rebuild()
-    assert [node.text for node in project.chunks(documents()[2].id_)] == [
-        node.text for node in reference.chunks(documents()[2].id_)
-    ]
-    require_equal_answers(project, reference)
-
-
 def test_drawn_filters_let_the_same_documents_pass_as_files(site: Site, twin: Site) -> None:
     project, reference = both(site, twin, lambda project: project.ingest(facts()))
     chance = random.Random(SEED)
@@ -166,29 +150,6 @@ def test_drawn_filters_let_the_same_documents_pass_as_files(site: Site, twin: Si
         filters = MetadataFilters(filters=inner, condition=chance.choice(["and", "or", "not"]))
         expected = {hit.source.doc_id for hit in reference.retrieve("pump", filters=filters, top_k=50)}
         require_passing(project, filters, {str(doc_id) for doc_id in expected})
-
-
-def test_filters_apply_before_the_ranking(site: Site, twin: Site) -> None:
-    project, reference = both(site, twin, lambda project: project.ingest(documents(1, 40)), candidates=5)
-    for share in (0, 3, 39):
-        filters = MetadataFilters(filters=[one_filter("share", ">=", share)])
-        require_equal_answers(project, reference, filters=filters, top_k=3)
-
-
-def test_many_small_publishes_answer_like_one_of_all(site: Site, twin: Site) -> None:
-    project, reference = site.create(), twin.create()
-    for document in documents(1, 24):
-        project.ingest([document])
-    project.remove([documents(1, 24)[5].id_, documents(1, 24)[17].id_])
-    kept = [document for at, document in enumerate(documents(1, 24)) if at not in (5, 17)]
-    reference.ingest(kept)
-    assert {record.doc_id for record in project.documents()} == {document.id_ for document in kept}
-    for query in QUERIES:
-        mine, theirs = project.retrieve(query, top_k=10), reference.retrieve(query, top_k=10)
-        assert [hit.get_score() for hit in mine] == pytest.approx(
-            [hit.get_score() for hit in theirs], rel=1e-4, abs=1e-4
-        )
-        assert {hit.text for hit in mine} == {hit.text for hit in theirs}
 
 
 def test_variants_are_compared_as_on_files_and_leave_nothing(site: Site, twin: Site) -> None:
@@ -206,11 +167,3 @@ def test_variants_are_compared_as_on_files_and_leave_nothing(site: Site, twin: S
     swept = project.sweep(questions, chunk_sizes=[20, 40], modes=["hybrid"], top_ks=[5])
     assert swept
     assert project.verify().problems == []
-
-
-def test_a_document_without_words_is_kept(site: Site, twin: Site) -> None:
-    given = [Document(id_="stop words", text="the of and"), Document(id_="signs", text="*** --- +++"), *documents()]
-    project, reference = both(site, twin, lambda project: project.ingest(given))
-    assert project.read("signs") == "*** --- +++"
-    for mode in MODES:
-        require_equal_answers(project, reference, mode=mode)

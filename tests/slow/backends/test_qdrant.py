@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,32 +98,11 @@ def test_chunks_that_died_before_the_oldest_version_are_dropped(engine: Engine) 
     assert visible(engine, 3) == ["b"]
 
 
-def test_many_documents_end_and_many_chunks_are_read_in_several_calls(engine: Engine) -> None:
-    names = [f"n{number:04}" for number in range(1_100)]
-    engine.write([chunk(name, 1, name, vector=None) for name in names], None)
-    engine.end(names[:1_050], 2)
-    assert visible(engine, 1) == names
-    assert visible(engine, 2) == names[1_050:]
-    assert sorted(engine.nodes([(name, 1) for name in names])) == names
-
-
 def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) -> None:
     engine.write([chunk("a", 1)], 2)
     again = QdrantEngine(engine.collection)
     with pytest.raises(ConfigurationError, match=r"has vectors with 2 dimensions, .* 3 dimensions: set backend to"):
         again.write([chunk("b", 2, vector=np.ones(3, dtype=np.float32))], 3)
-
-
-def test_a_collection_without_vectors_refuses_them_with_the_way_out(engine: Engine) -> None:
-    engine.write([chunk("a", 1, vector=None)], None)
-    again = QdrantEngine(engine.collection)
-    with pytest.raises(ConfigurationError, match="has no vectors, and cannot store vectors with 2 dimensions"):
-        again.write([chunk("b", 2)], 2)
-
-
-def test_a_request_contains_at_most_some_points_and_some_text() -> None:
-    points = [SimpleNamespace(payload={"_node_content": "x" * size}) for size in (3_000_000, 2_000_000, 1, *[1] * 200)]
-    assert [len(batch) for batch in qdrant._batches(points)] == [2, 128, 73]
 
 
 # ---- settings and errors ---------------------------------------------------------------------------------------------
@@ -265,20 +243,6 @@ def test_an_ingest_survives_the_loss_of_any_request_or_response(
     assert all(fields == FIELDS for fields in indexes(server))
 
 
-@pytest.mark.usefixtures("_impatient")
-def test_indexes_that_an_interrupted_writer_has_not_created_are_created_by_the_next_one(
-    server: QdrantServer, tmp_path: Path
-) -> None:
-    project = on(server, tmp_path)
-    server.fault = lambda request, _: request.path.endswith("/index")
-    with pytest.raises(BackendError, match="does not answer"):
-        project.ingest(pumps())
-    assert indexes(server) == [set()]
-    server.fault = None
-    project.ingest(pumps())
-    assert indexes(server) == [FIELDS]
-
-
 @pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 def test_a_key_is_read_from_the_environment_at_each_call_and_never_shown(
     server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -314,15 +278,6 @@ def test_an_address_that_is_not_that_of_qdrant_is_said(
     with pytest.raises(BackendError, match=message):
         on(server, tmp_path)
     assert ProjectManager(tmp_path).list() == []
-
-
-@pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize("status", [429, 503])
-def test_an_overloaded_server_is_asked_again(status: int, server: QdrantServer, tmp_path: Path) -> None:
-    server.status, server.headers = status, {"Retry-After": "0"}
-    with pytest.raises(BackendError, match="refuses a call"):
-        on(server, tmp_path)
-    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
@@ -364,19 +319,6 @@ def test_another_server_without_the_collection_is_refused_and_one_with_it_is_use
     reader = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
     reader.update_config(backend_url=former)
     assert len(reader.retrieve("pump", mode="semantic", top_k=50)) == 6
-
-
-def test_an_address_is_corrected_before_the_first_ingest(server: QdrantServer, tmp_path: Path) -> None:
-    project = on(server, tmp_path)
-    with qdrant_server() as other:
-        server.fault = lambda request, _: request.method == "PUT"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(qdrant, "_RETRY", RetryPolicy(attempts=1))
-            with pytest.raises(BackendError):
-                project.ingest(pumps())
-        project.update_config(backend_url=other.url)
-        project.ingest(pumps())
-        assert len(project.retrieve("pump")) == 5
 
 
 @pytest.mark.usefixtures("_impatient")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import signal
@@ -91,18 +90,6 @@ def test_readers_in_processes_and_threads_see_one_version_without_errors(disk: P
     (disk / BUSY).unlink()
 
 
-async def test_readers_in_one_event_loop_see_one_version_without_errors(disk: Path) -> None:
-    project = load(disk)
-    writing = asyncio.create_task(asyncio.to_thread(write_versions, disk, 6))
-    marks: set[str] = set()
-    while not writing.done():
-        for response in await asyncio.gather(*(project.aretrieve(query) for query in ("alpha", "beta", "report"))):
-            (mark,) = {chunk.text.split()[0] for chunk in response}
-            marks.add(mark)
-    await writing
-    assert marks
-
-
 def test_files_of_superseded_versions_are_closed(disk: Path) -> None:
     reader, counts = load(disk), []
     for mark in range(2, 9):
@@ -174,22 +161,3 @@ def test_readers_of_a_deleted_project_get_an_error_with_a_message(disk: Path) ->
     with pytest.raises(ProjectNotFoundError), write_lock(project.directory):
         pass
     (disk / STOP).unlink()
-
-
-def test_a_recreated_project_is_noticed_by_open_project_objects(disk: Path) -> None:
-    reader = load(disk)
-    assert reader.retrieve("alpha").results
-    manager(disk).delete(NAME)
-    create(disk)
-    with pytest.raises(NoVersionError):
-        reader.retrieve("alpha")
-    ingest(7)(disk)
-    assert reader.retrieve("alpha").version == "v000001"
-    assert all("mark7" in chunk.text for chunk in reader.retrieve("alpha"))
-
-
-def test_settings_changed_by_another_process_are_not_overwritten(disk: Path) -> None:
-    one, other = load(disk), load(disk)
-    one.update_config(top_k=3)
-    other.update_config(candidates=50)
-    assert (load(disk).config.top_k, load(disk).config.candidates) == (3, 50)

@@ -16,7 +16,7 @@ import pytest
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, ProjectError
 from llama_index_contextual.storage.current import CURRENT, read_current, version_directory
-from llama_index_contextual.storage.manifest import MANIFEST, PART_MANIFEST, Manifest
+from llama_index_contextual.storage.manifest import MANIFEST, Manifest
 from llama_index_contextual.storage.project_file import PROJECT_FILE, read_config
 from llama_index_contextual.storage.verify import verify_project
 from llama_index_contextual.storage.version import OpenVersion
@@ -171,11 +171,3 @@ def test_faiss_allocates_no_more_than_the_file_has(copy: Path, monkeypatch: pyte
 
 
 # ---- newer formats -------------------------------------------------------------------------------------------------
-
-
-def test_a_changed_digit_of_the_format_of_a_part_is_damage(copy: Path) -> None:
-    path = part_of(copy, LIVE) / PART_MANIFEST
-    path.write_text(path.read_text("utf-8").replace('"format_version": 3', '"format_version": 7'))
-    with pytest.raises(CorruptVersionError, match=r"part.json has changed since it was published"):
-        load(copy.parent.parent).retrieve("alpha")
-    assert set(load(copy.parent.parent).rebuild().rebuilt) == {"doc0", "doc1", "doc2"}

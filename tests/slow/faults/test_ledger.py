@@ -17,7 +17,7 @@ from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEnt
 from llama_index_contextual.storage.ledger_file import TABLES
 from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.verify import damaged_ledgers, repair_project, verify_project
-from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load, manager
+from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, manager
 from tests.slow.faults.commits import faulty_commits, power_cuts, record
 from tests.slow.faults.ledger_faults import (
     COMMANDS,
@@ -125,23 +125,6 @@ def test_answers_received_while_the_ledger_is_locked_are_not_requested_again(
     assert llm.history
     project.ingest(documents(2, 9))
     assert len(set(llm.history)) == len(llm.history) == 9
-
-
-@pytest.mark.parametrize("command", ["rebuild", "retry_failed", "forget", "import_contexts"])
-def test_a_command_that_meets_a_locked_ledger_gives_advice(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create(tmp_path)
-    ingest(1)(tmp_path)
-    monkeypatch.setattr(ledger_file, "PATIENCE_WRITING", 0)
-    (tmp_path / "contexts.jsonl").write_text('{"key": "k", "context": "c", "model": "m"}')
-    with contextlib.closing(
-        sqlite3.connect(tmp_path / ROOT / NAME / LEDGER_FILE, isolation_level=None, timeout=0)
-    ) as holder:
-        holder.execute("BEGIN EXCLUSIVE")
-        arguments = [tmp_path / "contexts.jsonl"] if command == "import_contexts" else []
-        with pytest.raises(LedgerBusyError, match="wait until it has finished, or close it"):
-            getattr(load(tmp_path), command)(*arguments)
 
 
 reachable = pytest.mark.skipif(library() is None, reason="the SQLite of this Python cannot be reached")

@@ -14,13 +14,11 @@ from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo,
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError
-from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage.current import current_name, leftovers
-from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, PART_MANIFEST, RECORDS
+from llama_index_contextual.storage.manifest import DOCSTORE, PART_MANIFEST, RECORDS
 from tests.slow.faults.cases import attempt, open_below
 from tests.slow.faults.damage import damage
 from tests.slow.faults.system import FAULTS, FaultySystem, PowerLossSystem, RecordingSystem, installed
@@ -139,98 +137,6 @@ def test_damage_of_any_file_is_undone_by_a_rebuild_of_its_part_alone(part: str, 
     assert open_below(tmp_path) == []
 
 
-def test_damage_of_several_parts_is_undone_at_once_and_only_lost_texts_are_read_from_files(
-    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = answers(load(sound / "root"))
-    case = Case(sound, tmp_path)
-    for part, name in (("p000001", PART_MANIFEST), ("p000002", DOCSTORE), ("p000003", "default__vector_store.faiss")):
-        path = case.directory / "parts" / part / name
-        damage(path, "bit 0", path, random.Random(3))
-    opened: list[str] = []
-    real = DocumentReader.read_all
-
-    def read_all(self: DocumentReader, refs: Any) -> Any:
-        refs = list(refs)
-        opened.extend(ref.doc_id for ref in refs)
-        return real(self, refs)
-
-    monkeypatch.setattr(DocumentReader, "read_all", read_all)
-    report = load(case.root).rebuild()
-    assert opened == list(PARTS["p000002"])
-    assert set(report.rebuilt) == {doc_id for ids in PARTS.values() for doc_id in ids}
-    assert case.answers() == before
-
-
-def test_a_damaged_manifest_of_a_merged_part_loses_nothing(tmp_path: Path) -> None:
-    project = ProjectManager(tmp_path).create(NAME, CONFIG, llm=ScriptedLLM(), embed_model=CountingEmbedding())
-    for number in range(MAX_SMALL_PARTS + 2):
-        project.ingest([Document(id_=f"doc{number}", text=f"Pump number {number}.")])
-    before = answers(project)
-    merged = project._live.current().parts[0].part
-    path = merged.directory / PART_MANIFEST
-    assert b"merged_from" in path.read_bytes()
-    damage(path, "truncated", path, random.Random(4))
-    report = load(tmp_path).rebuild()
-    assert set(report.rebuilt) == {record.doc_id for record in merged.records}
-    assert answers(load(tmp_path)) == before
-
-
-def spoil_manifest_and(case: Case, *names: str, kind: str = "bit 0", part: str = "p000001") -> None:
-    for name in (PART_MANIFEST, *names):
-        path = case.directory / "parts" / part / name
-        damage(path, kind if name == PART_MANIFEST else "bit 0", path, random.Random(5))
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "kind"),
-    [
-        ("p000001", DOCSTORE, "bit 0"),
-        ("p000001", DOCSTORE, "removed"),
-        ("p000001", RECORDS, "bit 0"),
-        ("p000003", "bm25/counts.npy", "bit 0"),  # documents without files: their chunks are sound
-    ],
-)
-def test_files_are_restored_although_the_checksums_of_their_part_are_damaged_too(
-    part: str, name: str, kind: str, sound: Path, tmp_path: Path
-) -> None:
-    before = answers(load(sound / "root"))
-    case = Case(sound, tmp_path)
-    spoil_manifest_and(case, name, kind=kind, part=part)
-    named = [problem.file for problem in load(case.root).verify().problems if not problem.harmless]
-    # Without the manifest nothing says which files there were.
-    expected = [PART_MANIFEST] if kind == "removed" else [PART_MANIFEST, name]
-    assert named == [f"parts/{part}/{file}" for file in expected]
-    project = load(case.root)
-    assert set(project.rebuild().rebuilt) == set(PARTS[part])
-    assert calls(project) == ([], [])
-    assert case.answers() == before
-
-
-def test_a_document_whose_id_may_be_damaged_is_not_restored(sound: Path, tmp_path: Path) -> None:
-    case = Case(sound, tmp_path)
-    part = case.directory / "parts" / "p000001"
-    spoil_manifest_and(case, DOCSTORE, kind="removed")
-    content = (part / RECORDS).read_bytes()
-    (part / RECORDS).write_bytes(content.replace(b"reports/03.md", b"reports/93.md", 1))
-    with pytest.raises(CorruptVersionError, match=r"1 document cannot be restored: reports/93.md \(its id cannot be"):
-        load(case.root).rebuild()
-
-
-def test_a_part_of_another_project_is_not_taken_for_a_damaged_one(sound: Path, tmp_path: Path) -> None:
-    case = Case(sound, tmp_path)
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    (folder / "other.md").write_text("Another report.", encoding="utf-8")
-    other = ProjectManager(tmp_path).create("other", CONFIG, llm=ScriptedLLM(), embed_model=CountingEmbedding())
-    other.ingest([folder])
-    part = case.directory / "parts" / "p000001"
-    shutil.rmtree(part)
-    shutil.copytree(other.directory / "parts" / "p000001", part)
-    with pytest.raises(CorruptVersionError, match="11 documents cannot be restored: 11 more"):
-        load(case.root).rebuild()
-
-
 def spoil_documents_without_files(case: Case) -> None:
     path = case.directory / "parts" / "p000003" / DOCSTORE
     damage(path, "truncated", path, random.Random(1))
@@ -284,25 +190,6 @@ def test_a_file_that_has_changed_or_is_gone_is_not_taken_for_the_original(
     with pytest.raises(CorruptVersionError, match=reason) as caught:
         load(tmp_path / "copy" / "root").rebuild()
     assert "reports/03.md" in caught.value.documents
-
-
-def test_documents_whose_ids_cannot_be_read_are_counted(sound: Path, tmp_path: Path) -> None:
-    case = Case(sound, tmp_path)
-    for name in (DOCSTORE, RECORDS):
-        (case.directory / "parts" / "p000001" / name).unlink()
-    with pytest.raises(CorruptVersionError, match="11 documents cannot be restored: 11 more"):
-        load(case.root).rebuild()
-    report = load(case.root).rebuild(allow_loss=True)
-    assert (report.lost, report.lost_unnamed) == ((), 11)
-    assert "lost 11 documents whose ids could not be read" in str(report)
-    assert {record.doc_id for record in load(case.root).documents()} == {*PARTS["p000002"], *PARTS["p000003"]}
-
-
-def test_a_damaged_manifest_of_a_version_is_not_undone_by_a_rebuild(sound: Path, tmp_path: Path) -> None:
-    case = Case(sound, tmp_path)
-    (case.directory / "versions" / (current_name(case.directory) or "") / MANIFEST).unlink()
-    with pytest.raises(CorruptVersionError, match=r"is missing\. Return to the previous version with `rollback`"):
-        load(case.root).rebuild()
 
 
 def test_a_rebuild_with_changed_settings_applies_them_to_all_documents(sound: Path, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
+from llama_index.core import Document
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import BaseNode, TextNode
@@ -83,21 +82,6 @@ def test_nodes_that_cannot_be_stored_are_refused_and_nothing_is_added(node: Text
 # ---- positions and batches -----------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=12))
-def test_nodes_keep_their_order_of_insertion(steps: list[tuple[str, bool]]) -> None:
-    store, expected = SQLiteDocumentStore(), dict[str, str]()
-    for number, (node_id, keep) in enumerate(steps):
-        if keep:
-            store.add_documents([chunk(node_id, str(number))])
-            expected[node_id] = str(number)
-        else:
-            store.delete_document(node_id, raise_error=False)
-            expected.pop(node_id, None)
-        assert store.ids == list(expected)
-        assert store.rows(list(expected)) == list(range(len(expected)))
-    assert {node_id: node.get_content() for node_id, node in store.docs.items()} == expected
-
-
 def test_a_batch_that_fails_adds_nothing() -> None:
     store = filled(chunk("kept"))
     with pytest.raises(InputError, match=r"'kept' is in the store already: pass allow_update=True to replace it"):
@@ -106,30 +90,6 @@ def test_a_batch_that_fails_adds_nothing() -> None:
     assert store.get_node("kept").get_content() == "Text of kept."
     store.add_documents([chunk("new")], allow_update=False)
     assert store.ids == ["kept", "new"]
-
-
-def test_many_nodes_are_read_in_the_order_that_is_asked_for() -> None:
-    store = filled(*(chunk(str(n)) for n in range(2_000)))
-    expected = [str(n) for n in range(1_999, -1, -1)]
-    assert [node.node_id for node in store.get_nodes(expected)] == expected
-
-
-def test_the_chunks_of_one_document_are_found_without_reading_the_others() -> None:
-    store = filled(*(chunk(f"{d}-{n}", doc_id=f"d{d}") for d in range(20) for n in range(5)))
-    recorded: list[str] = []
-    store._kv._connection.set_trace_callback(recorded.append)
-    assert len(list(store.iterate(doc_id="d3"))) == 5
-    store._kv._connection.set_trace_callback(None)
-    plan = [str(step) for statement in recorded for step in store._kv.query(f"EXPLAIN QUERY PLAN {statement}")]
-    assert any("nodes_of_document" in step for step in plan)
-    assert not any("SCAN" in step for step in plan)
-
-
-def test_iterating_in_small_batches_yields_every_node_once() -> None:
-    store = filled(*(chunk(f"{d}-{n}", doc_id=f"d{d}") for n in range(5) for d in range(3)))
-    store.delete_document("1-0")
-    assert [node.node_id for node in store.iterate(batch=2)] == store.ids
-    assert [node.node_id for node in store.iterate(doc_id="d1", batch=2)] == ["1-1", "1-2", "1-3", "1-4"]
 
 
 # ---- LlamaIndex's interface ----------------------------------------------------------------------------------------
@@ -154,22 +114,6 @@ def test_a_missing_node_raises_only_if_asked_to() -> None:
     assert not store.document_exists("b")
 
 
-def test_the_nodes_of_a_document_are_listed_in_the_order_of_its_text() -> None:
-    store = filled(
-        chunk("late", doc_id="d", start_char_idx=50), chunk("early", doc_id="d", start_char_idx=0), chunk("orphan")
-    )
-    info = store.get_ref_doc_info("d")
-    assert info is not None
-    assert info.node_ids == ["early", "late"]
-    assert store.get_ref_doc_info("orphan") is None
-    assert store.get_ref_doc_info("") is None
-    assert {doc_id: sorted(i.node_ids) for doc_id, i in store.get_all_ref_doc_info().items()} == {
-        "d": ["early", "late"]
-    }
-    assert store.ref_doc_exists("d")
-    assert not store.ref_doc_exists("e")
-
-
 def test_deleting_a_document_removes_its_nodes_and_their_hashes_and_nothing_else() -> None:
     store = filled(chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e"), chunk("orphan"))
     store.set_document_hashes({"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"})
@@ -178,12 +122,6 @@ def test_deleting_a_document_removes_its_nodes_and_their_hashes_and_nothing_else
     assert store.get_all_document_hashes() == {"3": "c", "5": "e"}
     store.delete_document("c")
     assert store.get_document_hash("c") is None
-
-
-def test_store_text_false_stores_no_node() -> None:
-    store = SQLiteDocumentStore()
-    store.add_documents([chunk("a")], store_text=False)
-    assert len(store) == 0
 
 
 async def test_the_async_methods_do_the_same() -> None:
@@ -201,23 +139,6 @@ async def test_the_async_methods_do_the_same() -> None:
     await store.adelete_document("a")
     await store.adelete_ref_doc("d")
     assert store.ids == ["c"]
-
-
-def test_a_storage_context_accepts_it_as_document_store(tmp_path: Path) -> None:
-    store = SQLiteDocumentStore()
-    context = StorageContext.from_defaults(docstore=store)
-    model = CountingEmbedding()
-    nodes = [chunk("a", "iron pump"), chunk("b", "bronze valve")]
-    index = VectorStoreIndex(nodes, storage_context=context, embed_model=model)
-    context.persist(str(tmp_path), docstore_fname="nodes.sqlite")
-    loaded = StorageContext.from_defaults(
-        docstore=SQLiteDocumentStore(tmp_path / "nodes.sqlite", access="read"),
-        index_store=context.index_store,
-        vector_store=SimpleVectorStore.from_persist_dir(str(tmp_path)),
-    )
-    again = load_index_from_storage(loaded, embed_model=model)
-    for one in (index, again):
-        assert [hit.node.node_id for hit in one.as_retriever(similarity_top_k=1).retrieve("valve")] == ["b"]
 
 
 def run(pipeline: IngestionPipeline, *texts: tuple[str, str]) -> list[str]:

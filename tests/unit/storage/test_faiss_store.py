@@ -116,14 +116,6 @@ def test_an_empty_store_answers_nothing() -> None:
     store.delete_nodes(["no such node"])
 
 
-def test_a_top_k_beyond_the_nodes_returns_all_and_zero_returns_none() -> None:
-    store = store_of(embedded("a", [1, 0]), embedded("b", [0, 1]))
-    query = np.array([1.0, 0.0])
-    assert ids_of(store.rank(query, 100)) == ["a", "b"]
-    assert store.rank(query, 0) == []
-    assert store.rank(query, -1) == []
-
-
 def test_a_query_without_an_embedding_or_of_another_model_is_refused() -> None:
     store = store_of(embedded("a", [1, 0]))
     with pytest.raises(InputError, match=r"The query has no embedding: pass an embed_model to the retriever"):
@@ -173,14 +165,6 @@ def direction(degrees: int) -> list[float]:
     return [float(np.cos(np.radians(degrees))), float(np.sin(np.radians(degrees)))]
 
 
-def test_add_does_not_modify_the_nodes_or_store_embeddings_twice() -> None:
-    node = embedded("a", [3, 4])
-    store = store_of(node)
-    assert node.embedding == [3, 4]
-    assert store.docstore.get_node("a") == node.model_copy(update={"embedding": None})
-    assert store.vectors([0]).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)]]
-
-
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
@@ -196,14 +180,6 @@ def test_invalid_nodes_are_refused_before_anything_changes(nodes: list[TextNode]
         store.add(nodes)
     assert store.rank(np.array([1.0, 0.0]), 9) == [("a", 1.0)]
     assert len(store) == len(store.docstore) == 1
-
-
-def test_a_first_batch_that_fails_leaves_the_store_empty_and_usable() -> None:
-    store = UnitFaissVectorStore()
-    with pytest.raises(InputError):
-        store.add([embedded("a", [1, 0], metadata={"v": float("nan")})])
-    store.add([embedded("a", [1, 0, 0])])
-    assert store.dimensions == 3
 
 
 def test_deleting_by_filter_removes_matches_and_an_empty_filter_removes_nothing() -> None:
@@ -269,13 +245,6 @@ def test_an_index_that_compares_distances_is_refused() -> None:
 # ---- nodes and rows must belong together ---------------------------------------------------------------------------
 
 
-def test_an_index_and_a_document_store_of_different_versions_are_refused() -> None:
-    index = faiss.IndexFlatIP(2)
-    index.add(np.eye(2, dtype=np.float32))
-    with pytest.raises(CorruptVersionError, match=r"contains 2 vectors, the document store 0 nodes: .* different"):
-        UnitFaissVectorStore(index)
-
-
 def test_nodes_added_to_a_shared_document_store_by_others_are_an_error() -> None:
     docstore = SQLiteDocumentStore()
     store = store_of(embedded("a", [1, 0]), docstore=docstore)
@@ -289,15 +258,6 @@ def test_nodes_added_to_a_shared_document_store_by_others_are_an_error() -> None
     ):
         with pytest.raises(CorruptVersionError, match=r"contains 2 vectors, .* 3 nodes: .* give the vector store"):
             use()
-
-
-def test_nodes_added_to_the_document_store_before_their_vectors_are_found() -> None:
-    docstore = SQLiteDocumentStore()
-    nodes = [embedded("a", [1, 0]), embedded("b", [0, 1])]
-    docstore.add_documents(nodes)
-    store = UnitFaissVectorStore(docstore=docstore)
-    store.add(nodes[::-1])
-    assert ids_of(store.rank(np.array([1.0, 0.0]), 2)) == ["a", "b"]
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -381,9 +341,3 @@ async def test_it_works_in_a_pipeline_that_replaces_changed_documents() -> None:
 
 
 # ---- what the stock store does -------------------------------------------------------------------------------------
-
-
-def test_to_stock_gives_an_index_that_the_stock_store_accepts() -> None:
-    stock = store_of(embedded("a", [1, 0]), embedded("b", [0, 2])).to_stock()
-    result = stock.query(VectorStoreQuery(query_embedding=[0.0, 1.0], similarity_top_k=2))
-    assert result.ids == ["1", "0"]

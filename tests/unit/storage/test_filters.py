@@ -12,9 +12,7 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.storage import docstore
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.filters import valid_filters
 from tests.support.filter_oracle import (
     COMPARISONS,
     DATES,
@@ -111,19 +109,6 @@ def test_an_injection_in_a_key_or_value_finds_nothing_and_breaks_nothing(key: st
         assert mask is not None
         assert mask.tolist() == [False]
     assert len(store) == 1
-
-
-def test_a_missing_key_matches_only_unequal_not_in_and_empty() -> None:
-    matched = {
-        op for op in FilterOperator if chosen([{}], one("k", op.value, ["v"] if op in LISTED else "v")) == [True]
-    }
-    assert matched == {FilterOperator.NE, FilterOperator.NIN, FilterOperator.IS_EMPTY}
-
-
-def test_no_filters_and_empty_filters_match_everything() -> None:
-    assert valid_filters(None) is None
-    for condition in FilterCondition:
-        assert valid_filters(MetadataFilters(filters=[], condition=condition)) is None
 
 
 def test_a_list_of_a_hundred_thousand_values_is_one_parameter() -> None:
@@ -244,43 +229,3 @@ def test_dates_are_compared_as_points_in_time(operator: str, value: Any, expecte
     }
     passing = chosen([{"filed": value} for value in filed.values()], one("filed", operator, value))
     assert {name for name, is_in in zip(filed, passing, strict=True) if is_in} == expected
-
-
-def test_a_range_of_a_month_has_its_last_evening_in_every_time_zone() -> None:
-    march = MetadataFilters(
-        filters=[*one("filed", ">=", "2024-03-01").filters, *one("filed", "<", "2024-04-01").filters]
-    )
-    filed = ["2024-02-29T20:00-05:00", "2024-02-29T18:59-05:00", "2024-03-31T23:59:59.999Z", "2024-04-01T00:30+01:00"]
-    assert chosen([{"filed": value} for value in filed], march) == [True, False, True, True]
-
-
-def test_keys_with_long_or_mostly_different_values_are_not_indexed_and_still_searched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(docstore, "_ALWAYS_INDEXED", 1)
-    monkeypatch.setattr(docstore, "_ALWAYS_CHARACTERS", 1)
-    metadata = [{"year": 2020 + n % 2, "number": n, "long": f"{n % 2}" * 300} for n in range(8)]
-    for is_indexed in (True, False):
-        store = store_of(metadata, indexed=is_indexed, published=True)
-        if is_indexed:
-            assert store._indexed_keys == {"year": True, "number": False, "long": False}
-        for filters in (
-            one("year", "==", 2021),
-            one("number", "<", 3),
-            one("long", "text_match", "1"),
-            one("unknown", "!=", 3),
-            one("unknown", "==", 3),
-        ):
-            for _ in range(2):
-                assert store.mask(filters).tolist() == [passes(data, filters) for data in metadata]  # type: ignore[union-attr]
-
-
-def test_the_columns_and_masks_that_a_store_keeps_are_bounded() -> None:
-    store = store_of([{f"key {n}": n for n in range(50)}], indexed=True, published=True)
-    for n in range(50):
-        for value in range(3):
-            store.mask(one(f"key {n}", "==", value))
-    store.mask(one("key 1", "in", ["x" * 100] * 1_000))
-    assert len(store._columns) == docstore._KEPT_COLUMNS
-    assert len(store._masks) == docstore._KEPT_MASKS
-    assert max(map(len, store._masks._entries)) <= docstore._LONGEST_NAME

@@ -29,33 +29,6 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "vectors.faiss"
 
 
-def test_sound_files_pass(index: Path, tmp_path: Path) -> None:
-    check_faiss(index)
-    for array in (np.arange(5), np.ones((2, 3), dtype=np.float32), np.zeros(0, dtype=np.int32)):
-        np.save(tmp_path / "array.npy", array)
-        check_npy(tmp_path / "array.npy")
-
-
-def test_an_index_of_another_kind_is_left_to_faiss(tmp_path: Path) -> None:
-    faiss.write_index(faiss.IndexHNSWFlat(4, 8, faiss.METRIC_INNER_PRODUCT), str(tmp_path / "graph.faiss"))
-    check_faiss(tmp_path / "graph.faiss")
-
-
-def test_a_changed_byte_of_a_header_is_detected_before_faiss_reads_it(index: Path) -> None:
-    sound = index.read_bytes()
-    header = len(sound) - 4 * 3 * 4
-    missed = []
-    for position in range(header):
-        index.write_bytes(sound[:position] + bytes([sound[position] ^ 0x40]) + sound[position + 1 :])
-        try:
-            check_faiss(index)
-        except CorruptVersionError:
-            continue
-        missed.append(position)
-    # Two numbers that FAISS does not use, the flag of being trained, and the letters of other kinds of index.
-    assert set(missed) <= {1, 2, 3, *range(16, 32), 32}
-
-
 @pytest.mark.parametrize("content", [b"", b"IxFI", b"nonsense", b"IxFI" + bytes(20)])
 def test_a_file_that_is_not_an_index_is_refused(content: bytes, index: Path) -> None:
     index.write_bytes(content)

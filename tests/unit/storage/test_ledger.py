@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -16,17 +15,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import (
     ContentKeys,
     Ledger,
     LedgerEntry,
-    LedgerInfo,
     content_key,
     vector_key,
 )
-from llama_index_contextual.storage.ledger_file import FORMAT_VERSION
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.storage.storable import storable_text
 
@@ -150,51 +147,7 @@ def test_a_batch_is_committed_as_a_whole_or_not_at_all(ledger: Ledger) -> None:
     assert ledger.context("good") is None
 
 
-def test_info_and_usage_count_paid_results(ledger: Ledger) -> None:
-    assert ledger.info() == LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
-    ledger.add_contexts([entry("a", input_tokens=100, cached_tokens=64, output_tokens=7), entry("b")])
-    ledger.add_vectors("model", ["a"], np.ones((1, 2), dtype=np.float32))
-    assert ledger.info() == LedgerInfo(contexts=2, embeddings=1, input_tokens=100, output_tokens=7)
-
-
 # ---- crashes and releases ------------------------------------------------------------------------------------------
-
-
-def test_opening_a_ledger_again_writes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    Ledger(path).close()
-    before = path.read_bytes()
-    ledger = Ledger(path)
-    ledger.info()
-    ledger.close()
-    assert path.read_bytes() == before
-
-
-def test_a_ledger_of_a_newer_release_is_refused_and_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    ledger = Ledger(path)
-    ledger._kv.put("format", {"version": FORMAT_VERSION + 1})
-    ledger._kv.execute("DROP TABLE embeddings")
-    ledger.close()
-    before = path.read_bytes()
-    with pytest.raises(
-        FormatError, match=r"ledger.sqlite has format 4, this release reads up to 3: upgrade llama-index"
-    ):
-        Ledger(path)
-    assert path.read_bytes() == before
-
-
-def test_a_file_that_is_not_a_ledger_is_refused_with_advice(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    path.write_bytes(b"not a database, but long enough to look like one" * 20)
-    with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged .*`verify --repair` keeps all rows"):
-        Ledger(path)
-    path.unlink()
-    ledger = Ledger(path)
-    ledger._kv.put("format", {"version": "one"})
-    ledger.close()
-    with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged"):
-        Ledger(path)
 
 
 # ---- export and import ---------------------------------------------------------------------------------------------
@@ -301,13 +254,3 @@ def test_windows_line_ends_are_accepted_and_a_missing_file_is_an_error(tmp_path:
     assert import_contexts(ledger, file) == 2
     with pytest.raises(InputError, match=r"other.jsonl does not exist: name a file that `export_contexts` wrote"):
         import_contexts(ledger, tmp_path / "other.jsonl")
-
-
-def test_two_connections_can_write_in_turn(tmp_path: Path) -> None:
-    one, other = Ledger(tmp_path / "ledger.sqlite"), Ledger(tmp_path / "ledger.sqlite")
-    for number in range(10):
-        (one, other)[number % 2].add_contexts([entry(f"key {number}")])
-    assert one.info().contexts == other.info().contexts == 10
-    one.close()
-    with pytest.raises(sqlite3.ProgrammingError):
-        one.context("key 1")

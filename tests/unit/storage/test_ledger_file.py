@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import shutil
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -99,14 +97,6 @@ def test_a_ledger_of_format_1_is_upgraded_with_all_its_rows(golden: Path) -> Non
     assert golden.read_bytes() == upgraded, "it is upgraded once"
 
 
-def test_a_ledger_of_format_1_is_readable_without_an_upgrade(golden: Path) -> None:
-    with closing(Ledger(golden, read_only=True)) as ledger:
-        assert serves_everything(ledger)
-        assert ledger.damaged_rows() == {}
-        assert ledger.identity is None
-    assert golden.read_bytes() == GOLDEN.read_bytes()
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -183,17 +173,6 @@ def test_a_request_of_an_unknown_batch_is_sent_again(path: Path) -> None:
         assert ledger._kv.query("SELECT count(*) FROM batch_requests") == [(0,)]
 
 
-def test_damaged_rows_are_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    change(path, "UPDATE contexts SET context = 'Another.' WHERE key = ?", content_key("3"))
-    with closing(Ledger(path)) as ledger, caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert ledger.context(content_key("3")) is None
-    assert [r.getMessage() for r in caplog.records if r.name.startswith("llama_index_contextual")] == [
-        "ledger.sqlite has damaged rows: they are not used and will be requested again. `verify` lists them,"
-        " `verify --repair` removes them."
-    ]
-
-
 def test_a_row_with_invalid_utf8_does_not_prevent_reading_the_others(path: Path) -> None:
     change(path, "UPDATE contexts SET context = CAST(x'ff41' AS TEXT) WHERE key = ?", content_key("3"))
     change(path, "UPDATE contexts SET key = CAST(x'ff41' AS TEXT) WHERE key = ?", content_key("4"))
@@ -226,27 +205,11 @@ def test_an_unusable_vector_counts_as_absent(bad: list[float], path: Path) -> No
         assert ledger.damaged_rows() == {"embeddings": ["v1"]}
 
 
-def test_vectors_of_another_length_count_as_absent(path: Path) -> None:
-    with closing(Ledger(path)) as ledger:
-        ledger.add_vectors("m", ["short"], np.eye(1, 4, dtype=np.float32))
-        assert set(ledger.vectors(["v0", "v1", "short"])) == {"v0", "v1"}
-        assert set(ledger.vectors(["v0", "short"], dimensions=4)) == {"short"}
-        assert ledger.vectors(["v0"], dimensions=16) == {}
-
-
 # ---- texts ---------------------------------------------------------------------------------------------------------
 
 
 def test_characters_that_cannot_be_stored_are_removed() -> None:
     assert storable_text("a\0b\ud800c\x07d\x85e\x7f\r\n\tf\u2028🦙") == "abcde\n\tf\u2028🦙"
-
-
-@given(st.text())
-def test_storable_text_is_unchanged(text: str) -> None:
-    once = storable_text(text)
-    assert storable_text(once) == once
-    assert once.encode().decode() == once
-    assert "\0" not in once
 
 
 def test_control_characters_in_a_stored_context_are_removed_on_reading(tmp_path: Path) -> None:
@@ -258,13 +221,6 @@ def test_control_characters_in_a_stored_context_are_removed_on_reading(tmp_path:
         export_contexts(ledger, tmp_path / "contexts.jsonl")
         assert import_contexts(ledger, tmp_path / "contexts.jsonl") == 2
         assert ledger.keep_only({"AB\n", "Good."}, []) == (1, 0)
-
-
-def test_an_import_removes_characters_that_cannot_be_stored(tmp_path: Path) -> None:
-    (tmp_path / "contexts.jsonl").write_bytes(rb'{"key": "k", "context": "A\u0000B\ud800C", "model": "m"}')
-    with closing(Ledger(None)) as ledger:
-        assert import_contexts(ledger, tmp_path / "contexts.jsonl") == 1
-        assert ledger.context("k") == "ABC"
 
 
 def test_an_unstorable_reply_of_a_batch_does_not_affect_the_others() -> None:
@@ -333,21 +289,6 @@ def test_a_commit_waits_for_another_program_and_is_not_lost(
         ledger.add_contexts([entry("k")])
         assert ledger.context("k") == "A context of the passage in its text, as long as it has to be here."
     assert len(waits) == rounds
-
-
-def test_threads_that_write_at_the_same_time_wait_for_each_other(path: Path) -> None:
-    ledgers = [Ledger(path), Ledger(path)]
-    threads = [
-        threading.Thread(target=lambda at=at: [ledgers[at].add_contexts([entry(f"{at} {n}")]) for n in range(10)])
-        for at in (0, 1)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert ledgers[0].info().contexts == 40
-    for ledger in ledgers:
-        ledger.close()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError, ProjectError, ProjectLockedError, ProjectNotFoundError
-from llama_index_contextual.storage.project_file import is_project, read_config, write_config, write_lock
+from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
 from llama_index_contextual.storage.scratch import scratch, scratch_directory
 
 
@@ -26,12 +26,6 @@ def rewrite(directory: Path, **changes: Any) -> None:
     raw = json.loads((directory / "project.json").read_bytes())
     content = {key: value for key, value in {**raw, **changes}.items() if value is not ...}
     (directory / "project.json").write_text(json.dumps(content), encoding="utf-8")
-
-
-def test_settings_are_read_back_as_they_were_written(directory: Path, tmp_path: Path) -> None:
-    assert read_config(directory) == ProjectConfig.local(chunk_size=512)
-    assert is_project(directory)
-    assert not is_project(tmp_path)
 
 
 def test_settings_may_be_changed_by_hand_once_their_checksum_is_removed(directory: Path) -> None:
