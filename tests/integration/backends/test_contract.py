@@ -12,10 +12,9 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
-from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, NoVersionError
+from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.current import CURRENT
 from tests.integration.backends.site import NAME, QUERIES, Site, WordVectors, answers, documents, marks
 from tests.support.nodes import chunk
 
@@ -23,14 +22,6 @@ MODES = ("semantic", "lexical", "hybrid")
 SECRET = "Quincunx"
 
 # ---- documents -------------------------------------------------------------------------------------------------------
-
-
-def test_before_the_first_version_there_is_nothing_and_a_search_says_so(site: Site) -> None:
-    project = site.create()
-    assert (project.documents(), project.versions()) == ((), [])
-    with pytest.raises(NoVersionError):
-        project.retrieve("pump")
-    assert project.verify().problems == []
 
 
 def test_ids_and_texts_in_any_script_are_kept(site: Site) -> None:
@@ -401,19 +392,6 @@ def test_verify_reports_damage_and_a_new_ingest_repairs_it(site: Site) -> None:
         project.ingest(documents(3 * number + 3), replace=True)
         assert marks(project.retrieve("report")) == {f"mark{3 * number + 3}"}
         assert project.verify(repair=True).sound
-
-
-def test_a_damaged_switch_is_reported_and_mended_by_a_rollback(site: Site) -> None:
-    project = site.create()
-    project.ingest(documents(1))
-    project.ingest(documents(2))
-    (project.directory / CURRENT).write_bytes(b"v0000")
-    assert not project.verify().sound
-    with pytest.raises(ContextualError):
-        site.load().retrieve("report")
-    site.load().rollback("v000002")
-    assert marks(site.load().retrieve("report")) == {"mark2"}
-    assert project.verify().sound
 
 
 # ---- interruptions ---------------------------------------------------------------------------------------------------

@@ -54,13 +54,6 @@ def test_files_are_found_where_they_were_ingested(project: Project, folder: Path
     assert (file.problem, len(file.digest)) == (None, 32)
 
 
-def test_paths_are_kept_outside_of_versions_and_by_origin(project: Project, folder: Path) -> None:
-    path = folder / "prüfung.txt"
-    assert read_sources(project.directory)[origin(path)] == os.path.realpath(path)
-    for file in [*(project.directory / "versions").rglob("*"), *(project.directory / "parts").rglob("*")]:
-        assert not file.is_file() or os.fsencode(folder) not in file.read_bytes()
-
-
 def test_a_project_without_the_file_gets_it_from_the_next_ingest_even_of_unchanged_files(
     project: Project, folder: Path
 ) -> None:

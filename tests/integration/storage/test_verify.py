@@ -93,22 +93,6 @@ def test_the_command_printed_by_verify_mends_the_damage(
     assert "gamma" in notes.retrieve("gamma")[0].text
 
 
-@pytest.mark.parametrize("content", [b"nonsense", None])
-def test_a_damaged_manifest_does_not_hide_other_versions(
-    content: bytes | None, published: Project, version: Path
-) -> None:
-    published.ingest([Document(id_="note", text="A note.")])
-    (version / "manifest.json").unlink()
-    if content is not None:
-        (version / "manifest.json").write_bytes(content)
-    old, live = published.versions()
-    assert (old.name, old.created, old.documents, old.chunks, old.live) == ("v000001", None, None, None, False)
-    assert old.damage is not None
-    assert old.damage.startswith("versions/v000001/manifest.json is ")
-    assert (live.name, live.documents, live.live, live.damage) == ("v000002", 3, True, None)
-    assert "versions/v000001/manifest.json" in found(published.verify())
-
-
 def test_a_version_of_a_newer_release_is_neither_damaged_nor_removed(published: Project, version: Path) -> None:
     published.ingest([Document(id_="note", text="A note.")])
     manifest = version / "manifest.json"
@@ -242,16 +226,6 @@ def paid(published: Project) -> Project:
             LedgerEntry(key=content_key(str(n)), context=f"Context {n}. " * 9, model="m") for n in range(99)
         )
     return published
-
-
-def test_the_identity_of_the_ledger_is_recorded_at_the_first_write(published: Project) -> None:
-    ours, recorded = identities(published)
-    assert ours is not None
-    assert recorded == ours
-    published.update_config(top_k=3)
-    published.forget()
-    assert identities(published) == (ours, ours)
-    assert published.verify().sound
 
 
 @pytest.mark.parametrize(("content", "what"), [(None, "is missing: "), (b"", "is empty: ")])

@@ -19,7 +19,7 @@ from llama_index_contextual.errors import BackendError, ConfigurationError, Corr
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import qdrant
-from llama_index_contextual.storage.collection import NEVER, Collection, Engine, StoredChunk, View
+from llama_index_contextual.storage.collection import Collection, Engine, StoredChunk, View
 from llama_index_contextual.storage.engine import COLLECTION_FILE, open_engine
 from llama_index_contextual.storage.qdrant import QdrantEngine
 from tests.support.models import CountingEmbedding
@@ -55,47 +55,6 @@ def chunk(node_id: str, born: int, doc_id: str = "d", **fields: Any) -> StoredCh
         "vector": np.array([1.0, 0.0], dtype=np.float32),
     }
     return StoredChunk(node=TextNode(id_=node_id, text=node_id), born=born, doc_id=doc_id, **{**values, **fields})
-
-
-def visible(engine: Engine, version: int) -> list[str]:
-    names = sorted(node_id for node_id, _ in engine.keys(View(version)))
-    assert engine.count(View(version)) == len(names)
-    return names
-
-
-def test_a_collection_without_chunks_answers_with_nothing(engine: Engine) -> None:
-    assert visible(engine, 1) == []
-    assert not engine.exists()
-    with pytest.raises(CorruptVersionError, match="There is no collection"):
-        engine.rank_vectors(View(1), np.ones(2, dtype=np.float32), 5)
-    with pytest.raises(CorruptVersionError, match="There is no collection"):
-        engine.rank_terms(View(1), {1: 1.0}, 5)
-    assert engine.nodes([("a", 1)]) == {}
-    engine.end(["d"], 1)
-    engine.drop_after(0)
-    engine.drop_before(1)
-    assert engine.leftovers(0) == 0
-
-
-def test_an_abandoned_version_is_dropped_and_what_it_ended_lives_on(engine: Engine) -> None:
-    engine.write([chunk("a", 1), chunk("b", 1, "e")], 2)
-    engine.end(["d"], 2)
-    engine.write([chunk("c", 2)], 2)
-    assert engine.leftovers(1) == 2
-    assert engine.leftovers(2) == 0
-    engine.drop_after(1)
-    assert engine.leftovers(1) == 0
-    assert [visible(engine, version) for version in (1, 2, NEVER - 1)] == [["a", "b"]] * 3
-
-
-def test_chunks_that_died_before_the_oldest_version_are_dropped(engine: Engine) -> None:
-    engine.write([chunk("a", 1), chunk("b", 1, "e")], 2)
-    engine.end(["d"], 3)
-    engine.drop_before(2)
-    assert visible(engine, 2) == ["a", "b"]
-    engine.drop_before(3)
-    assert engine.nodes([("a", 1)]) == {}
-    assert visible(engine, 3) == ["b"]
 
 
 def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) -> None:

@@ -9,9 +9,6 @@ from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.storage.current import CURRENT
-from llama_index_contextual.storage.manifest import MANIFEST
-from llama_index_contextual.storage.project_file import PROJECT_FILE
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load, manager
 
 Case = Callable[[Path], object]
@@ -28,7 +25,6 @@ INPUTS: dict[str, object] = {
     "a Document with an object in its metadata": Document(text="x", metadata={"v": object()}),
     "a Document with infinity in its metadata": Document(text="x", metadata={"v": 1e999}),
 }
-FILES: tuple[bytes, ...] = (b"", b"{}", b"[]", b"null", b"{" * 100_000, b"\xff\xfe", b'{"format_version": 99}')
 
 
 def _project(disk: Path) -> Path:
@@ -39,14 +35,6 @@ def _project(disk: Path) -> Path:
 
 def _filter(key: str, value: object, operator: FilterOperator) -> MetadataFilters:
     return MetadataFilters(filters=[MetadataFilter.model_construct(key=key, value=value, operator=operator)])
-
-
-def _overwritten(name: str, content: bytes) -> Case:
-    def run(disk: Path) -> None:
-        (_project(disk) / name).write_bytes(content)
-        load(disk).retrieve("alpha")
-
-    return run
 
 
 def _on(run: Case) -> Case:
@@ -68,9 +56,6 @@ CASES: dict[str, Case] = {
         f"ingest {what}": _on(lambda disk, given=given: load(disk).ingest([given]))  # type: ignore[misc]
         for what, given in INPUTS.items()
     },
-    **{f"project.json {content[:24]!r}": _overwritten(PROJECT_FILE, content) for content in FILES},
-    **{f"CURRENT {content[:24]!r}": _overwritten(CURRENT, content) for content in (*FILES, b"v000009", b"v1\n../x")},
-    **{f"manifest.json {content[:24]!r}": _overwritten(f"versions/v000001/{MANIFEST}", content) for content in FILES},
     "load what does not exist": lambda disk: manager(disk).load("nothing"),
     "delete what does not exist": lambda disk: manager(disk).delete("nothing"),
     "create what is there": _on(lambda disk: manager(disk).create(NAME)),

@@ -23,9 +23,6 @@ from llama_index_contextual.storage.version import OpenVersion
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load
 from tests.slow.faults.damage import damage, damaged_projects
 
-# What is damaged on purpose stays damaged.
-LEAVES_DAMAGE = True
-
 LIVE, BEFORE = "v000002", "v000001"
 
 

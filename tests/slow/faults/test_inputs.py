@@ -30,9 +30,6 @@ from llama_index_contextual.storage.project_file import PROJECT_FILE, read_confi
 from tests.slow.faults.bad_inputs import CASES, message_of
 from tests.slow.faults.cases import NAME, ROOT, create, ingest
 
-# What is written over the files of these projects stays.
-LEAVES_DAMAGE = True
-
 VERSION = Path("versions") / "v000001"
 ROW = {"key": "k", "context": "c", "model": "m", "input_tokens": 1, "cached_tokens": 0, "output_tokens": 1}
 QUESTION = {"id": "q", "question": "Who?", "relevant": [{"file": "a.md", "start": 0, "end": 9}]}

@@ -24,9 +24,6 @@ from tests.slow.faults.damage import damage
 from tests.slow.faults.system import FAULTS, FaultySystem, PowerLossSystem, RecordingSystem, installed
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
-# What is damaged on purpose stays damaged in the former version.
-LEAVES_DAMAGE = True
-
 NAME = "p"
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
 QUERIES = ("pump pressure", "valve number 3", "pâte à modeler", "loose note", "ready chunk", "owner")

@@ -10,17 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from llama_index.core import Document
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.schema import BaseNode, TextNode
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    ImageNode,
+    IndexNode,
+    MediaResource,
+    Node,
+    NodeRelationship,
+    ObjectType,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from tests.integration.storage.drawn_nodes import node_lists
 from tests.support.models import CountingEmbedding
 from tests.support.nodes import chunk
 
@@ -34,15 +42,39 @@ def filled(*nodes: BaseNode, path: Path | None = None) -> SQLiteDocumentStore:
 # ---- what goes in comes out ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
-@given(node_lists())
-def test_nodes_of_every_kind_are_read_back_equal_and_in_order(nodes: list[BaseNode]) -> None:
-    store = filled(*nodes)
-    assert list(store.iterate()) == nodes
-    assert [type(node) for node in store.iterate()] == [type(node) for node in nodes]
-    assert store.get_nodes([node.node_id for node in reversed(nodes)]) == nodes[::-1]
-    assert list(store.docs.values()) == nodes
-    assert store.ids == [node.node_id for node in nodes]
+METADATA = {"text": "é", "none": None, "yes": True, "whole": -(2**63), "real": 0.1 + 0.2, "list": [1, "a", None]}
+RELATED = {
+    NodeRelationship.SOURCE: RelatedNodeInfo(node_id="d/é", node_type=ObjectType.DOCUMENT, metadata=METADATA),
+    NodeRelationship.NEXT: RelatedNodeInfo(node_id="b", hash="5f2a"),
+    NodeRelationship.CHILD: [RelatedNodeInfo(node_id="c"), RelatedNodeInfo(node_id="d")],
+}
+FIELDS: dict[str, Any] = {
+    "metadata": METADATA,
+    "relationships": RELATED,
+    "excluded_embed_metadata_keys": ["none"],
+    "excluded_llm_metadata_keys": ["yes"],
+    "metadata_template": "{value}",
+    "metadata_separator": " | ",
+    "embedding": [0.5, -1.0],
+}
+NODES: list[BaseNode] = [
+    TextNode(id_="text", text="a text", start_char_idx=3, end_char_idx=9, **FIELDS),
+    TextNode(id_="plain"),
+    Document(id_="document", text="a document", **FIELDS),
+    IndexNode(id_="index", text="an index", index_id="other", **FIELDS),
+    ImageNode(id_="image", text="an image", image_path="plan.png", **FIELDS),
+    Node(id_="node", text_resource=MediaResource(text="a resource"), **FIELDS),
+    Node(id_="empty", **FIELDS),
+]
+
+
+def test_nodes_of_every_kind_are_read_back_equal_and_in_order() -> None:
+    store = filled(*NODES)
+    assert list(store.iterate()) == NODES
+    assert [type(node) for node in store.iterate()] == [type(node) for node in NODES]
+    assert store.get_nodes([node.node_id for node in reversed(NODES)]) == NODES[::-1]
+    assert list(store.docs.values()) == NODES
+    assert store.ids == [node.node_id for node in NODES]
 
 
 def test_texts_are_read_back_exactly_and_long_ones_are_compressed(tmp_path: Path) -> None:
@@ -59,11 +91,9 @@ def test_texts_are_read_back_exactly_and_long_ones_are_compressed(tmp_path: Path
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (chunk("a", metadata={"v": float("nan")}), r"'a' .* 'v' .* is not a finite number: leave it out"),
         (chunk("a", metadata={"v": [1.0, float("inf")]}), r"is not a finite number"),
         (chunk("a", metadata={"v": 2**63}), r"does not fit into 64 bits: pass it as text"),
         (chunk("a", metadata={"v": date(2023, 1, 1)}), r"is a date, which JSON lacks: pass its isoformat\(\)"),
-        (chunk("a", metadata={"v": {"w": {1, 2}}}), r"is of type set"),
         (chunk("a", metadata={"v": "a\0b"}), r"contains a NUL character"),
         (chunk("a", metadata={"v\0": "b"}), r"contains a NUL character"),
         (chunk("a", metadata={"v": "\udc80"}), r"'v' .* contains lone surrogates"),

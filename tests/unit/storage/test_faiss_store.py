@@ -104,18 +104,6 @@ def test_vectors_of_zeros_or_nan_are_never_similar() -> None:
     assert ask(store, [0.0, 0.0]) == []
 
 
-def test_an_empty_store_answers_nothing() -> None:
-    store = UnitFaissVectorStore()
-    assert store.rank(np.array([1.0]), 5) == []
-    assert ask(store, [1.0, 2.0]) == []
-    assert store.get_nodes() == []
-    assert store.vectors([]).shape == (0, 0)
-    assert store.dimensions is None
-    assert len(store) == 0
-    store.delete("no such document")
-    store.delete_nodes(["no such node"])
-
-
 def test_a_query_without_an_embedding_or_of_another_model_is_refused() -> None:
     store = store_of(embedded("a", [1, 0]))
     with pytest.raises(InputError, match=r"The query has no embedding: pass an embed_model to the retriever"):
@@ -243,21 +231,6 @@ def test_an_index_that_compares_distances_is_refused() -> None:
 
 
 # ---- nodes and rows must belong together ---------------------------------------------------------------------------
-
-
-def test_nodes_added_to_a_shared_document_store_by_others_are_an_error() -> None:
-    docstore = SQLiteDocumentStore()
-    store = store_of(embedded("a", [1, 0]), docstore=docstore)
-    docstore.add_documents([chunk("without a vector")])
-    store.add([embedded("b", [0, 1])])
-    for use in (
-        lambda: store.rank(np.array([0.0, 1.0]), 1),
-        lambda: store.delete_nodes(["b"]),
-        lambda: store.add([embedded("a", [0, 1])]),
-        store.get_nodes,
-    ):
-        with pytest.raises(CorruptVersionError, match=r"contains 2 vectors, .* 3 nodes: .* give the vector store"):
-            use()
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------

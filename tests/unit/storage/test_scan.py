@@ -1,12 +1,17 @@
-"""The exact scan: correct for any alignment, and independent of other queries."""
+"""Arithmetic of versions: the exact scan, and ranges of documents that are gone."""
 
 from __future__ import annotations
+
+import itertools
 
 import faiss
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.storage.part import ranges
 from llama_index_contextual.storage.scan import inner_products, products, top
 
 RNG = np.random.default_rng(3)
@@ -46,3 +51,10 @@ def test_results_are_sorted_by_score_with_ties_in_row_order() -> None:
     assert (scores.tolist(), rows.tolist()) == ([3, 3, 3, 2], [1, 3, 5, 4])
     assert [part.tolist() for part in top(np.array([-np.inf], dtype=np.float32), 4)] == [[], []]
     assert len(top(np.ones(3, dtype=np.float32), 0)[1]) == 0
+
+
+@given(st.sets(st.integers(0, 50)))
+def test_ranges_contain_the_same_numbers_and_are_as_few_as_possible(numbers: set[int]) -> None:
+    result = ranges(numbers)
+    assert {number for first, last in result for number in range(first, last + 1)} == numbers
+    assert all(one[1] + 1 < other[0] for one, other in itertools.pairwise(result))
