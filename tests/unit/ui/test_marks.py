@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -145,3 +146,26 @@ def test_a_page_of_one_repeated_letter_takes_no_more_time_than_others() -> None:
     started = time.thread_time()
     mark_lines(chars, "a" * 4_000)
     assert time.thread_time() - started < 10
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_characters_are_used_once_and_only_for_equal_ones(ours: str, theirs: str) -> None:
+    places = align(list(theirs), ours)
+    assert len(places) == len(ours)
+    used = [place for place in places if place is not None]
+    assert all(0 <= place < len(theirs) for place in used)
+    for at, place in enumerate(places):
+        if place is not None and ours[at].isascii() and theirs[place].isascii():
+            assert ours[at].lower() == theirs[place].lower()
+            assert ours[at].isalnum()
+
+
+def test_rows_in_another_order_are_found() -> None:
+    seed = 11
+    chance = random.Random(seed)
+    rows = [f"{chance.randint(100, 999)} pieces of kind {chance.randint(1000, 9999)}" for _ in range(12)]
+    chars = page(rows)
+    shuffled = rows[3:9]
+    chance.shuffle(shuffled)
+    covered = text_in(chars, mark_lines(chars, "\n".join(shuffled)))
+    assert sorted(covered) == sorted(solid("".join(rows[3:9]))), seed
