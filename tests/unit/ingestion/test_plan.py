@@ -35,7 +35,7 @@ GIVEN = {"same": "1", "changed": "2", "new": "1"}
         ({"rebuild": True}, [], ["same", "absent", "failed"], ["changed"], []),
         ({"retry_failed": True}, ["same", "absent"], ["failed"], ["changed"], []),
     ],
-    ids=str,
+    ids=["ingest", "replace", "remove", "rebuild", "retry"],
 )
 def test_each_document_gets_exactly_one_action(
     options: dict[str, Any], keep: list[str], rework: list[str], update: list[str], drop: list[str]
