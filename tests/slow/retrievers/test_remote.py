@@ -81,7 +81,7 @@ def test_scores_and_evidence_are_those_of_files_without_documents_that_are_gone(
 def test_scores_follow_the_mean_length_of_today(pair: Pair) -> None:
     for project in pair:
         project.ingest(documents(1, 10, length=8))
-        project.ingest([Document(text=one.text, id_=f"long {one.id_}") for one in documents(3, 15, length=300)])
+        project.ingest([Document(text=one.text, id_=f"long {one.id_}") for one in documents(3, 30, length=300)])
     index: Any = pair[1].live_version.lexical.lexical_index
     assert index.drift > 0.1
     require_equal(pair)
