@@ -176,7 +176,7 @@ def errors_in_one_line() -> Iterator[None]:
 
 def show_info(info: ProjectInfo) -> None:
     """Print the contents and settings of a project."""
-    fallback = f"{pluralize(info.fallback_chunks, 'chunk')} without an LLM context (`retry` requests it again)"
+    fallback = f"{pluralize(info.fallback_chunks, 'chunk')} without an LLM context (see `retry`)"
     pending = info.ledger.batched_requests
     rows = [
         ("project", info.name),
@@ -309,7 +309,7 @@ def show_documents(records: Sequence[DocumentRecord]) -> None:
     chunks, tokens = sum(record.chunks for record in records), sum(record.tokens for record in records)
     totals = [pluralize(len(records), "document"), pluralize(chunks, "chunk"), pluralize(tokens, "token")]
     if failed:
-        totals.append(f"[yellow]{pluralize(failed, 'chunk')} without an LLM context[/]: `retry` requests it again")
+        totals.append(f"[yellow]{pluralize(failed, 'chunk')} without an LLM context[/] (see `retry`)")
     say()
     say(", ".join(totals))
 

@@ -26,7 +26,7 @@ class ProjectInfo:
         documents: Number of documents in it.
         chunks: Number of chunks in it.
         fallback_chunks: Number of chunks with the structural context because the LLM failed to write one;
-            `retry_failed` requests it again.
+            `retry_failed` requests it again, a refused one only with `max_cost`.
         tokens: Tokens of the chunks, overlaps counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.

@@ -87,7 +87,7 @@ def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_i
     assert re.search(r"failed: BadRequestError: Error code: 400: The prompt of request req_\d was blocked\.$", first)
     assert second == "These chunks have the structural context. To request it again:"
     assert third == f"  llama-index-contextual retry a --root '{root[1]}'"
-    fallback = "fallback      4 chunks without an LLM context (`retry` requests it again)\n"
+    fallback = "fallback      4 chunks without an LLM context (see `retry`)\n"
     assert fallback in run("info", "a", *root).out
     assert run("info", "a", *root, "--json").json["fallback_chunks"] == 4
     assert run("retry", "a", *root, "--quiet").err == ""
