@@ -1,7 +1,7 @@
 """How fast documents become chunks: `python -m tests.benchmarks.documents --data ../shared/data`.
 
-Prints megabytes (UTF-8) a second of segment + chunk on the Markdown corpora, beside bare tiktoken and LlamaIndex's
-SentenceSplitter, in one run, taking turns file by file, best of each; then a single file of 14 MB beside one of 1.4 MB,
+Prints megabytes (UTF-8) a second of segment + chunk on the Markdown corpora, and of bare tiktoken and LlamaIndex's
+SentenceSplitter, in one run, taking turns file by file, best of each; then a file of 14 MB against one of 1.4 MB,
 the peak memory of 200 MB of text, and how many segments stay the same when 60 words are inserted at the head of each
 file. Times are processor time. PDF: `python -m tests.benchmarks.pdf`.
 """

@@ -1,4 +1,4 @@
-"""What is found below a folder, and what leads out of it."""
+"""Files found in a folder, and links that lead out of it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.integration.test_public_surface import imported_by, run
 from tests.support.documents import write_texts
 from tests.support.source import PACKAGE, sources
 
-# What belongs to an extra, to a provider, or to the command line; whoever searches a project imports none of it.
+# What belongs to an extra, to a provider, or to the command line; a search imports none of it.
 HEAVY = {
     "agno",
     "click",
