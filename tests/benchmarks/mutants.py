@@ -10,7 +10,8 @@ A mutant is found again by its function and the text of the expression, so one l
 
 `run` forks a process for each mutant, which imports the package with that change and runs the tests that run the
 line, those named after the module first, then the other tests in their files, because what a shared fixture runs is
-recorded for its first user only. A mutant is killed by a failing test, or when the tests do not end within four times the budget.
+recorded for its first user only. A mutant is killed by a failing test, or when the tests do not end within four times
+the budget.
 """
 
 from __future__ import annotations
