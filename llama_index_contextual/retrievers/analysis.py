@@ -32,7 +32,8 @@ _SIMPLE = re.compile(
     r"[\x00-\xb1\xb4-\xb8\xba\xbb\xbf-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u203e\u2041-\u2053\u20a0-\u20bf"
     r"\u2190-\u23ff\u2500-\u2767]*+"
 )
-_SIMPLE_TOKEN = re.compile(r"\w++(?:[-.'/@:+&]\w++)*+")
+# Greedy, because Python before 3.11.5 keeps what a possessive group has taken when its last repetition fails.
+_SIMPLE_TOKEN = re.compile(r"\w+(?:[-.'/@:+&]\w+)*")
 # A run of ASCII characters, or an ASCII character with the others that follow it, and its user-perceived characters.
 _RUN = re.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+")
 _CLUSTER = regex.compile(r"\X")
