@@ -24,9 +24,9 @@ from llama_index.core.base.llms.types import CompletionResponse
 
 from llama_index_contextual import ProjectConfig, ProjectManager, read_documents
 from llama_index_contextual.cli.demo import CONTEXTS_FILE, RecordedLLM, documents
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.ledger_lines import export_contexts
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.ledger_lines import export_contexts
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"

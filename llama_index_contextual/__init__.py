@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from llama_index_contextual.evaluation.questions import Evidence, Question, load_questions, write_questions
     from llama_index_contextual.evaluation.report import write_report
     from llama_index_contextual.evaluation.run import Evaluation, assert_recall, evaluate
+    from llama_index_contextual.index.docstore import SQLiteDocumentStore
+    from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+    from llama_index_contextual.index.ledger import Ledger
+    from llama_index_contextual.index.version import open_storage_context
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
     from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, RelevancePostprocessor
@@ -39,11 +43,7 @@ if TYPE_CHECKING:
         SemanticRetriever,
     )
     from llama_index_contextual.retrievers.conversational import BlendWeights
-    from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk, Source
-    from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-    from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-    from llama_index_contextual.storage.ledger import Ledger
-    from llama_index_contextual.storage.version import open_storage_context
+    from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk, Source
     from llama_index_contextual.tools.document_tools import DocumentTools
 
 __all__ = [
@@ -127,7 +127,7 @@ _MODULES = {
     "IngestReport": "ingestion.report",
     "Judge": "answering.judge",
     "LLMContextualizer": "contextualizer",
-    "Ledger": "storage.ledger",
+    "Ledger": "index.ledger",
     "LexicalRetriever": "retrievers",
     "Passage": "answering.citations",
     "Project": "project.project",
@@ -137,17 +137,17 @@ _MODULES = {
     "Question": "evaluation.questions",
     "ReadLimits": "readers",
     "RelevancePostprocessor": "postprocessor",
-    "RetrievalResponse": "retrievers.response",
-    "RetrievedChunk": "retrievers.response",
-    "SQLiteDocumentStore": "storage.docstore",
+    "RetrievalResponse": "search.response",
+    "RetrievedChunk": "search.response",
+    "SQLiteDocumentStore": "index.docstore",
     "SearchPlan": "answering.intent",
     "SegmentNodeParser": "node_parser",
     "SemanticRetriever": "retrievers",
-    "Source": "retrievers.response",
+    "Source": "search.response",
     "StructuralContextualizer": "contextualizer",
     "Timeouts": "answering.streaming",
     "TokenPrice": "config",
-    "UnitFaissVectorStore": "storage.faiss_store",
+    "UnitFaissVectorStore": "index.faiss_store",
     "VoyageContextualEmbedding": "embeddings.voyage",
     "WordLlamaEmbedding": "embeddings.wordllama",
     "aanswer_many": "answering.batch",
@@ -157,7 +157,7 @@ _MODULES = {
     "compare": "evaluation.compare",
     "evaluate": "evaluation.run",
     "load_questions": "evaluation.questions",
-    "open_storage_context": "storage.version",
+    "open_storage_context": "index.version",
     "read_documents": "readers",
     "write_questions": "evaluation.questions",
     "write_report": "evaluation.report",

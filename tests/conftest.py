@@ -20,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index import kvstore
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import kvstore
 from tests.support.documents import pdf_bytes, write_texts
 
 # The suite tries the same examples everywhere; `HYPOTHESIS_PROFILE=random` other ones in each run, `long` many.

@@ -22,7 +22,7 @@ from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.usage import AnswerUsage, add_up
 from llama_index_contextual.errors import ContextualError, InputError
-from llama_index_contextual.storage import files
+from llama_index_contextual.index import files
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CITATION = re.compile(r"\[sources? [^\]]*\]", re.IGNORECASE)

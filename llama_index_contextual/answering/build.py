@@ -42,13 +42,13 @@ from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Adjacent, ProjectConfig
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.version import load_frame
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.models import model_name
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
-from llama_index_contextual.retrievers.live import ProjectRetriever
-from llama_index_contextual.retrievers.response import RetrievalResponse
-from llama_index_contextual.storage.version import load_frame
+from llama_index_contextual.search.live import ProjectRetriever
+from llama_index_contextual.search.response import RetrievalResponse
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_contextual._version import __version__
-from llama_index_contextual.storage.answers import AnswerFile
+from llama_index_contextual.index.answers import AnswerFile
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,11 @@ from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import STOPPED, Completion
 from llama_index_contextual.answering.usage import calls_made
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.retrievers.conversational import ConversationQuery
-from llama_index_contextual.retrievers.queries import shortened
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.storable import storable_text
 
 ChatMode = Literal["blend", "condense", "simple"]
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
-from llama_index_contextual.retrievers.response import Source
+from llama_index_contextual.search.response import Source
 
 # ---- Figures: numbers and dates --------------------------------------------------------------------------------------
 

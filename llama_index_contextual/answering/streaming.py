@@ -30,9 +30,9 @@ from llama_index_contextual.answering.threads import threaded_calls
 from llama_index_contextual.answering.usage import AnswerUsage, Meter, ModelCalls
 from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
+from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.models import address_of, model_name, provider_of
 from llama_index_contextual.retirement import retirement_of
-from llama_index_contextual.storage.storable import storable_text
 
 STOPPED = "Reading stopped before the end of the answer."
 

@@ -19,8 +19,8 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.contextualizer.scheduler import usage_of
 from llama_index_contextual.errors import ProjectError
+from llama_index_contextual.index.receipts import ANSWERS, RunCost
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.storage.receipts import ANSWERS, RunCost
 
 _TOKENS_OF_MESSAGE = 4  # as documented by OpenAI: 3, and the name of the role
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
     from llama_index_contextual.answering.usage import AnswerUsage
     from llama_index_contextual.project.project import Project
-    from llama_index_contextual.retrievers.response import RetrievalResponse
+    from llama_index_contextual.search.response import RetrievalResponse
 
 answering = Commands()
 
@@ -208,7 +208,7 @@ def chat(
 ) -> None:
     """Answer questions from standard input, one per line, as a conversation; /help lists the commands."""
     with errors_in_one_line():
-        from llama_index_contextual.storage.files import require_folder
+        from llama_index_contextual.index.files import require_folder
 
         project = open_to_answer(
             root,

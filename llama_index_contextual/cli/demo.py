@@ -21,7 +21,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import read_documents
-from llama_index_contextual.retrievers.response import RetrievedChunk
+from llama_index_contextual.search.response import RetrievedChunk
 
 CONTEXTS_FILE = "contexts.jsonl"
 QUESTIONS_FILE = "questions.jsonl"

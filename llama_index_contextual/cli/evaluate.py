@@ -103,7 +103,7 @@ def evaluate_project(
         from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
         from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
         from llama_index_contextual.evaluation.run import evaluate
-        from llama_index_contextual.storage import files
+        from llama_index_contextual.index import files
 
         if contextual_embedding is not None and (compare is None or sweep is not None):
             raise InputError(

@@ -20,9 +20,9 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.settings import with_environment
 
 if TYPE_CHECKING:
+    from llama_index_contextual.index.receipts import ProjectCost
     from llama_index_contextual.project.manager import ProjectManager
     from llama_index_contextual.project.project import Project
-    from llama_index_contextual.storage.receipts import ProjectCost
 
 T = TypeVar("T")
 
@@ -293,7 +293,7 @@ def interruptible(project: Project, work: Callable[[], T]) -> T:
 
 def _spent(cost: ProjectCost) -> str:
     from llama_index_contextual.contextualizer.cost import money
-    from llama_index_contextual.storage.receipts import ANSWERS
+    from llama_index_contextual.index.receipts import ANSWERS
 
     last = next((run for run in reversed(cost.runs) if run.purpose != ANSWERS), None)
     if last is None or not last.dollars:

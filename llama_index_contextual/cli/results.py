@@ -15,8 +15,8 @@ from llama_index_contextual.cli.terminal import err, out, safe, say
 from llama_index_contextual.metadata import context_parts
 
 if TYPE_CHECKING:
-    from llama_index_contextual.retrievers.analysis import Analyzer
-    from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk, Source
+    from llama_index_contextual.index.analysis import Analyzer
+    from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk, Source
 
 MEASURE = 110
 """Maximum length of a line in characters: longer lines are hard to read, however wide the terminal is."""
@@ -45,7 +45,7 @@ def show_response(
         next_step: Command that shows the passages in their documents; printed on a terminal only.
         fit: On a terminal, print only as many results as fit, so that the best one stays visible.
     """
-    from llama_index_contextual.retrievers.analysis import Analyzer
+    from llama_index_contextual.index.analysis import Analyzer
 
     for warning in response.warnings:
         say(f"[yellow]{safe(warning)}[/]", to=err)
@@ -140,7 +140,7 @@ def _show_text(
     label: str, text: str, terms: Sequence[str], analyzer: Analyzer, *, style: str = "", indent: int = _INDENT
 ) -> None:
     """Print a text of a document with its terms highlighted, without characters that control the terminal."""
-    from llama_index_contextual.retrievers.analysis import match_spans
+    from llama_index_contextual.index.analysis import match_spans
 
     harmless = "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
     for number, line in enumerate(harmless.split("\n")):

@@ -27,13 +27,13 @@ from llama_index_contextual.errors import ContextualError, PathNotFoundError, wi
 
 if TYPE_CHECKING:
     from llama_index_contextual.cli.demo import DemoAnswer
+    from llama_index_contextual.index.manifest import DocumentRecord
+    from llama_index_contextual.index.receipts import ProjectCost
     from llama_index_contextual.ingestion.estimate import CostEstimate
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.project.info import ProjectInfo
-    from llama_index_contextual.retrievers.response import RetrievedChunk
+    from llama_index_contextual.search.response import RetrievedChunk
     from llama_index_contextual.settings import Setting
-    from llama_index_contextual.storage.manifest import DocumentRecord
-    from llama_index_contextual.storage.receipts import ProjectCost
 
 # Rich must not replace ":key:" in a document with an emoji, nor colour numbers.
 out = Console(emoji=False, highlight=False)

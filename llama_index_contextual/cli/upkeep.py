@@ -44,7 +44,7 @@ from llama_index_contextual.settings import OF_A_COMMAND, environment_settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from llama_index_contextual.storage.forget import ForgetReport
+    from llama_index_contextual.index.forget import ForgetReport
 
 upkeep = Commands()
 _FINAL = "This cannot be undone, and no rollback is possible."

@@ -27,9 +27,9 @@ from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, Conte
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
+from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, is_in_process, provider_of
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_key
 
 
 @dataclass(frozen=True)

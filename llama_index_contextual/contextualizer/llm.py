@@ -63,9 +63,9 @@ from llama_index_contextual.contextualizer.scheduler import (
 )
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from llama_index_contextual.models import llm_identity, load_llm, preload, provider_of, settings_llm
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ from llama_index_contextual.errors import (
     ModelError,
     Remedy,
 )
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry
+from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.models import HIDDEN_TOKENS, Provider, model_name, provider_of
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
-from llama_index_contextual.storage.storable import storable_text
 
 
 class ContextCallEvent(BaseEvent):

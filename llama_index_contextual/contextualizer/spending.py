@@ -35,8 +35,8 @@ from llama_index_contextual.contextualizer.cost import (
 from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
+from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.storage.receipts import Receipts, RunCost
 
 if TYPE_CHECKING:
     from llama_index_contextual.contextualizer.batch import BatchReplies

@@ -2,7 +2,7 @@
 
 A model of another provider is a subclass of `ContextualEmbedding`. `document_parts` decides which chunks are embedded
 together, and `aembed_documents` sends them request by request. The vector of a chunk depends on all chunks that it was
-embedded with, so the ledger keys it by all of them: see `document_keys` in `storage/ledger.py`.
+embedded with, so the ledger keys it by all of them: see `document_keys` in `index/ledger.py`.
 """
 
 from __future__ import annotations

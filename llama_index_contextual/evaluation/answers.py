@@ -22,8 +22,8 @@ from llama_index_contextual.evaluation.charts import line_chart
 from llama_index_contextual.evaluation.compare import Origin, price_of_all, require_affordable, workspace
 from llama_index_contextual.evaluation.run import ShowVariants, VariantProgress, build_progress
 from llama_index_contextual.evaluation.sweep import SweepSetting, variant_config
-from llama_index_contextual.retrievers.live import ProjectRetriever
-from llama_index_contextual.storage import files
+from llama_index_contextual.index import files
+from llama_index_contextual.search.live import ProjectRetriever
 
 TOP_KS = (3, 5, 10)
 

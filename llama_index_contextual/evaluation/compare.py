@@ -52,18 +52,18 @@ from llama_index_contextual.evaluation.run import (
     evaluate,
     read,
 )
+from llama_index_contextual.index import files
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.project_file import project_ledger, write_lock
+from llama_index_contextual.index.scratch import scratch
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.estimate import estimate
 from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.ingestion.run import arun
 from llama_index_contextual.models import embedding_identity, load_embed_model, load_llm, model_name
-from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.project_file import project_ledger, write_lock
-from llama_index_contextual.storage.scratch import scratch
-from llama_index_contextual.storage.version import OpenVersion
+from llama_index_contextual.search.live import LiveIndexes, ProjectRetriever
 
 RELEVANT = 0.05
 """Mean difference that a question set should be able to show; if it cannot, the recommendation says so."""

@@ -15,9 +15,9 @@ from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.models import model_name
-from llama_index_contextual.storage.storable import storable_text
-from llama_index_contextual.storage.version import OpenVersion
 
 QUESTIONS = 50
 PER_CHUNK = 2

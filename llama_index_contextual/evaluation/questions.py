@@ -23,10 +23,10 @@ from typing import Any
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.response import RetrievedChunk
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.storage.storable import has_surrogate
+from llama_index_contextual.index import files
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.storable import has_surrogate
+from llama_index_contextual.search.response import RetrievedChunk
 
 SPAN_SHARE = 0.5
 """Minimum share of the characters of a span (or of the pages of a range) that a result must cover."""

@@ -24,7 +24,7 @@ from llama_index_contextual.evaluation.compare import Comparison, Difference
 from llama_index_contextual.evaluation.metrics import bootstrap_interval
 from llama_index_contextual.evaluation.run import Evaluation, QuestionResult
 from llama_index_contextual.evaluation.sweep import Sweep, SweepRow
-from llama_index_contextual.storage import files
+from llama_index_contextual.index import files
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -21,9 +21,9 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
 from llama_index_contextual.evaluation.questions import Passage, Question, load_questions, require_files
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion.report import ReportProgress
-from llama_index_contextual.retrievers.response import RetrievedChunk
-from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.search.response import RetrievedChunk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,19 +26,19 @@ from numpy.typing import NDArray
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.retrievers.bm25 import LexicalIndexBuilder, TermCounts
-from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
-from llama_index_contextual.storage import files, publish
-from llama_index_contextual.storage.current import (
+from llama_index_contextual.index import files, publish
+from llama_index_contextual.index.bm25 import LexicalIndexBuilder, TermCounts
+from llama_index_contextual.index.current import (
     next_name,
     remove_leftovers,
     remove_unused_parts,
     version_directory,
 )
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.engine import delete_unused_collection
-from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.storage.manifest import (
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.documents import DocumentIndexBuilder
+from llama_index_contextual.index.engine import delete_unused_collection
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
@@ -48,9 +48,9 @@ from llama_index_contextual.storage.manifest import (
     Manifest,
     PartEntry,
 )
-from llama_index_contextual.storage.part import LivePart, Part, open_part, open_written
-from llama_index_contextual.storage.salvage import write_copy_of_records
-from llama_index_contextual.storage.version import DocumentFrame, OpenVersion, store_frame
+from llama_index_contextual.index.part import LivePart, Part, open_part, open_written
+from llama_index_contextual.index.salvage import write_copy_of_records
+from llama_index_contextual.index.version import DocumentFrame, OpenVersion, store_frame
 
 if TYPE_CHECKING:
     from llama_index_contextual.ingestion.remote_parts import RemoteParts, RemotePartWriter

@@ -33,11 +33,11 @@ from llama_index_contextual.contextualizer.cost import (
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
-from llama_index_contextual.storage.version import OpenVersion
 
 COMPARED: tuple[ChunksPerCall, ...] = (1, 4, "all")
 """Numbers of chunks per call that every estimate compares."""

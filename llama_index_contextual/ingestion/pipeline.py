@@ -46,6 +46,11 @@ from llama_index_contextual.embeddings.batching import Booking, aembed, book_not
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
 from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, Remedy
+from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.receipts import RunCost
+from llama_index_contextual.index.salvage import DamagedVersion
+from llama_index_contextual.index.version import DocumentFrame, OpenVersion
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
@@ -53,11 +58,6 @@ from llama_index_contextual.ingestion.sync import OtherFilesChanged
 from llama_index_contextual.models import embedding_identity, is_in_process, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.retirement import retirement_notice
-from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_key
-from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.storage.receipts import RunCost
-from llama_index_contextual.storage.salvage import DamagedVersion
-from llama_index_contextual.storage.version import DocumentFrame, OpenVersion
 
 logger = get_logger(__name__)
 

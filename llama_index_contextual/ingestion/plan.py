@@ -33,6 +33,13 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import has_given_context
 from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ReadError, Remedy
+from llama_index_contextual.index.ledger import content_key
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.records import Records
+from llama_index_contextual.index.salvage import DamagedVersion, Original
+from llama_index_contextual.index.sources import content_hash_with, former_facts, origin, origin_of
+from llama_index_contextual.index.storable import storable_fault
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.report import IF_MOVED, advice_on
 from llama_index_contextual.ingestion.sync import (
     CHANGED_MEANWHILE,
@@ -69,13 +76,6 @@ from llama_index_contextual.readers.discovery import (
 from llama_index_contextual.readers.documents import FileContent, FileMetadata, with_headings
 from llama_index_contextual.readers.ocr import PageStore
 from llama_index_contextual.retrievers.remote import has_drifted
-from llama_index_contextual.storage.ledger import content_key
-from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.storage.records import Records
-from llama_index_contextual.storage.salvage import DamagedVersion, Original
-from llama_index_contextual.storage.sources import content_hash_with, former_facts, origin, origin_of
-from llama_index_contextual.storage.storable import storable_fault
-from llama_index_contextual.storage.version import OpenVersion
 
 FormerFacts = Callable[[DocumentRecord], list[dict[str, Any]]]
 """Gives what the user's metadata of a document of the previous version may have been."""

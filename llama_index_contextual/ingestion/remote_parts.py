@@ -21,21 +21,20 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, CorruptVersionError, Remedy
-from llama_index_contextual.retrievers.bm25 import (
+from llama_index_contextual.index import files, publish
+from llama_index_contextual.index.bm25 import (
     COUNTS_FILE,
     LexicalIndexBuilder,
     TermCounts,
     TermCountsBuilder,
     length_norms,
 )
-from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
-from llama_index_contextual.retrievers.remote import TermStatistics, chunk_terms, part_terms
-from llama_index_contextual.storage import files, publish
-from llama_index_contextual.storage.collection import Engine, Key, StoredChunk, View
-from llama_index_contextual.storage.current import number
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.engine import drop_unpublished, drop_unused, use_engine
-from llama_index_contextual.storage.manifest import (
+from llama_index_contextual.index.collection import Engine, Key, StoredChunk, View
+from llama_index_contextual.index.current import number
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.documents import DocumentIndexBuilder
+from llama_index_contextual.index.engine import drop_unpublished, drop_unused, use_engine
+from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
     CHUNKS_DIRECTORY,
     DOCSTORE,
@@ -43,8 +42,8 @@ from llama_index_contextual.storage.manifest import (
     DocumentRecord,
     PartEntry,
 )
-from llama_index_contextual.storage.part import LivePart
-from llama_index_contextual.storage.remote import (
+from llama_index_contextual.index.part import LivePart
+from llama_index_contextual.index.remote import (
     SAMPLE,
     RemotePart,
     RemoteVectorStore,
@@ -53,9 +52,10 @@ from llama_index_contextual.storage.remote import (
     save_sample,
     tune,
 )
-from llama_index_contextual.storage.remote_docstore import RemoteDocumentStore, missing
-from llama_index_contextual.storage.salvage import DamagedVersion, write_copy_of_records
-from llama_index_contextual.storage.version import DocumentFrame, OpenVersion, store_frame
+from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, missing
+from llama_index_contextual.index.salvage import DamagedVersion, write_copy_of_records
+from llama_index_contextual.index.version import DocumentFrame, OpenVersion, store_frame
+from llama_index_contextual.retrievers.remote import TermStatistics, chunk_terms, part_terms
 
 logger = logging.getLogger(__name__)
 

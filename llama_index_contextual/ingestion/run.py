@@ -16,6 +16,10 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualized
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import InputError, Remedy
+from llama_index_contextual.index.manifest import Manifest
+from llama_index_contextual.index.salvage import DamagedVersion
+from llama_index_contextual.index.sources import remember_sources
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.executors import Executor, LocalExecutor
 from llama_index_contextual.ingestion.pipeline import (
@@ -41,10 +45,6 @@ from llama_index_contextual.ingestion.plan import (
 )
 from llama_index_contextual.ingestion.report import IngestReport, ProgressCounter, ReportProgress
 from llama_index_contextual.ingestion.sync import OtherFilesChanged
-from llama_index_contextual.storage.manifest import Manifest
-from llama_index_contextual.storage.salvage import DamagedVersion
-from llama_index_contextual.storage.sources import remember_sources
-from llama_index_contextual.storage.version import OpenVersion
 
 _CHARACTERS_IN_TIME = 10_000_000
 """Characters that may take the time limit of a file to divide; longer documents may take longer in proportion."""

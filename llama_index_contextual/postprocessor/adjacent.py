@@ -18,11 +18,11 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import without_secrets
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.version import load_frame
 from llama_index_contextual.models import settings_embed_model
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.retrievers.response import RetrievedChunk
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.version import load_frame
+from llama_index_contextual.search.response import RetrievedChunk
 
 Gap = Callable[[int, int], str | None]
 """Returns the text of the document between two offsets, or None if it is not known."""

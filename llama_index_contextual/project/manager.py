@@ -22,16 +22,13 @@ from llama_index_contextual.errors import (
     ProjectNotFoundError,
     Remedy,
 )
-from llama_index_contextual.models import missing_for
-from llama_index_contextual.project.project import Project, require_llm
-from llama_index_contextual.retirement import retirement_notice
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.current import CURRENT, VERSIONS, write_current
-from llama_index_contextual.storage.engine import COLLECTION_FILE, check_backend, delete_collection
-from llama_index_contextual.storage.ledger import LEDGER_FILE
-from llama_index_contextual.storage.lock import LOCK_FILE
-from llama_index_contextual.storage.manifest import PARTS
-from llama_index_contextual.storage.project_file import (
+from llama_index_contextual.index import files
+from llama_index_contextual.index.current import CURRENT, VERSIONS, write_current
+from llama_index_contextual.index.engine import COLLECTION_FILE, check_backend, delete_collection
+from llama_index_contextual.index.ledger import LEDGER_FILE
+from llama_index_contextual.index.lock import LOCK_FILE
+from llama_index_contextual.index.manifest import PARTS
+from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
     is_project,
     read_config,
@@ -39,9 +36,12 @@ from llama_index_contextual.storage.project_file import (
     write_config,
     write_lock,
 )
-from llama_index_contextual.storage.scratch import remove_scratch
-from llama_index_contextual.storage.sources import SOURCES_FILE
-from llama_index_contextual.storage.verify import VerifyReport, damaged_ledgers, repair_project, verify_project
+from llama_index_contextual.index.scratch import remove_scratch
+from llama_index_contextual.index.sources import SOURCES_FILE
+from llama_index_contextual.index.verify import VerifyReport, damaged_ledgers, repair_project, verify_project
+from llama_index_contextual.models import missing_for
+from llama_index_contextual.project.project import Project, require_llm
+from llama_index_contextual.retirement import retirement_notice
 
 logger = logging.getLogger(__name__)
 

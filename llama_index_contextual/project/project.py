@@ -68,6 +68,26 @@ from llama_index_contextual.errors import (
     NoVersionError,
     Remedy,
 )
+from llama_index_contextual.index.answers import ANSWERS_FILE
+from llama_index_contextual.index.check import read_manifest
+from llama_index_contextual.index.current import current_name, live_if_sound, version_directory
+from llama_index_contextual.index.engine import check_backend
+from llama_index_contextual.index.forget import ForgetReport, forget
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.ledger_lines import export_contexts, import_contexts
+from llama_index_contextual.index.manifest import DOCSTORE, DocumentRecord
+from llama_index_contextual.index.project_file import (
+    ledger_identity,
+    project_ledger,
+    read_config,
+    write_config,
+    write_lock,
+)
+from llama_index_contextual.index.publish import rollback
+from llama_index_contextual.index.receipts import ProjectCost, RunCost, record_answers
+from llama_index_contextual.index.salvage import open_or_salvage
+from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.executors import Executor
 from llama_index_contextual.ingestion.pipeline import Stages, make_stages
@@ -91,29 +111,9 @@ from llama_index_contextual.project.info import ProjectInfo, VersionInfo, descri
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.retrievers.conversational import BlendWeights
-from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever, SearchableVersion
-from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
-from llama_index_contextual.retrievers.response import RetrievalResponse
-from llama_index_contextual.storage.answers import ANSWERS_FILE
-from llama_index_contextual.storage.check import read_manifest
-from llama_index_contextual.storage.current import current_name, live_if_sound, version_directory
-from llama_index_contextual.storage.engine import check_backend
-from llama_index_contextual.storage.forget import ForgetReport, forget
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
-from llama_index_contextual.storage.manifest import DOCSTORE, DocumentRecord
-from llama_index_contextual.storage.project_file import (
-    ledger_identity,
-    project_ledger,
-    read_config,
-    write_config,
-    write_lock,
-)
-from llama_index_contextual.storage.publish import rollback
-from llama_index_contextual.storage.receipts import ProjectCost, RunCost, record_answers
-from llama_index_contextual.storage.salvage import open_or_salvage
-from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
-from llama_index_contextual.storage.version import OpenVersion
+from llama_index_contextual.search.live import LiveIndexes, ProjectRetriever, SearchableVersion
+from llama_index_contextual.search.queries import as_bundle, as_bundles
+from llama_index_contextual.search.response import RetrievalResponse
 from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
 from llama_index_contextual.tools.filters import Filters
 from llama_index_contextual.tools.texts import describe_documents, search_tool
@@ -711,7 +711,7 @@ class Project:
     def _open_live(self, open_version: Callable[[Path], OpenVersion] | None = None) -> OpenVersion | None:
         """Open the live version for a change of the project; None before the first one. The lock must be held.
 
-        Of its parts, the document stores are compared with their checksums; see `storage/part.py`.
+        Of its parts, the document stores are compared with their checksums; see `index/part.py`.
         """
         name = current_name(self.directory)
         opened = open_version or partial(OpenVersion, reads=(DOCSTORE,))
@@ -1306,12 +1306,12 @@ class Project:
                 return forget(self.directory, live)
 
     def export(self, directory: str | Path) -> None:
-        """Write the live version for LlamaIndex's own stores; `storage/export.py` shows how to load it.
+        """Write the live version for LlamaIndex's own stores; `index/export.py` shows how to load it.
 
         Raises:
             InputError: The directory is not empty.
         """
-        from llama_index_contextual.storage.export import export_version
+        from llama_index_contextual.index.export import export_version
 
         export_version(self._live.current().storage_context, Path(directory))
 

@@ -30,11 +30,12 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
-from llama_index_contextual.retrievers.bm25 import LexicalQuery, QueryTerms
-from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle
-from llama_index_contextual.retrievers.response import LegScore, RetrievalResponse, RetrievedChunk
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.bm25 import LexicalQuery, QueryTerms
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.documents import DocumentScores
+from llama_index_contextual.search.fusion import Hits, Scale
+from llama_index_contextual.search.queries import as_bundle
+from llama_index_contextual.search.response import LegScore, RetrievalResponse, RetrievedChunk
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -45,23 +46,6 @@ Evidence = dict[str, Any]
 
 
 # ---- rankings --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class DocumentScores:
-    """Score and rank of each chunk's document.
-
-    Attributes:
-        scores: BM25 score of the document, 0 if it has no term of the query; shape (n,).
-        ranks: Rank of the document, from 1; equal scores share the best rank; 0 if it has no term; shape (n,).
-    """
-
-    scores: NDArray[np.float32]
-    ranks: NDArray[np.int64]
-
-    def at(self, positions: NDArray[np.intp]) -> DocumentScores:
-        """Return the scores and ranks at some positions."""
-        return DocumentScores(self.scores[positions], self.ranks[positions])
 
 
 @dataclass(frozen=True)

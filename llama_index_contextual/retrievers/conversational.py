@@ -14,7 +14,7 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.retrievers.analysis import Analyzer
+from llama_index_contextual.index.analysis import Analyzer, shortened
 from llama_index_contextual.retrievers.base import (
     CheckedRetriever,
     WeightedQuery,
@@ -22,10 +22,10 @@ from llama_index_contextual.retrievers.base import (
     respond_of,
     specificity_of,
 )
-from llama_index_contextual.retrievers.queries import bounded, shortened, with_warnings
-from llama_index_contextual.retrievers.response import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.semantic import QueryEmbedder
-from llama_index_contextual.retrievers.time_words import explicit_times
+from llama_index_contextual.search.queries import bounded, with_warnings
+from llama_index_contextual.search.response import QueryBlend, RetrievalResponse
+from llama_index_contextual.search.time_words import explicit_times
 
 _WORDS = Analyzer("none")
 

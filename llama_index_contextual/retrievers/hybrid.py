@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.documents import DocumentLeg, DocumentScores
 from llama_index_contextual.retrievers.base import (
-    DocumentScores,
     FusionSettings,
     Ranking,
     RankingRetriever,
     lexical_query,
     specificity_of,
 )
-from llama_index_contextual.retrievers.documents import DocumentLeg
-from llama_index_contextual.retrievers.fusion import (
+from llama_index_contextual.search.fusion import (
     Hits,
     Scale,
     ScoredIds,
@@ -43,9 +43,8 @@ from llama_index_contextual.retrievers.fusion import (
     scaled_shares,
     score_fusion,
 )
-from llama_index_contextual.retrievers.queries import as_bundle, number_of_results, require_positive
-from llama_index_contextual.retrievers.response import LEGS, RetrievedChunk
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.search.queries import as_bundle, number_of_results, require_positive
+from llama_index_contextual.search.response import LEGS, RetrievedChunk
 
 
 class HybridRetriever(QueryFusionRetriever, RankingRetriever):

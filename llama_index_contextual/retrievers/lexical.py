@@ -19,12 +19,12 @@ from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.scan import top
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, lexical_query
-from llama_index_contextual.retrievers.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
-from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle, number_of_results, require_positive
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.scan import top
+from llama_index_contextual.search.fusion import Hits, Scale
+from llama_index_contextual.search.queries import as_bundle, number_of_results, require_positive
 
 NODES_FILE = "nodes.sqlite"
 

@@ -27,9 +27,9 @@ from llama_index.core.schema import QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.base import Ranking, lexical_query
-from llama_index_contextual.retrievers.bm25 import (
+from llama_index_contextual.index import files
+from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.bm25 import (
     COUNTS_FILE,
     LexicalIndex,
     LexicalQuery,
@@ -38,15 +38,15 @@ from llama_index_contextual.retrievers.bm25 import (
     TermCounts,
     length_norms,
 )
-from llama_index_contextual.retrievers.fusion import Hits, Scale
+from llama_index_contextual.index.collection import TermHit
+from llama_index_contextual.index.manifest import BM25_DIRECTORY, CHUNKS_DIRECTORY
+from llama_index_contextual.index.part import LivePart, Part
+from llama_index_contextual.index.remote import RemotePart, RemoteVersionStore
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.retrievers.base import Ranking, lexical_query
 from llama_index_contextual.retrievers.lexical import LexicalRetriever, omission_warnings
-from llama_index_contextual.retrievers.queries import as_bundle, require_positive
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.collection import TermHit
-from llama_index_contextual.storage.manifest import BM25_DIRECTORY, CHUNKS_DIRECTORY
-from llama_index_contextual.storage.part import LivePart, Part
-from llama_index_contextual.storage.remote import RemotePart, RemoteVersionStore
-from llama_index_contextual.storage.version import OpenVersion
+from llama_index_contextual.search.fusion import Hits, Scale
+from llama_index_contextual.search.queries import as_bundle, require_positive
 
 STATISTICS_FILE = "statistics.npy"
 

@@ -24,13 +24,14 @@ from llama_index_contextual._utils.calls import RetryPolicy, acall, call, descri
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.faiss_store import Rows, UnitFaissVectorStore
+from llama_index_contextual.index.scan import products
 from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever
-from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle, number_of_results, require_positive, shortened
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.faiss_store import Rows, UnitFaissVectorStore
-from llama_index_contextual.storage.scan import products
+from llama_index_contextual.search.fusion import Hits, Scale
+from llama_index_contextual.search.queries import as_bundle, number_of_results, require_positive
 
 _RETRY = RetryPolicy(attempts=3)
 _CACHE_SIZE = 512

@@ -16,8 +16,8 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import FILE_PATH
 
 if TYPE_CHECKING:
+    from llama_index_contextual.index.manifest import DocumentRecord
     from llama_index_contextual.project.project import Project
-    from llama_index_contextual.storage.manifest import DocumentRecord
 
 _CONDITION = re.compile(r"(?s)([^=!<>~]+)(!=|<=|>=|==?|<|>|~)(.*)")
 _MAX_NAMES = 8  # known names in a message

@@ -10,6 +10,7 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from pydantic import ValidationError
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.metadata import (
     CONTEXT,
     FACTS,
@@ -21,9 +22,8 @@ from llama_index_contextual.metadata import (
     TABLE_HEAD,
     TOKEN_COUNT,
 )
-from llama_index_contextual.retrievers.live import SearchableVersion
-from llama_index_contextual.retrievers.response import visible
-from llama_index_contextual.storage.filters import require_filters
+from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.search.response import visible
 from llama_index_contextual.tools.models import wrong_argument
 
 Filters = MetadataFilters | Mapping[str, Any]

@@ -13,9 +13,9 @@ import regex  # type: ignore[import-untyped]  # the package ships no types
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.live import SearchableVersion
-from llama_index_contextual.retrievers.response import visible
-from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.search.response import visible
 from llama_index_contextual.tools.models import LONGEST_PATTERN, GrepResult, Match, shortened
 from llama_index_contextual.tools.original import Original
 

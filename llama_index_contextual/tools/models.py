@@ -15,9 +15,9 @@ from pydantic_core import PydanticCustomError
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
+from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE
-from llama_index_contextual.retrievers.queries import MAX_CHARACTERS
-from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk, visible
+from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk, visible
 
 ToolName = Literal["search", "grep", "outline", "read"]
 TOOLS: tuple[ToolName, ...] = get_args(ToolName)

@@ -12,10 +12,10 @@ from llama_index.core.schema import MetadataMode, TextNode
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.metadata import SECTION, SECTION_SEPARATOR, DocumentMap, Heading
-from llama_index_contextual.retrievers.live import SearchableVersion
-from llama_index_contextual.retrievers.response import Source
-from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.search.response import Source
 from llama_index_contextual.tools.models import (
     LONGEST_SHOWN,
     OutlinedDocument,

@@ -25,7 +25,7 @@ from llama_index_contextual.answering.citations import (
     citations_of,
 )
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.retrievers.response import Source, visible
+from llama_index_contextual.search.response import Source, visible
 
 Render = Callable[[str], str]
 """Renders Markdown as HTML that is safe to show."""

@@ -25,8 +25,8 @@ from starlette.staticfiles import StaticFiles
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.http import accepted_hosts, require_token
 from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.project_file import is_project
 from llama_index_contextual.ui import ask, overview, passage, search, security
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.views import Links, Problem, make_templates, page, problem_page

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from markupsafe import Markup, escape
 
-from llama_index_contextual.retrievers.analysis import Analyzer, match_spans
+from llama_index_contextual.index.analysis import Analyzer, match_spans
 
 
 def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:

@@ -17,10 +17,10 @@ from starlette.routing import Route
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.response import Source
-from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.storage.receipts import RunCost
+from llama_index_contextual.search.response import Source
 from llama_index_contextual.ui.views import page, parameter, project_of, quoted, with_problems
 
 DOCUMENTS_PER_PAGE = 100

@@ -16,11 +16,11 @@ from typing import Any
 
 from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, PDF_SUFFIXES
 from llama_index_contextual.readers.pdf.process import PdfWorker
-from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.storage.sources import SourceFile, SourceFinder
 from llama_index_contextual.ui.marks import Box
 
 CHILD = "llama_index_contextual.ui._page_worker"

@@ -22,14 +22,14 @@ from starlette.routing import Route
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.index.analysis import Analyzer, match_spans
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.discovery import MARKDOWN_SUFFIXES
-from llama_index_contextual.retrievers.analysis import Analyzer, match_spans
-from llama_index_contextual.retrievers.live import SearchableVersion
-from llama_index_contextual.retrievers.response import Source, visible
-from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.storage.sources import SourceFile
+from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.ui.highlight import highlight
 from llama_index_contextual.ui.markdown import render_markdown
 from llama_index_contextual.ui.pages import Originals, PageMarks, has_pages, suffix_of

@@ -25,10 +25,10 @@ from llama_index_contextual.errors import (
     ModelError,
     NoVersionError,
 )
+from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.project_file import is_project
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.response import visible
-from llama_index_contextual.storage.project_file import is_project
+from llama_index_contextual.search.response import visible
 
 MAX_QUESTION = 4_000
 """Maximum number of characters of a question."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.retrievers.confidence import Logistic
+from llama_index_contextual.search.confidence import Logistic
 
 Array = NDArray[np.float64]
 Features = Mapping[str, Array]

@@ -24,13 +24,13 @@ import numpy as np
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index import remote
+from llama_index_contextual.index.collection import View
+from llama_index_contextual.index.engine import read_collection
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import remote
-from llama_index_contextual.storage.collection import View
-from llama_index_contextual.storage.engine import read_collection
 from tests.benchmarks.sets import load
-from tests.integration.storage.edge import edge_engine
+from tests.integration.index.edge import edge_engine
 
 QUESTIONS = 250
 TOP_K = 20

@@ -42,11 +42,11 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.index import files
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.manifest import DocumentRecord
 
 CHUNKS = 10  # of a document
 WORDS = [

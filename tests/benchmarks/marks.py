@@ -23,9 +23,9 @@ import pypdfium2
 from llama_index.core.schema import BaseNode, TextNode
 
 from llama_index_contextual import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers import content_hash, read_documents
-from llama_index_contextual.storage.sources import SourceFile
 from llama_index_contextual.ui.marks import Box
 from llama_index_contextual.ui.pages import PageMarks, PageRenderer
 from llama_index_contextual.ui.passage import parts_on_pages

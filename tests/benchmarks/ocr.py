@@ -25,12 +25,12 @@ from fpdf import FPDF
 from PIL import Image, ImageFilter
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, discover
 from llama_index_contextual.readers.ocr import engine_for
-from llama_index_contextual.storage.ledger import Ledger
 from tests.support.scans import CHINESE, DATA, ROWS, drawn, pdf_of_images, skewed, table, texts
 
 LETTER = """\

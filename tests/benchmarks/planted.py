@@ -26,11 +26,11 @@ import numpy as np
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import Mode
+from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.documents import read_documents
-from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.response import ConfidenceLevel
+from llama_index_contextual.search.response import ConfidenceLevel
 from tests.benchmarks.calibration import auroc
 from tests.benchmarks.quality import settings_of
 from tests.benchmarks.sets import first_ranks, words

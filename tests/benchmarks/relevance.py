@@ -11,7 +11,7 @@ asked over all files and within the file that answers:
 Each set counts alike, and every figure of a set comes from a fit on the other sets. The AUROC of the greatest cosine
 similarity alone is in brackets. The levels are counted with limits that were chosen without the set, too.
 Relevance: the first 20 hits of every question. A hit is relevant if it contains any of the evidence. The AUROC of the
-rank alone is shown for comparison. The last lines are the constants of `retrievers/confidence.py`, fitted on all sets.
+rank alone is shown for comparison. The last lines are the constants of `search/confidence.py`, fitted on all sets.
 
 With --embedding, the same for a transformer on this machine (--chunk-size 180 for a model that reads 256 tokens), with
 the constants of the package: nothing is fitted. The reports are left out there, as encoding them takes long.
@@ -37,7 +37,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.confidence import JUDGED, MODELS, Logistic, hit_features, query_features
+from llama_index_contextual.search.confidence import JUDGED, MODELS, Logistic, hit_features, query_features
 from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation
 from tests.benchmarks.quality import available, options, settings_of
 from tests.benchmarks.sets import QuestionSet, covers, load

@@ -23,7 +23,7 @@ from llama_index_contextual.evaluation.metrics import ndcg as ndcg
 from llama_index_contextual.evaluation.metrics import recall as recall
 from llama_index_contextual.readers.documents import read_documents
 from llama_index_contextual.readers.pdf.reader import PdfEngine
-from llama_index_contextual.retrievers.response import RetrievedChunk
+from llama_index_contextual.search.response import RetrievedChunk
 
 SHORT_SETS = ("codebase", "contracts", "corpora", "conversations")
 SETS = (*SHORT_SETS, "filings")

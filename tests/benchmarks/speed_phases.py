@@ -87,7 +87,7 @@ def import_what_a_query_needs() -> None:
     import Stemmer  # noqa: F401
     from bm25s import stopwords  # noqa: F401
 
-    import llama_index_contextual.storage.faiss_store  # noqa: F401
+    import llama_index_contextual.index.faiss_store  # noqa: F401
 
 
 def latency(ask: Callable[[str], object], queries: Sequence[str]) -> list[float]:
@@ -110,9 +110,9 @@ def peak_memory() -> float:
 
 def build(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     """Build one version from nodes and vectors that are there, the ledger aside."""
+    from llama_index_contextual.index.manifest import DocumentRecord
     from llama_index_contextual.ingestion.builder import VersionBuilder
     from llama_index_contextual.models import model_name
-    from llama_index_contextual.storage.manifest import DocumentRecord
 
     shutil.rmtree(root, ignore_errors=True)
     nodes, vectors = nodes_of(corpus), np.load(corpus / "emb.npy")
@@ -191,8 +191,8 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
 
     from llama_index_contextual.embeddings.batching import unit_vectors
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
-    from llama_index_contextual.storage import compact
-    from llama_index_contextual.storage.scan import inner_products, top
+    from llama_index_contextual.index import compact
+    from llama_index_contextual.index.scan import inner_products, top
 
     with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:
         found = (sentence for row in rows for sentence in re.split(r"(?<=[.!?])\s+", json.loads(row)["text"]))

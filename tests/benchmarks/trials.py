@@ -9,13 +9,13 @@ from typing import Any
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
+from llama_index_contextual.index.current import version_directory
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever
-from llama_index_contextual.retrievers.live import SearchableVersion
-from llama_index_contextual.retrievers.queries import as_bundle
-from llama_index_contextual.retrievers.response import RetrievedChunk
-from llama_index_contextual.storage.current import version_directory
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.search.live import SearchableVersion
+from llama_index_contextual.search.queries import as_bundle
+from llama_index_contextual.search.response import RetrievedChunk
 from tests.benchmarks.sets import KS, Question, first_ranks
 
 

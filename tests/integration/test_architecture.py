@@ -13,8 +13,8 @@ from tests.support.source import PACKAGE, Import, Source, module_of, sources
 # From the bottom up: a folder imports from its own layer and from those below, never from above.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "_version", "config", "environment", "metadata", "retirement", "_utils"}),
-    frozenset({"models", "readers", "_pdf_worker", "_ocr_worker", "node_parser", "embeddings", "storage"}),
-    frozenset({"contextualizer", "retrievers", "postprocessor"}),
+    frozenset({"models", "readers", "_pdf_worker", "_ocr_worker", "node_parser", "embeddings", "index"}),
+    frozenset({"contextualizer", "search", "retrievers", "postprocessor"}),
     frozenset({"ingestion", "answering", "evaluation"}),
     frozenset({"project", "tools"}),
     frozenset({"agno", "mcp", "cli", "ui", "settings"}),
@@ -22,9 +22,9 @@ LAYERS: tuple[frozenset[str], ...] = (
 )
 DOORS = frozenset({"agno", "mcp", "cli", "ui"})
 CHARTS = "evaluation/charts.py"  # imports matplotlib when a chart is drawn
-RERANK = "retrievers/rerank.py"  # imports torch when a cross-encoder is loaded
+RERANK = "search/rerank.py"  # imports torch when a cross-encoder is loaded
 RAY = "ingestion/executors/ray.py"  # is imported when a run uses Ray
-PURE = ("retrievers/fusion.py", "evaluation/metrics.py")
+PURE = ("search/fusion.py", "evaluation/metrics.py")
 
 FORBIDDEN_MODULES = frozenset({"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code"})
 FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "os.system", "os.popen"})
@@ -167,13 +167,13 @@ def test_no_assert_reports_a_user_error() -> None:
     assert wrong == []
 
 
-def test_only_the_storage_writes_files() -> None:
+def test_only_the_index_writes_files() -> None:
     wrong = [
         f"{source.path}: {name}"
         for source in sources()
         for name in writing_calls(source)
         # The readers open files by their descriptors, for reading; parts of archives and images are opened in memory.
-        if part_of(source.name) != "storage" and (source.path, name) not in [(f"{path}.py", "open") for path in OPENERS]
+        if part_of(source.name) != "index" and (source.path, name) not in [(f"{path}.py", "open") for path in OPENERS]
     ]
     assert wrong == []
 

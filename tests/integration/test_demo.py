@@ -14,9 +14,9 @@ from llama_index_contextual.cli.app import app
 from llama_index_contextual.cli.demo import CONTEXTS_FILE, QUESTIONS_FILE, TOP_K, DemoAnswer, data_directory, run_demo
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.storage.ledger import content_key
 from tests.support.examples import DATA, rows, script
 
 RECORD = "the ledger is out of date: run `python examples/record_contexts.py`"

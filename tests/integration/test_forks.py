@@ -23,8 +23,8 @@ if not hasattr(os, "fork"):
 
 from llama_index_contextual._utils import forks
 from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer
+from llama_index_contextual.index.kvstore import SQLiteKVStore
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.kvstore import SQLiteKVStore
 
 SECONDS = 300.0
 

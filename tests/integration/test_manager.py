@@ -24,11 +24,11 @@ from llama_index_contextual.errors import (
     ProjectLockedError,
     ProjectNotFoundError,
 )
+from llama_index_contextual.index import files
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry
+from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import MAX_NAME_BYTES, MAX_NAME_LENGTH, ProjectManager, check_name
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
-from llama_index_contextual.storage.project_file import write_lock
 
 GOOD_NAMES = [
     "contracts",

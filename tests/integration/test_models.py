@@ -22,6 +22,7 @@ from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.base import segments
 from llama_index_contextual.contextualizer.prompts import keyed
 from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.index.ledger import vector_key
 from llama_index_contextual.models import (
     Provider,
     embedding_identity,
@@ -32,7 +33,6 @@ from llama_index_contextual.models import (
     model_name,
 )
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.storage.ledger import vector_key
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 NAMES = ("openai:gpt-4.1", "openai:text-embedding-3-small")

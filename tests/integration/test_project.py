@@ -33,14 +33,14 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.evaluation.answers import sweep_answers
 from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.sweep import sweep_variants
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.sources import SOURCES_FILE
 from tests.support import documents
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider

@@ -27,9 +27,9 @@ from llama_index_contextual.errors import (
     NoVersionError,
     ProjectNotFoundError,
 )
+from llama_index_contextual.index.project_file import PROJECT_FILE
 from llama_index_contextual.project.manager import ProjectManager, check_name
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.project_file import PROJECT_FILE
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.source import ROOT
 

@@ -31,7 +31,7 @@ class Source:
     """One module.
 
     Attributes:
-        name: Dotted name within the package ("storage.files"); "" for the package itself.
+        name: Dotted name within the package ("index.files"); "" for the package itself.
         path: Path relative to the package, with forward slashes.
         text: Its source.
     """

@@ -44,6 +44,7 @@ from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import stacked
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ProjectError, ReadError
+from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.ingestion.executors import Executor
 from llama_index_contextual.ingestion.pipeline import Stages, cut, make_parsers
 from llama_index_contextual.ingestion.plan import Intake, RunOptions
@@ -54,7 +55,6 @@ from llama_index_contextual.readers.base import user_facts
 from llama_index_contextual.readers.discovery import printable
 from llama_index_contextual.readers.documents import DocumentReader, FileContent, FileMetadata, password_of
 from llama_index_contextual.readers.ocr import PageStore
-from llama_index_contextual.storage.storable import storable_fault
 
 Run = Callable[[Executor, ReportProgress], Awaitable[IngestReport]]
 """A run that needs only its executor, and a function that receives its progress; it is sent to the actor."""

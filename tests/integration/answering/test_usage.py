@@ -13,11 +13,11 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.index.ledger import LEDGER_FILE
+from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.ledger import LEDGER_FILE
-from llama_index_contextual.storage.receipts import RunCost
 from tests.integration.answering.conftest import QUESTION
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider

@@ -18,9 +18,9 @@ from llama_index.core.schema import Document, NodeWithScore
 from pydantic import PrivateAttr
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index import files
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import files
 from tests.support.models import ScriptedLLM
 
 NAME = "p"

@@ -13,8 +13,8 @@ from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.index import files
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import files
 from tests.integration.backends.site import NAME, QUERIES, Site, WordVectors, answers, documents, marks
 from tests.support.nodes import chunk
 

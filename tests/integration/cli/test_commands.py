@@ -11,9 +11,9 @@ import pytest
 
 import llama_index_contextual
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
 from tests.support.cli import at_a_terminal, commands, run
 
 # Every command with arguments that succeed on a project "a" with one version of two documents.

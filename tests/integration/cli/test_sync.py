@@ -11,9 +11,9 @@ import pytest
 
 from llama_index_contextual.cli.sync import LOCKED, _matters
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.project_file import write_lock
 from tests.integration.cli.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
 from tests.support.cli import at_a_terminal, run
 from tests.support.trees import write

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.index.ledger import Ledger
 from tests.support.server import LoopbackProvider
 
 

@@ -29,9 +29,9 @@ from llama_index_contextual.contextualizer.cost import CallForm, Tokens, count_s
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
 from llama_index_contextual.contextualizer.scheduler import ContextCallEvent, Reply
 from llama_index_contextual.errors import BudgetExceededError, ModelError
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry
+from llama_index_contextual.index.ledger_lines import export_contexts
 from llama_index_contextual.retirement import how_to_switch
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
-from llama_index_contextual.storage.ledger_lines import export_contexts
 from tests.integration.contextualizer.samples import chunks, loose
 from tests.integration.contextualizer.segments_of import by_segment, corpus, independent_totals, planned
 from tests.support.faults import FaultKind

@@ -20,7 +20,7 @@ from llama_index_contextual.contextualizer.prompts import (
     plan_requests,
     read_group,
 )
-from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.index.ledger import Ledger
 from tests.integration.contextualizer.samples import chunks, foreign, loose
 from tests.integration.contextualizer.segments_of import answered, corpus, independent_totals, prompt_of
 from tests.support.faults import FaultKind

@@ -14,7 +14,7 @@ from llama_index_contextual import ProjectConfig, ProjectManager
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.errors import ContextualizationError, ModelError
-from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.index.ledger import Ledger
 from tests.integration.contextualizer.samples import chunks, loose
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import written

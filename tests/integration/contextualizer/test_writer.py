@@ -12,7 +12,7 @@ import pytest
 
 from llama_index_contextual.contextualizer.scheduler import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from tests.support.recorder import PATIENCE
 
 

@@ -18,9 +18,9 @@ from pydantic import Field
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.windows import OVERLAP, Window, WindowSplitter, aembed_windows, window_splitter
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from tests.support.models import CountingEmbedding
 from tests.unit.embeddings.test_batching import Odd
 

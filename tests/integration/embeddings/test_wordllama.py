@@ -27,7 +27,7 @@ root = logging.getLogger()
 before = root.handlers[:], root.level
 from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.node_parser import count_tokens
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
+from llama_index_contextual.index.bm25 import LexicalIndex
 print(len(WordLlamaEmbedding().get_text_embedding("revenue")))
 print(count_tokens("three small words"), os.environ.get("TIKTOKEN_CACHE_DIR"))
 LexicalIndex.build(["pump", "valve"]).scores("pump")

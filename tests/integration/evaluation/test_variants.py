@@ -15,9 +15,9 @@ from llama_index_contextual.errors import InputError, ProjectLockedError
 from llama_index_contextual.evaluation.compare import workspace
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.run import VariantProgress
+from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.project_file import write_lock
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from llama_index.core.schema import BaseNode, TextNode
 
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 
 MANUAL, QUARTER, TARIFF = "reports/manual.txt", "reports/quarter.md", "reports/tariff.pdf"
 """Ids of the documents of `tiny_folder`."""

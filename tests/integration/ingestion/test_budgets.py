@@ -12,12 +12,12 @@ import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.ledger_lines import salvage
+from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.ledger_lines import salvage
-from llama_index_contextual.storage.receipts import Receipts, RunCost
 from tests.benchmarks.budgets import CASES, SMALL, cost_at, run_case
 from tests.integration.ingestion.support import ids, interrupt_batch, passages
 from tests.support.batches import BatchPlan

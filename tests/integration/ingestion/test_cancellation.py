@@ -13,13 +13,13 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.current import current_name, leftovers
 from llama_index_contextual.ingestion import pipeline
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.current import current_name, leftovers
 from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.support import ids, passages
 from tests.support.recorder import PATIENCE

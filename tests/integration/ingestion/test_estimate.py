@@ -13,10 +13,10 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.support import files_of, interrupt_batch, nodes_of
 from tests.support.batches import BatchPlan

@@ -15,13 +15,13 @@ from llama_index_contextual.contextualizer import base as contextualizer
 from llama_index_contextual.contextualizer import llm as engine
 from llama_index_contextual.contextualizer import structural
 from llama_index_contextual.embeddings import batching
+from llama_index_contextual.index import salvage
+from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import salvage
-from llama_index_contextual.storage.ledger import Ledger
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.recorder import PATIENCE
 

@@ -12,10 +12,10 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.manifest import checksum
 from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.manifest import checksum
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 NAMED = "fund: Halpha, quarter: Q4 2024"

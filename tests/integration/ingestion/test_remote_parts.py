@@ -11,12 +11,12 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, CorruptVersionError
+from llama_index_contextual.index import files, qdrant, remote
+from llama_index_contextual.index.collection import Engine, View
+from llama_index_contextual.index.engine import open_engine, read_collection
+from llama_index_contextual.index.qdrant import QdrantEngine
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import files, qdrant, remote
-from llama_index_contextual.storage.collection import Engine, View
-from llama_index_contextual.storage.engine import open_engine, read_collection
-from llama_index_contextual.storage.qdrant import QdrantEngine
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")

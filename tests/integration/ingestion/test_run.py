@@ -20,16 +20,16 @@ from llama_index_contextual.errors import (
     ModelError,
     ProjectLockedError,
 )
+from llama_index_contextual.index import files
+from llama_index_contextual.index import part as part_module
+from llama_index_contextual.index.current import current_name, leftovers, version_names
+from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage import part as part_module
-from llama_index_contextual.storage.current import current_name, leftovers, version_names
-from llama_index_contextual.storage.project_file import write_lock
 from tests.integration.ingestion.support import MANUAL, QUARTER, TARIFF, files_of, ids, nodes_of, vectors_of
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM

@@ -16,13 +16,13 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, ProjectLockedError
+from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.ingestion import sync as syncing
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, POSTPONED, UNSETTLED, FileDigests
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
-from llama_index_contextual.storage.project_file import write_lock
 from tests.integration.ingestion.support import ids
 from tests.support.trees import write
 

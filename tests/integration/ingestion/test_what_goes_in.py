@@ -11,11 +11,11 @@ from llama_index.core.schema import Document, TextNode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.current import version_names
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, content_hash, read_documents
-from llama_index_contextual.storage.current import version_names
 from tests.integration.ingestion.support import MANUAL, ids, nodes_of
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk

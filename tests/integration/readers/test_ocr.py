@@ -18,12 +18,12 @@ import pytest
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import ReadLimits, content_hash, ocr, read_documents
 from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, confidence, engine_for, page_content, page_ranges
 from llama_index_contextual.readers.pdf.process import LastLine
-from llama_index_contextual.storage.ledger import Ledger
 from tests.integration.readers import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
 from tests.support.source import ROOT

@@ -13,11 +13,11 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import Document, NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding
 
 PASSAGES = {

@@ -15,8 +15,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
+from llama_index_contextual.search.acronyms import Acronyms, find_acronyms
 
 EXPLAINED = {
     "Property, plant and equipment (PP&E) fell.": {"PP&E": "Property, plant and equipment"},

@@ -24,13 +24,13 @@ from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers import live
 from llama_index_contextual.retrievers.base import Ranking, specificity_of
-from llama_index_contextual.retrievers.confidence import MODELS
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
-from llama_index_contextual.retrievers.live import ProjectRetriever
-from llama_index_contextual.retrievers.response import RetrievalResponse
+from llama_index_contextual.search import live
+from llama_index_contextual.search.confidence import MODELS
+from llama_index_contextual.search.live import ProjectRetriever
+from llama_index_contextual.search.response import RetrievalResponse
 from tests.integration.retrievers import corpus
 from tests.integration.retrievers.conftest import TEXTS
 from tests.support.models import CountingEmbedding

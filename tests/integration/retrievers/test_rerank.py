@@ -25,8 +25,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers import rerank
-from llama_index_contextual.retrievers.rerank import (
+from llama_index_contextual.search import rerank
+from llama_index_contextual.search.rerank import (
     RERANK_PROMPT,
     WINDOW,
     CrossEncoderReranker,
@@ -34,7 +34,7 @@ from llama_index_contextual.retrievers.rerank import (
     Reranked,
     Rerankers,
 )
-from llama_index_contextual.retrievers.response import RetrievedChunk
+from llama_index_contextual.search.response import RetrievedChunk
 from tests.integration.retrievers import corpus
 from tests.support.models import ScriptedLLM
 
@@ -223,7 +223,7 @@ def test_reranking_is_reported_to_the_handlers_of_llamaindex(
         def handle(self, event: BaseEvent, **_: Any) -> None:
             events.append(event)
 
-    dispatcher = get_dispatcher("llama_index_contextual.retrievers.rerank")
+    dispatcher = get_dispatcher("llama_index_contextual.search.rerank")
     monkeypatch.setattr(dispatcher, "event_handlers", [Handler()])
     reranked = CrossEncoderReranker(CROSS_ENCODER).rerank(QueryBundle(QUERY), hits_of("a", "longer"))
     start, end = events

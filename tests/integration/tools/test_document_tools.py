@@ -19,7 +19,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.live import LiveIndexes
+from llama_index_contextual.search.live import LiveIndexes
 from llama_index_contextual.tools import DocumentTools, matching
 from llama_index_contextual.tools.document_tools import MAX_LISTED
 from llama_index_contextual.tools.models import INPUTS, MATERIAL, MAX_RESULTS, TOOLS

@@ -12,9 +12,9 @@ from llama_index.core.schema import Document, TextNode
 from starlette.testclient import TestClient
 
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.index.receipts import ProjectCost, RunCost
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.receipts import ProjectCost, RunCost
 from llama_index_contextual.ui import make_app
 from llama_index_contextual.ui.overview import CHUNKS_PER_PAGE, DOCUMENTS_PER_PAGE
 

@@ -44,7 +44,7 @@ def no_server() -> str | None:
 
 def no_edge() -> str | None:
     return no_qdrant("qdrant_edge") or (
-        None if importlib.util.find_spec("tests.integration.storage.edge") else "there is no adapter for Qdrant Edge"
+        None if importlib.util.find_spec("tests.integration.index.edge") else "there is no adapter for Qdrant Edge"
     )
 
 
@@ -59,14 +59,14 @@ def client_writes() -> Sequence[tuple[type, str]]:
 
 
 def edge_writes() -> Sequence[tuple[type, str]]:
-    edge: Any = importlib.import_module("tests.integration.storage.edge")
+    edge: Any = importlib.import_module("tests.integration.index.edge")
     return writes_of(edge.EdgeClient)
 
 
 @contextmanager
 def in_process(folder: Path) -> Iterator[None]:
     """Let an address stand for Qdrant's engine in this process."""
-    edge: Any = importlib.import_module("tests.integration.storage.edge")
+    edge: Any = importlib.import_module("tests.integration.index.edge")
     with edge.edge_engine(folder / "edge"):
         yield
 
@@ -74,7 +74,7 @@ def in_process(folder: Path) -> Iterator[None]:
 @contextmanager
 def in_local_mode(_folder: Path) -> Iterator[None]:
     """Let the local mode of the client unpickle the points that it has stored in SQLite, and close it in the end."""
-    qdrant: Any = importlib.import_module("llama_index_contextual.storage.qdrant")
+    qdrant: Any = importlib.import_module("llama_index_contextual.index.qdrant")
     opened = []
 
     def connect(*arguments: Any) -> Any:
@@ -95,7 +95,7 @@ def lose_a_chunk(project: Project) -> None:
     """Remove a chunk of the live version from the collection, without the knowledge of the project."""
     from qdrant_client import models
 
-    engine: Any = importlib.import_module("llama_index_contextual.storage.engine").open_engine(project.directory)
+    engine: Any = importlib.import_module("llama_index_contextual.index.engine").open_engine(project.directory)
     chunk = project.chunks(project.documents()[0].doc_id)[0]
     selection = models.Filter(must=[models.FieldCondition(key="node_id", match=models.MatchAny(any=[chunk.node_id]))])
     engine._client.delete(engine.collection.name, models.FilterSelector(filter=selection), wait=True)

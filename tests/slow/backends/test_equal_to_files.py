@@ -12,7 +12,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.response import LEGS, Explanation, LegScore, RetrievalResponse
+from llama_index_contextual.search.response import LEGS, Explanation, LegScore, RetrievalResponse
 from tests.integration.backends.site import QUERIES, Site, documents
 from tests.integration.backends.test_contract import FILTERS, MODES, facts, require_passing
 

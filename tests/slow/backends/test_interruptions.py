@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.storage import files
+from llama_index_contextual.index import files
 from tests.integration.backends.site import FILES, Backend, Site, answers, documents, marks
 from tests.slow.backends.backends import BACKENDS
 from tests.slow.faults.system import OPERATIONS, Crash

@@ -16,17 +16,17 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, ConfigurationError, CorruptVersionError, ProjectError
+from llama_index_contextual.index import qdrant
+from llama_index_contextual.index.collection import Collection, Engine, StoredChunk, View
+from llama_index_contextual.index.engine import COLLECTION_FILE, open_engine
+from llama_index_contextual.index.qdrant import QdrantEngine
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import qdrant
-from llama_index_contextual.storage.collection import Collection, Engine, StoredChunk, View
-from llama_index_contextual.storage.engine import COLLECTION_FILE, open_engine
-from llama_index_contextual.storage.qdrant import QdrantEngine
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")
 
-from tests.integration.storage.qdrant_server import QdrantServer, Request, qdrant_server
+from tests.integration.index.qdrant_server import QdrantServer, Request, qdrant_server
 
 
 @pytest.fixture(params=["local", "edge"])
@@ -35,7 +35,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     with contextlib.ExitStack() as stack:
         if request.param == "edge":
             pytest.importorskip("qdrant_edge")
-            from tests.integration.storage.edge import edge_engine
+            from tests.integration.index.edge import edge_engine
 
             url, _ = stack.enter_context(edge_engine(tmp_path / "edge"))
         else:

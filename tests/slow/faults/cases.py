@@ -19,19 +19,19 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
+from llama_index_contextual.index import files, kvstore
+from llama_index_contextual.index.bm25 import LexicalIndex
+from llama_index_contextual.index.current import leftovers
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.documents import DocumentIndexBuilder
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.index.files import NEW
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
+from llama_index_contextual.index.sources import SOURCES_FILE
+from llama_index_contextual.index.verify import LEFTOVER
 from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
-from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
-from llama_index_contextual.storage import files, kvstore
-from llama_index_contextual.storage.current import leftovers
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.storage.files import NEW
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
-from llama_index_contextual.storage.sources import SOURCES_FILE
-from llama_index_contextual.storage.verify import LEFTOVER
 from tests.slow.faults.system import Crash, RecordingSystem, installed
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk

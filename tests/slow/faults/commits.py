@@ -14,8 +14,8 @@ from unittest import mock
 import numpy as np
 
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.storage import kvstore
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
+from llama_index_contextual.index import kvstore
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry
 from tests.slow.faults.sqlite_files import FAULTS, Event, SQLiteFiles, recording
 
 SIZES = (1, 3, 40)

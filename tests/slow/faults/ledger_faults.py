@@ -27,11 +27,11 @@ import numpy as np
 
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import ContextualError, CorruptVersionError, FormatError
-from llama_index_contextual.storage import ledger_file
-from llama_index_contextual.storage.batches import BatchReply
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
-from llama_index_contextual.storage.ledger_file import TABLES
-from llama_index_contextual.storage.verify import LEFTOVER, damaged_ledgers, repair_project, verify_project
+from llama_index_contextual.index import ledger_file
+from llama_index_contextual.index.batches import BatchReply
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
+from llama_index_contextual.index.ledger_file import TABLES
+from llama_index_contextual.index.verify import LEFTOVER, damaged_ledgers, repair_project, verify_project
 from tests.slow.faults.cases import LINES, NAME, ROOT, SCENARIOS, Bench, Scenario, create, documents, load, violations
 from tests.slow.faults.sqlite_files import Event, SQLiteFiles, library, recording
 
@@ -212,7 +212,7 @@ def flips(folder: Path, number: int, seed: int) -> Result:
         identity = ledger.identity
         answers = _answers(ledger, rows_of(path))
     ledger_file.logger.disabled = True
-    from llama_index_contextual.storage.project_file import record_ledger
+    from llama_index_contextual.index.project_file import record_ledger
 
     record_ledger(project_dir, identity)
     content, whole = path.read_bytes(), rows_of(path)

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import pytest
 
-from llama_index_contextual.storage import files
+from llama_index_contextual.index import files
 
 Fault = Literal["exit", "EIO", "ENOSPC", "EACCES", "short"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)

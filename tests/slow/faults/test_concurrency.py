@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.errors import NoVersionError, ProjectLockedError, ProjectNotFoundError
-from llama_index_contextual.storage.project_file import write_lock
+from llama_index_contextual.index.project_file import write_lock
 from tests.slow.faults.cases import NAME, create, documents, ingest, ingest_one, load, manager, open_below
 from tests.slow.faults.load import BUSY, STOP, Tally, read_until_stopped, stopped_at_the_end, wait_for_readers
 

@@ -12,11 +12,11 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.contextualizer.scheduler import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
-from llama_index_contextual.storage import kvstore, ledger_file
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
-from llama_index_contextual.storage.ledger_file import TABLES
-from llama_index_contextual.storage.ledger_lines import salvage
-from llama_index_contextual.storage.verify import damaged_ledgers, repair_project, verify_project
+from llama_index_contextual.index import kvstore, ledger_file
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry
+from llama_index_contextual.index.ledger_file import TABLES
+from llama_index_contextual.index.ledger_lines import salvage
+from llama_index_contextual.index.verify import damaged_ledgers, repair_project, verify_project
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, manager
 from tests.slow.faults.commits import faulty_commits, power_cuts, record
 from tests.slow.faults.ledger_faults import (

@@ -14,11 +14,11 @@ from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo,
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.index.current import current_name, leftovers
+from llama_index_contextual.index.manifest import DOCSTORE, PART_MANIFEST, RECORDS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.response import RetrievedChunk
-from llama_index_contextual.storage.current import current_name, leftovers
-from llama_index_contextual.storage.manifest import DOCSTORE, PART_MANIFEST, RECORDS
+from llama_index_contextual.search.response import RetrievedChunk
 from tests.slow.faults.cases import attempt, open_below
 from tests.slow.faults.damage import damage
 from tests.slow.faults.system import FAULTS, FaultySystem, PowerLossSystem, RecordingSystem, installed

@@ -13,8 +13,8 @@ import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, NoSpaceError
+from llama_index_contextual.index import files
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.storage import files
 from tests.support.cli import run
 from tests.support.trees import write
 

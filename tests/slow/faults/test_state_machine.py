@@ -15,9 +15,9 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.index.current import leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.current import leftovers
 from tests.slow.faults.cases import attempt
 from tests.slow.faults.system import FAULTS, Fault, FaultySystem
 from tests.support.models import CountingEmbedding

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.ingestion import builder
+from llama_index_contextual.index.current import current_name, leftovers
+from llama_index_contextual.index.part import LivePart
+from llama_index_contextual.ingestion import builder, publish
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage import publish
-from llama_index_contextual.storage.current import current_name, leftovers
-from llama_index_contextual.storage.part import LivePart
 from tests.integration.ingestion.test_parts import create, document
 from tests.slow.faults.system import Crash, FaultySystem, installed
 from tests.support.models import CountingEmbedding

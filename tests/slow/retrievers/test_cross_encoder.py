@@ -17,9 +17,9 @@ from llama_index.core.schema import QueryBundle, TextNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.retrievers import rerank
-from llama_index_contextual.retrievers.rerank import CrossEncoderReranker, _Passage
-from llama_index_contextual.retrievers.response import RetrievedChunk
+from llama_index_contextual.search import rerank
+from llama_index_contextual.search.rerank import CrossEncoderReranker, _Passage
+from llama_index_contextual.search.response import RetrievedChunk
 
 pytest.importorskip("torch", reason="needs the extra rerank: pip install 'llama-index-contextual[rerank]'")
 pytest.importorskip("sentence_transformers", reason="needs the extra rerank")

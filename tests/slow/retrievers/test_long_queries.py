@@ -22,13 +22,13 @@ from llama_index_contextual.answering.intent import aspects_of, guess_intent
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input, embedding_tokens
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index import bm25 as lexical_index
+from llama_index_contextual.index.analysis import Analyzer, Memory
+from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers import bm25 as lexical_index
-from llama_index_contextual.retrievers.analysis import Analyzer, Memory
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
-from llama_index_contextual.retrievers.time_words import explicit_times
+from llama_index_contextual.search.time_words import explicit_times
 from tests.slow.retrievers.long_queries import QUERIES
 from tests.support.models import CountingEmbedding, ScriptedLLM
 

@@ -12,11 +12,11 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index import remote
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.remote import RemoteLexicalRetriever, RemoteQueryTerms
-from llama_index_contextual.storage import remote
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.readers import content_hash
-from llama_index_contextual.storage.sources import SourceFile
 from llama_index_contextual.ui import pages
 from llama_index_contextual.ui.marks import Box
 from llama_index_contextual.ui.pages import PageRenderer

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.answering.citations import CitationReport, Passage, check_citations
-from llama_index_contextual.retrievers.response import Source
+from llama_index_contextual.search.response import Source
 from tests.support.planted import measure
 
 FOOD = Passage(

@@ -24,8 +24,8 @@ from llama_index_contextual.contextualizer.prompts import (
     suffix,
 )
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.node_parser import count_tokens
-from llama_index_contextual.storage.storable import storable_text
 from tests.unit.readers.examples import sections
 
 PUBLISHED = """<document>

@@ -27,10 +27,10 @@ from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, Contex
 from llama_index_contextual.contextualizer.scheduler import Reply, Scheduler
 from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.index.batches import BatchReply
+from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
 from llama_index_contextual.models import Provider
-from llama_index_contextual.storage.batches import BatchReply
-from llama_index_contextual.storage.ledger import Ledger
 from tests.integration.contextualizer.segments_of import corpus
 
 QUICK = RetryPolicy(attempts=3, base_delay=0.001)

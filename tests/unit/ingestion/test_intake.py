@@ -10,10 +10,10 @@ import xxhash
 from llama_index.core.schema import Document
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion import plan
 from llama_index_contextual.ingestion.plan import Intake
 from llama_index_contextual.readers import DocumentReader, ReadLimits
-from llama_index_contextual.storage.manifest import DocumentRecord
 from tests.support.nodes import chunk
 from tests.support.trees import reasons
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion import builder
 from llama_index_contextual.ingestion.builder import merges
 from llama_index_contextual.ingestion.plan import Plan, make_plan
-from llama_index_contextual.storage.manifest import DocumentRecord
 
 
 def record(doc_id: str, content: str = "1", *, failed: bool = False) -> DocumentRecord:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import Analyzer, Memory, match_spans, normalise, token_spans, tokens
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
+from llama_index_contextual.index.analysis import Analyzer, Memory, match_spans, normalise, token_spans, tokens
+from llama_index_contextual.index.bm25 import LexicalIndex
 
 english = Analyzer("english")
 plain = Analyzer("none")

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.bm25 import LexicalIndex, TermCounts, TermCountsBuilder
+from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.bm25 import LexicalIndex, TermCounts, TermCountsBuilder
 
 VOCABULARY = ("pump", "dry", "valve", "sump")
 texts = st.lists(st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=9), min_size=1, max_size=9)
@@ -82,7 +82,7 @@ def test_merged_parts_equal_the_remaining_texts(parts: list[list[list[int]]], ke
 def test_occurrences_are_counted_block_by_block(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     rows = [[0, 1, 0], [], [1], [3, 3, 3, 0], [2]]
     whole = counted(rows)
-    monkeypatch.setattr("llama_index_contextual.retrievers.bm25._PENDING", 2)
+    monkeypatch.setattr("llama_index_contextual.index.bm25._PENDING", 2)
     blocks = counted(rows)
     for name in ("pointers", "holders", "frequencies", "lengths"):
         assert getattr(blocks, name).tolist() == getattr(whole, name).tolist()

@@ -11,11 +11,11 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.base import specificity_of
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
-from llama_index_contextual.retrievers.response import QueryBlend
+from llama_index_contextual.search.response import QueryBlend
 from tests.integration.retrievers.corpus import FixedRetriever, both_legs, hits, passages
 from tests.support.models import CountingEmbedding
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.index.bm25 import LexicalIndex
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder, DocumentLeg, document_entry
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
-from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentIndexBuilder, DocumentLeg, document_entry
-from llama_index_contextual.retrievers.fusion import Hits, add_support, best_of_group, reciprocal_shares, scaled_shares
-from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.search.fusion import Hits, add_support, best_of_group, reciprocal_shares, scaled_shares
+from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 
 QUERY = "When does the licence of Borealis end?"

@@ -15,10 +15,10 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.bm25 import SETTINGS_FILE, LexicalIndex, TermCounts
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.retrievers import LexicalRetriever
-from llama_index_contextual.retrievers.bm25 import SETTINGS_FILE, LexicalIndex, TermCounts
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.integration.retrievers.corpus import CountingStore, passages, vector_index
 from tests.support.models import CountingEmbedding
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import Analyzer, tokens
-from llama_index_contextual.retrievers.bm25 import PERIOD_WEIGHT, LexicalIndex
-from llama_index_contextual.retrievers.periods import date_token, is_period, period_token, periods
+from llama_index_contextual.index.analysis import Analyzer, tokens
+from llama_index_contextual.index.bm25 import PERIOD_WEIGHT, LexicalIndex
+from llama_index_contextual.index.periods import date_token, is_period, period_token, periods
 
 analyzer = Analyzer("english", has_periods=True)
 

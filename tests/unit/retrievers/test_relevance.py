@@ -11,11 +11,11 @@ import pytest
 from llama_index.core.schema import TextNode
 
 from llama_index_contextual.config import Mode
+from llama_index_contextual.index.bm25 import LexicalIndex, LexicalQuery
 from llama_index_contextual.retrievers.base import Ranking
-from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalQuery
-from llama_index_contextual.retrievers.confidence import MODELS, hit_features, judge, query_features
-from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.response import RetrievedChunk
+from llama_index_contextual.search.confidence import MODELS, hit_features, judge, query_features
+from llama_index_contextual.search.fusion import Hits, Scale
+from llama_index_contextual.search.response import RetrievedChunk
 
 
 def hits(rows: list[int], scores: list[float]) -> Hits:

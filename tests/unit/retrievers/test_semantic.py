@@ -17,9 +17,9 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.retrievers import SemanticRetriever, semantic
 from llama_index_contextual.retrievers import semantic as query_embedding
-from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.integration.retrievers.corpus import PASSAGES, CountingStore, passages, vector_index
 from tests.support.models import CountingEmbedding
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import edit_distance_one, may_be_misspelt
-from llama_index_contextual.retrievers.bm25 import LexicalIndex
+from llama_index_contextual.index.analysis import edit_distance_one, may_be_misspelt
+from llama_index_contextual.index.bm25 import LexicalIndex
 
 words = st.text("abc", min_size=1, max_size=5)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.spotlight import coverage, question_parts, units
+from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.search.spotlight import coverage, question_parts, units
 
 ENGLISH = Analyzer("english")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.time_words import explicit_times
+from llama_index_contextual.search.time_words import explicit_times
 
 SUNDAY = date(2026, 11, 22)
 

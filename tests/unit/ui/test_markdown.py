@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from llama_index_contextual.retrievers.analysis import Analyzer
+from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.ui.highlight import highlight, mark
 from llama_index_contextual.ui.markdown import IN_PASSAGE, render_markdown
 from tests.support.source import ROOT

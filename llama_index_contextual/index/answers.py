@@ -1,0 +1,155 @@
+"""Answers of models kept on disk, in one SQLite file that can be discarded at any time.
+
+The file has a rollback journal, and is opened for each operation, so that several processes can use it. Nothing that is
+wrong with it is an error for the user: a damaged file is discarded, and one that cannot be used is left alone; a line
+in the log says so. Only `clear` raises an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import xxhash
+
+from llama_index_contextual.index import files
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ANSWERS_FILE = "answers.sqlite"
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS answers (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, answer BLOB NOT NULL,"
+    " checksum BLOB NOT NULL)"
+)
+_PATIENCE = 2.0
+_MAX_BYTES = 64_000
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+
+
+class _DamageError(Exception):
+    """A row is not the one that was written."""
+
+
+class AnswerFile:
+    """Answers by key; the oldest ones are dropped.
+
+    Args:
+        path: The file, which is created with the first answer, for its owner alone.
+        max_entries: Maximum number of answers; one of more than 64,000 bytes is not kept.
+    """
+
+    def __init__(self, path: Path, *, max_entries: int = 1000) -> None:
+        self.path = path
+        self._max_entries = max_entries
+
+    def __len__(self) -> int:
+        return self._attempt(lambda: len(self._rows("SELECT key FROM answers")), 0)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the answer with this key, or None."""
+
+        def read() -> bytes | None:
+            rows = self._rows("SELECT answer, checksum FROM answers WHERE key = ?", key)
+            if rows and rows[0][1] != _checksum(key, rows[0][0]):
+                raise _DamageError("a checksum is wrong")
+            return rows[0][0] if rows else None
+
+        return self._attempt(read, None)
+
+    def put(self, key: str, answer: bytes, *, is_current: Callable[[], bool] = lambda: True) -> None:
+        """Keep an answer.
+
+        Args:
+            key: Its key.
+            answer: The answer.
+            is_current: Whether it may still be kept; called while no other process can `clear` the file.
+        """
+        if len(answer) > _MAX_BYTES:
+            return
+
+        def write() -> None:
+            with self._open() as connection, _transaction(connection):
+                if not is_current():
+                    return
+                connection.execute(_TABLE)
+                row = (key, answer, _checksum(key, answer))
+                connection.execute("INSERT OR REPLACE INTO answers (key, answer, checksum) VALUES (?, ?, ?)", row)
+                connection.execute(
+                    "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) - ?", (self._max_entries,)
+                )
+
+        self._attempt(write, None)
+
+    def clear(self) -> None:
+        """Remove all answers, and their text from the file.
+
+        Raises:
+            OSError: The file cannot be removed.
+        """
+        if not self.path.exists():
+            return
+        try:
+            with self._open() as connection, _transaction(connection):
+                connection.execute("DROP TABLE IF EXISTS answers")
+        except (sqlite3.Error, OSError):
+            self._discard()
+
+    def _rows(self, sql: str, *parameters: str) -> list[tuple[bytes, ...]]:
+        if not self.path.exists():
+            return []
+        with self._open() as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'answers'").fetchall():
+                return []
+            return connection.execute(sql, parameters).fetchall()
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.close(descriptor)
+        with contextlib.closing(sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)) as connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+
+    def _attempt(self, work: Callable[[], T], otherwise: T) -> T:
+        try:
+            return work()
+        except (sqlite3.Error, _DamageError) as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code in _DAMAGED:
+                logger.warning("%s is damaged (%s) and was discarded: its answers are asked again.", self.path, error)
+                with contextlib.suppress(OSError):
+                    self._discard()
+            else:
+                logger.warning("%s cannot be used (%s): answers are neither read from it nor kept.", self.path, error)
+        except OSError as error:
+            logger.warning("%s cannot be used (%s): answers are neither read from it nor kept.", self.path, error)
+        return otherwise
+
+    def _discard(self) -> None:
+        for name in (f"{self.path.name}-journal", self.path.name):
+            files.remove(self.path.with_name(name))
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _checksum(key: str, answer: bytes) -> bytes:
+    return xxhash.xxh3_64(key.encode() + answer).digest()

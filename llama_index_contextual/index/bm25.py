@@ -1,0 +1,569 @@
+"""BM25 index over texts: term frequencies, terms of a query with corrected spelling, scores, building and files.
+
+The index stores how often each term occurs in each text, and the length of each text. The weight of a term in a text
+also depends on the number of texts, on their mean length and on the number of texts with the term, so it is computed
+when a query needs it. An index can therefore consist of several parts, of which each may have texts that are gone: the
+scores are, to rounding, those of an index built from the remaining texts at once.
+
+Source: the formula is Lucene's, with k1 = 1.5 and b = 0.75, as in bm25s (Lù, "BM25S: Orders of magnitude faster lexical
+search via eager sparse scoring", 2024).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+import bm25s
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.analysis import (
+    Analyzer,
+    Memory,
+    edit_distance_one,
+    may_be_misspelt,
+    shortened,
+    tokens,
+)
+from llama_index_contextual.index.headers import mapped_integers
+from llama_index_contextual.index.periods import is_period
+
+# bm25s sets its logger to DEBUG at import, which would show its messages in every application with a root handler.
+logging.getLogger("bm25s").setLevel(logging.NOTSET)
+
+SETTINGS_FILE = "settings.json"
+PERIOD_WEIGHT = 0.25
+"""Weight of a fiscal year or quarter in the index of chunks: its year is a term as well, and counts there already."""
+
+GUESS_WEIGHT = 0.5
+"""Weight of all spelling candidates of an unknown word together; a term of the query has 1."""
+
+MAX_TERMS = 256
+"""Maximum number of distinct terms of a query that are searched: those with the largest weight."""
+
+MAX_SPELLED = 8
+"""Maximum number of unknown words of a query whose spelling is corrected: the first ones."""
+
+_RESPELLED = 1_000  # size of the cache of spelling candidates
+_K1, _B = 1.5, 0.75
+_PENDING = 1_000_000  # number of term occurrences that are counted at once
+_VOCABULARY_FILE = "terms.json"
+COUNTS_FILE = "counts.npy"
+
+LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
+"""A text, texts with the weight of each of their terms, or terms with their weights.
+
+A term of several texts has the sum of its weights.
+"""
+
+Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""The rows that contain a term, ascending, and its contribution to the score of each."""
+
+
+@dataclass(frozen=True, eq=False)
+class TermCounts:
+    """How often terms occur in texts, which are identified by their rows.
+
+    Attributes:
+        vocabulary: The number of each term.
+        pointers: Where the entries of each term start in the next two arrays; shape (terms + 1,).
+        holders: For each term, the rows of the texts that contain it, ascending; shape (entries,).
+        frequencies: How often the term occurs in each of them; shape (entries,).
+        lengths: The number of terms of each text, with repetitions; shape (texts,).
+    """
+
+    vocabulary: Mapping[str, int]
+    pointers: NDArray[np.int64]
+    holders: NDArray[np.int32]
+    frequencies: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+    def of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+        """Return the rows that contain a term and how often, or None."""
+        number = self.vocabulary.get(term)
+        if number is None:
+            return None
+        start, stop = self.pointers[number], self.pointers[number + 1]
+        return self.holders[start:stop], self.frequencies[start:stop]
+
+    def save(self, directory: Path) -> None:
+        """Write the vocabulary and, in one file, the arrays, and sync them."""
+        files.write(directory / _VOCABULARY_FILE, json.dumps(list(self.vocabulary), ensure_ascii=False).encode())
+        arrays = (self.pointers.astype(np.int64).view(np.int32), self.holders, self.frequencies, self.lengths)
+        shape = (sum(map(len, arrays)),)
+
+        def fill(file: IO[bytes]) -> None:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": shape}
+            )
+            for array in arrays:
+                file.write(np.ascontiguousarray(array, dtype=np.int32).data)
+
+        files.write_with(directory / COUNTS_FILE, fill)
+
+    @classmethod
+    def load(cls, directory: Path, texts: int) -> Self:
+        """Open the arrays, memory-mapped.
+
+        Args:
+            directory: Directory of the index.
+            texts: Number of its texts.
+        """
+        terms = json.loads(files.read(directory / _VOCABULARY_FILE))
+        everything = mapped_integers(directory / COUNTS_FILE)
+        first = 2 * (len(terms) + 1)
+        entries = (len(everything) - first - texts) // 2
+        holders, frequencies, lengths = np.split(everything[first:], [entries, 2 * entries])
+        vocabulary = {term: number for number, term in enumerate(terms)}
+        return cls(vocabulary, everything[:first].view(np.int64), holders, frequencies, lengths)
+
+
+def length_norms(lengths: NDArray[np.int32], mean: float) -> NDArray[np.float64]:
+    """Return the norm of texts by their length: the weight of a term is frequency / (norm + frequency)."""
+    return np.asarray(_K1 * (1 - _B + _B * lengths / mean), dtype=np.float64)
+
+
+class _Part:
+    """A part of an index.
+
+    Args:
+        counts: Its terms.
+        live: Which of its texts still exist; None if all do.
+        start: The row in the index of its first text.
+    """
+
+    def __init__(self, counts: TermCounts, live: NDArray[np.bool_] | None, start: int) -> None:
+        self.counts = counts
+        self.live = live
+        self.lengths = counts.lengths if live is None else counts.lengths[live]
+        self._start = start
+        # Row in the index of each text, and -1 for those that are gone.
+        self._rows = None if live is None else np.where(live, np.cumsum(live) - 1 + start, -1).astype(np.int32)
+
+    def set_mean_length(self, mean: float) -> None:
+        """Compute the normalisation of each text by its length."""
+        self._norms = length_norms(self.counts.lengths, mean)
+
+    def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
+        """Return the rows that contain a term and its saturated frequencies, frequency / (norm + frequency)."""
+        result = self.counts.of(term)
+        if result is None:
+            return None
+        holders, frequencies = result
+        saturated = frequencies / (self._norms[holders] + frequencies)
+        if self._rows is None:
+            return (holders + np.int32(self._start) if self._start else holders), saturated
+        rows = self._rows[holders]
+        exists = rows >= 0
+        return rows[exists], saturated[exists]
+
+
+class LexicalIndex:
+    """A BM25 index over texts, which are identified by their rows.
+
+    Args:
+        analyzer: Turns text into terms.
+        parts: The terms of each part, and which of its texts still exist, None if all do. The rows of a part follow
+            those of the parts before; texts that are gone have no row.
+
+    Attributes:
+        size: Number of texts.
+    """
+
+    def __init__(self, analyzer: Analyzer, parts: Sequence[tuple[TermCounts, NDArray[np.bool_] | None]] = ()) -> None:
+        self.analyzer = analyzer
+        self.size = 0
+        self._parts: list[_Part] = []
+        for counts, live in parts:
+            self._parts.append(_Part(counts, live, self.size))
+            self.size += len(self._parts[-1].lengths)
+        total = sum(int(part.lengths.sum(dtype=np.int64)) for part in self._parts)
+        for part in self._parts:
+            part.set_mean_length(total / self.size if total else 1.0)
+        self._respelled: LRUCache[str, dict[str, float]] = LRUCache(_RESPELLED)
+
+    @classmethod
+    def build(cls, texts: Iterable[str], *, language: str = "english") -> LexicalIndex:
+        """Index texts; row i is the i-th text."""
+        builder = LexicalIndexBuilder(language=language)
+        builder.add(texts)
+        return builder.build()
+
+    def query(self, query: LexicalQuery) -> QueryTerms:
+        """Return the terms of a query with their postings.
+
+        Question words are left out, unless there are no others. Fiscal years and quarters have `PERIOD_WEIGHT`.
+
+        For a word that no text contains, the terms that are one typing error away are searched too; they share
+        `GUESS_WEIGHT` in proportion to the number of texts that contain them. Of a long query, only the beginning is
+        read (see `shortened`), and only the 256 terms with the largest weight are searched.
+        """
+        if isinstance(query, Mapping):
+            return self._terms(query)
+        weighted_texts = [(query, 1.0)] if isinstance(query, str) else query
+        texts = [(shortened(text), weight) for text, weight in weighted_texts if weight > 0]
+        counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
+        if self.analyzer.has_periods:
+            counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
+        terms = self._heaviest(counts)
+        if len(terms.known) == len(terms.counts):
+            return terms
+        corrected = dict(terms.counts)
+        for word, weight in itertools.islice(self._unknown_words(texts), MAX_SPELLED):
+            for term, share in self._spelling_candidates(word).items():
+                corrected[term] = max(corrected.get(term, 0.0), weight * share)
+        return terms if corrected == terms.counts else self._terms(corrected, terms.omitted)
+
+    def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
+        """Return the terms to search: if there are too many, those with the largest weight times idf."""
+        terms = self._terms(counts)
+        if len(counts) <= MAX_TERMS:
+            return terms
+        known = frozenset(terms.known)
+        ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties as in the query
+        heaviest = frozenset(ordered[:MAX_TERMS])
+        heaviest_counts = {term: weight for term, weight in counts.items() if term in heaviest}
+        return self._terms(heaviest_counts, len(counts) - len(heaviest_counts))
+
+    def _terms(self, counts: Mapping[str, float], omitted: int = 0) -> QueryTerms:
+        return QueryTerms(self, counts, omitted)
+
+    def _unknown_words(self, texts: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+        """Yield the distinct words that no text contains and that may be misspelt, with their weights."""
+        words: dict[str, float] = {}
+        for text, weight in texts:
+            for token in filter(may_be_misspelt, tokens(text)):
+                words[token] = max(words.get(token, 0.0), weight)
+        for word, weight in words.items():
+            terms = self.analyzer.query_terms(word)
+            if terms and not any(map(self._holders, terms)):
+                yield word, weight
+
+    def _spelling_candidates(self, token: str) -> dict[str, float]:
+        """Return the terms of the index that are one typing error away from an unknown word, with their weights."""
+        candidates = self._respelled.get(token)
+        if candidates is None:
+            near = self._known(self.analyzer.stems(edit_distance_one(token.casefold())))
+            holders = {term: number for term in sorted(near) if (number := self._holders(term))}
+            total = sum(holders.values())
+            candidates = {term: GUESS_WEIGHT * number / total for term, number in holders.items()}
+            self._respelled.put(token, candidates)
+        return candidates
+
+    def _holders(self, term: str) -> int:
+        """Return the number of texts that contain a term."""
+        postings = self.postings(term)
+        return 0 if postings is None else len(postings[0])
+
+    def _known(self, terms: Iterable[str]) -> set[str]:
+        """Return the terms that may be in the index."""
+        return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
+
+    def specificity(self, text: str) -> float:
+        """Return how specific a text is: the sum of the idf of its terms over the logarithm of the number of rows."""
+        terms = self.query(text)
+        return sum(terms.weights[term] for term in terms.known) / math.log1p(self.size or 1)
+
+    def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float32]:
+        """Return the BM25 score of every row; 0 for rows without a term of the query."""
+        terms = query if isinstance(query, QueryTerms) else self.query(query)
+        scores = np.zeros(self.size, dtype=np.float32)
+        for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
+            weight = np.float32(terms.counts[term])
+            np.add.at(scores, holders, values if weight == 1 else weight * values)
+        return scores
+
+    def postings(self, term: str) -> Postings | None:
+        """Return the rows that contain a term, and its contribution to their scores; None for an unknown term."""
+        entries = [result for part in self._parts if (result := part.entries(term)) is not None]
+        if not entries:
+            return None
+        rows, saturated = entries[0] if len(entries) == 1 else map(np.concatenate, zip(*entries, strict=True))
+        if len(rows) == 0:
+            return None
+        idf = np.float32(math.log(1 + (self.size - len(rows) + 0.5) / (len(rows) + 0.5)))
+        return rows, (idf * saturated).astype(np.float32)
+
+    def counts(self) -> TermCounts:
+        """Return the terms of all texts, as one part."""
+        if len(self._parts) == 1 and self._parts[0].live is None:
+            return self._parts[0].counts
+        builder = TermCountsBuilder()
+        for part in self._parts:
+            builder.add_counts(part.counts, part.live)
+        return builder.build()
+
+    def save(self, directory: Path) -> None:
+        """Write the index and the settings that it was built with; replace an existing index."""
+        counts = self.counts()
+        files.make_directory(directory)
+        for path in (*directory.glob("*.index.*"), directory / _VOCABULARY_FILE):
+            files.remove(path)
+        counts.save(directory)
+        settings = {"language": self.analyzer.language, "periods": self.analyzer.has_periods, "texts": self.size}
+        files.write(directory / SETTINGS_FILE, json.dumps(settings).encode())
+
+    @classmethod
+    def load(cls, directory: Path) -> LexicalIndex:
+        """Open an index, memory-mapped, with the settings that it was built with.
+
+        Raises:
+            InputError: The directory has no index.
+        """
+        settings, analyzer = load_settings(directory)
+        if "size" in settings:
+            return WeightedIndex(analyzer, directory, settings)
+        return cls(analyzer, [(TermCounts.load(directory, settings["texts"]), None)])
+
+
+def load_settings(directory: Path) -> tuple[dict[str, Any], Analyzer]:
+    """Return the settings of an index and its analyzer.
+
+    Raises:
+        InputError: The directory has no index.
+    """
+    try:
+        settings = json.loads(files.read(directory / SETTINGS_FILE))
+    except FileNotFoundError as error:
+        message = f"{directory} contains no lexical index: persist a LexicalRetriever there first."
+        raise InputError(message) from error
+    # Indexes of earlier releases have no terms of periods.
+    return settings, Analyzer(settings["language"], has_periods=settings.get("periods", False))
+
+
+class WeightedIndex(LexicalIndex):
+    """An index of an earlier release, which has weights instead of frequencies, so that it cannot be part of another.
+
+    Args:
+        analyzer: Turns text into terms.
+        directory: Directory of the index.
+        settings: Content of its file of settings.
+    """
+
+    def __init__(self, analyzer: Analyzer, directory: Path, settings: Mapping[str, Any]) -> None:
+        super().__init__(analyzer)
+        self.size = settings["size"]
+        self._directory = directory
+        self._vocabulary: Mapping[str, int] = {}
+        if not settings["empty"]:
+            bm25 = bm25s.BM25.load(str(directory), mmap=True, show_progress=False)
+            self._vocabulary = bm25.vocab_dict
+            names = ("indices", "data", "indptr")
+            self._arrays = tuple(np.asarray(bm25.scores[name]).view(np.ndarray) for name in names)
+
+    def _known(self, terms: Iterable[str]) -> set[str]:
+        return self._vocabulary.keys() & set(terms)
+
+    def postings(self, term: str) -> Postings | None:
+        """Return the rows that contain a term, and its contribution to their scores; None for an unknown term."""
+        number = self._vocabulary.get(term)
+        if number is None:
+            return None
+        indices, data, pointers = self._arrays
+        start, stop = pointers[number], pointers[number + 1]
+        return indices[start:stop], data[start:stop]
+
+    def counts(self) -> TermCounts:
+        """Raise an error, because the frequencies are not known.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(
+            f"{self._directory} was written by an earlier release and cannot be saved again: build the index from its"
+            f" nodes, with LexicalRetriever.from_defaults.",
+            value=self._directory,
+        )
+
+
+def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:
+    """Return the distinct terms of texts with the sum of the weights of the texts that contain them."""
+    weights: dict[str, float] = {}
+    for text, weight in texts:
+        for term in dict.fromkeys(analyse(text)):
+            weights[term] = weights.get(term, 0.0) + weight
+    return weights
+
+
+class QueryTerms:
+    """The terms of a query in an index.
+
+    Args:
+        index: The index.
+        counts: The distinct terms of the query, in order, with their weights.
+        omitted: Number of distinct terms of the query that are not searched.
+
+    Attributes:
+        known: The terms that the index contains.
+        postings: For each of `known`, the rows that contain it, ascending, and its contribution to their scores.
+    """
+
+    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], omitted: int = 0) -> None:
+        matches = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
+        self.counts = counts
+        self.omitted = omitted
+        self.known = tuple(term for term, _ in matches)
+        self.postings = [postings for _, postings in matches]
+        self.size = index.size
+        self.analyzer = index.analyzer
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Weight of every term, also of unknown ones, times its idf, log(1 + (N - n + 0.5) / (n + 0.5))."""
+        holders = {term: self.frequency(number) for number, term in enumerate(self.known)}
+        counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
+        return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
+
+    def frequency(self, number: int) -> int:
+        """Return the number of rows that contain a term, given by its number in `known`."""
+        return len(self.postings[number][0])
+
+    def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which of some rows contain a term, and its contribution to the score of each that does."""
+        holders, values = self.postings[number]
+        places = holders.searchsorted(rows)
+        contains = holders.take(places, mode="clip") == rows
+        return contains, values[places[contains]]
+
+    def frequencies_within(
+        self, number: int, documents: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
+        """Return the number of rows of each document that contain a term.
+
+        Args:
+            number: Number of the term in `known`.
+            documents: Rows of the documents in the index of documents; shape (n,).
+            starts: Their first rows.
+            stops: The rows after their last ones.
+        """
+        holders, _ = self.postings[number]
+        return holders.searchsorted(stops) - holders.searchsorted(starts)
+
+    def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return for each row the terms that it contains."""
+        row_ids = np.asarray(rows, dtype=np.int32)
+        contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
+        for at, (holders, _) in enumerate(self.postings):
+            contains[:, at] = holders.take(holders.searchsorted(row_ids), mode="clip") == row_ids
+        return [tuple(itertools.compress(self.known, row)) for row in contains.tolist()]
+
+
+class TermCountsBuilder:
+    """Build `TermCounts` from texts and from other counts.
+
+    The occurrences of a million terms at a time are counted, so that memory depends on the number of entries only.
+    """
+
+    def __init__(self) -> None:
+        self.vocabulary: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+        self._lengths: list[NDArray[np.int32]] = []
+        self._size = 0
+        # Entries as (number of the term << 32 | row), with their frequencies.
+        self._entries: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
+        self._pending: list[NDArray[np.int32]] = []
+        self._pending_terms = 0
+
+    def add(self, terms: NDArray[np.int32]) -> None:
+        """Add a text by the numbers of its terms, with repetitions."""
+        self._pending.append(terms)
+        self._pending_terms += len(terms)
+        if self._pending_terms >= _PENDING:
+            self._count()
+
+    def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None) -> None:
+        """Add texts that are counted already.
+
+        Args:
+            counts: Their terms.
+            live: Which of the texts to add; None for all.
+        """
+        self._count()
+        numbers = np.fromiter(map(self.vocabulary.__getitem__, counts.vocabulary), dtype=np.int64)
+        terms = np.repeat(numbers, np.diff(counts.pointers))
+        # Copies, because the file of `counts` must not stay mapped.
+        rows, frequencies = counts.holders.astype(np.int64) + self._size, np.array(counts.frequencies)
+        if live is not None:
+            exists = live[counts.holders]
+            rows = (np.cumsum(live) - 1 + self._size)[counts.holders][exists]
+            terms, frequencies = terms[exists], frequencies[exists]
+        self._entries.append((terms << 32 | rows, frequencies))
+        self._lengths.append(np.array(counts.lengths) if live is None else counts.lengths[live])
+        self._size += len(self._lengths[-1])
+
+    def _count(self) -> None:
+        """Count the occurrences of the terms in the pending texts."""
+        if not self._pending:
+            return
+        lengths = np.fromiter(map(len, self._pending), dtype=np.int32)
+        rows = np.repeat(np.arange(self._size, self._size + len(lengths), dtype=np.int64), lengths)
+        occurrences = np.concatenate(self._pending).astype(np.int64) << 32 | rows
+        occurrences.sort()
+        first = np.flatnonzero(np.diff(occurrences, prepend=-1))
+        self._entries.append((occurrences[first], np.diff(first, append=len(occurrences)).astype(np.int32)))
+        self._lengths.append(lengths)
+        self._size += len(lengths)
+        self._pending, self._pending_terms = [], 0
+
+    def build(self) -> TermCounts:
+        """Return the counts."""
+        self._count()
+        entries = np.concatenate([np.zeros(0, dtype=np.int64), *(entries for entries, _ in self._entries)])
+        frequencies = np.concatenate([np.zeros(0, dtype=np.int32), *(counts for _, counts in self._entries)])
+        order = np.argsort(entries, kind="stable")
+        entries, frequencies = entries[order], frequencies[order]
+        self._entries = [(entries, frequencies)]
+        # Terms that occur only in texts that are gone are left out.
+        numbers, first = np.unique(entries >> 32, return_index=True)
+        terms = list(self.vocabulary)
+        return TermCounts(
+            {terms[number]: at for at, number in enumerate(numbers.tolist())},
+            np.append(first, len(entries)).astype(np.int64),
+            (entries & 0xFFFFFFFF).astype(np.int32),
+            frequencies,
+            np.concatenate([np.zeros(0, dtype=np.int32), *self._lengths]),
+        )
+
+
+class LexicalIndexBuilder:
+    """Build a `LexicalIndex` from texts that are added step by step.
+
+    Args:
+        language: A Snowball stemmer's name, or `none`.
+    """
+
+    def __init__(self, *, language: str = "english") -> None:
+        self._analyzer = Analyzer(language, has_periods=True)
+        self._counts = TermCountsBuilder()
+        self._numbers = Memory(self._term_numbers)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Add texts; their rows follow those of the texts added before."""
+        vocabulary = self._counts.vocabulary
+        for text in texts:
+            words = tokens(text)
+            numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
+            of_periods = map(vocabulary.__getitem__, self._analyzer.period_terms(words))
+            self._counts.add(np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32))
+
+    def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None = None) -> None:
+        """Add texts of an index that was built with the same language; see `TermCountsBuilder.add_counts`."""
+        self._counts.add_counts(counts, live)
+
+    def _term_numbers(self, token: str) -> tuple[int, ...]:
+        return tuple(map(self._counts.vocabulary.__getitem__, self._analyzer.analyse(token)))
+
+    def build(self) -> LexicalIndex:
+        """Return the index."""
+        return LexicalIndex(self._analyzer, [(self._counts.build(), None)])

@@ -1,0 +1,284 @@
+"""The file CURRENT, which names the live version, and the directories in versions/ and parts/.
+
+v000003                 the live version, or `none`
+newest v000005          the newest version that was ever live; newer directories were never finished
+xxh3 0123456789abcdef   checksum of the lines above, so that a flipped bit does not make another version live
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.check import DAMAGE, read_manifest
+from llama_index_contextual.index.manifest import PART_MANIFEST, PARTS, PartEntry, PartManifest
+
+CURRENT = "CURRENT"
+VERSIONS = "versions"
+BUILDING = ".building"
+REMOVED = ".removed"
+
+_NAME = re.compile(r"v\d{6,}")
+_PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # with the number of the version that it was written for
+_OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
+_NONE = "none"
+_CONTENT = re.compile(
+    rb"(?P<live>v\d{6,}|none)\n?|"
+    rb"(?P<body>(?P<now>v\d{6,}|none)\nnewest (?P<newest>v\d{6,}|none)\n)xxh3 (?P<sum>[0-9a-f]{16})\n"
+)
+
+
+@dataclass(frozen=True)
+class Current:
+    """Content of CURRENT.
+
+    Attributes:
+        live: Name of the live version, or None before the first one.
+        newest: Name of the newest version that was ever live, or None if there was none or it is not recorded.
+        known: Whether `newest` is recorded.
+    """
+
+    live: str | None
+    newest: str | None = None
+    known: bool = False
+
+    def was_live(self, name: str) -> bool:
+        """Return whether a version was ever live; a newer one was left by an interrupted writer."""
+        return not self.known or (self.newest is not None and number(name) <= number(self.newest))
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """State of CURRENT, which differs whenever another version becomes live.
+
+    Attributes:
+        content: Content of the file. On file systems with a coarse clock, two files can have the same inode and times.
+        file: Inode and modification time. If a project was deleted and created again, the content can be the same.
+    """
+
+    content: bytes
+    file: tuple[int, int]
+
+
+def read_stamp(project_dir: Path) -> Stamp | None:
+    """Return the state of CURRENT, or None if it does not exist.
+
+    Raises:
+        CorruptVersionError: The disk is defective at its place.
+    """
+    try:
+        with open(project_dir / CURRENT, "rb") as file:
+            status = os.fstat(file.fileno())
+            return Stamp(file.read(), (status.st_ino, status.st_mtime_ns))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in DAMAGE:
+            raise
+        raise _damage_error(project_dir, f"cannot be read ({error.strerror})") from error
+
+
+def read_current(project_dir: Path) -> Current:
+    """Read CURRENT.
+
+    Raises:
+        CorruptVersionError: It is damaged, or missing although there are versions.
+    """
+    return parse_current(project_dir, read_stamp(project_dir))
+
+
+def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
+    """Parse the result of `read_stamp`.
+
+    Raises:
+        CorruptVersionError: It is damaged, or missing although there are versions.
+    """
+    if stamp is None:
+        if directories(project_dir):
+            raise _damage_error(project_dir, "is missing")
+        return Current(None)
+    content = stamp.content
+    match = _CONTENT.fullmatch(content)
+    if match is None:
+        raise _damage_error(project_dir, "does not contain the name of a version")
+    if match["body"] is None:
+        return Current(_name(match["live"]))
+    if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
+        raise _damage_error(project_dir, "has changed since it was written")
+    return Current(_name(match["now"]), _name(match["newest"]), known=True)
+
+
+def write_current(project_dir: Path, live: str | None) -> None:
+    """Make a version live, or none, in one atomic step."""
+    newest = max((name for name in (live, _newest(project_dir)) if name is not None), key=number, default=None)
+    body = f"{live or _NONE}\nnewest {(newest if live else None) or _NONE}\n".encode()
+    files.replace(project_dir / CURRENT, body + f"xxh3 {xxhash.xxh3_64_hexdigest(body)}\n".encode())
+
+
+def current_name(project_dir: Path) -> str | None:
+    """Return the name of the live version, or None before the first one is published.
+
+    Raises:
+        CorruptVersionError: CURRENT is damaged, or missing although there are versions.
+    """
+    return read_current(project_dir).live
+
+
+def live_if_sound(project_dir: Path) -> str | None:
+    """Return the name of the live version, or None if there is none or CURRENT is damaged."""
+    return _read_if_sound(project_dir).live
+
+
+def version_directory(project_dir: Path, name: str) -> Path:
+    """Return the directory of a version."""
+    return project_dir / VERSIONS / name
+
+
+def version_names(project_dir: Path) -> list[str]:
+    """Return the names of all published versions, oldest first."""
+    current = _read_if_sound(project_dir)
+    return [name for name in directories(project_dir) if current.was_live(name)]
+
+
+def directories(project_dir: Path) -> list[str]:
+    """Return the names of all directories of versions, oldest first, including unfinished ones."""
+    directory = project_dir / VERSIONS
+    if not directory.is_dir():
+        return []
+    return sorted((path.name for path in directory.iterdir() if _NAME.fullmatch(path.name)), key=number)
+
+
+def leftovers(project_dir: Path) -> list[Path]:
+    """Return leftovers of interrupted writers: files and directories."""
+    published = version_names(project_dir)
+    return sorted(
+        [
+            *(version_directory(project_dir, name) for name in directories(project_dir) if name not in published),
+            *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
+            *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
+            *unused_parts(project_dir),
+            *project_dir.glob(f"*{files.NEW}"),
+            *project_dir.glob(f"*{files.NEW}-journal"),  # of a ledger that was being written
+        ]
+    )
+
+
+def unused_parts(project_dir: Path) -> list[Path]:
+    """Return the parts on disk that no published version names; none if a manifest cannot be read."""
+    directory = project_dir / PARTS
+    if not directory.is_dir():
+        return []
+    used: set[str] = set()
+    for name in version_names(project_dir):
+        try:
+            used.update(entry.name for entry in read_manifest(version_directory(project_dir, name)).parts)
+        except (CorruptVersionError, FormatError):
+            if version_directory(project_dir, name).is_dir():
+                return []
+    return sorted(path for path in directory.iterdir() if _PART.fullmatch(path.name) and path.name not in used)
+
+
+def remove_unused_parts(project_dir: Path, *, required: bool = False) -> None:
+    """Remove the parts that no published version names.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        required: Whether it is an error if a part cannot be removed because another process has it open; otherwise, it
+            is left to a later writer.
+    """
+    for path in unused_parts(project_dir):
+        _remove(path, required=required)
+
+
+def _remove(path: Path, *, required: bool = True) -> None:
+    try:
+        (files.remove_tree if path.is_dir() else files.remove)(path)
+    except OSError as error:
+        is_open = error.errno in _OPEN_ELSEWHERE or getattr(error, "winerror", None) is not None
+        if required or not is_open:
+            raise
+
+
+def remove_leftovers(project_dir: Path) -> dict[str, PartEntry]:
+    """Remove leftovers of interrupted writers; the caller must hold the project's write lock.
+
+    Merged parts that were finished for a version that was never published are kept, so that the next writer can use
+    them; those that it does not use are removed when its version is published.
+
+    Returns:
+        These parts, by the checksum of what they were merged from.
+    """
+    merged: dict[str, PartEntry] = {}
+    newest = max((number(name) for name in (*version_names(project_dir), _newest(project_dir)) if name), default=0)
+    for path in leftovers(project_dir):
+        if (match := _PART.fullmatch(path.name)) and int(match[1]) > newest and (part := _merged_part(path)):
+            merged[part[0]] = part[1]
+        else:
+            _remove(path, required=match is None)
+    return merged
+
+
+def _merged_part(path: Path) -> tuple[str, PartEntry] | None:
+    """Return the checksum of what a part was merged from, and its entry; None if it is damaged or was not merged."""
+    try:
+        content = files.read(path / PART_MANIFEST)
+        manifest = PartManifest.from_json(content, file=f"{PARTS}/{path.name}/{PART_MANIFEST}")
+    except (OSError, CorruptVersionError, FormatError):
+        return None  # like any other leftover
+    if manifest.merged_from is None or manifest.part != path.name:
+        return None
+    return manifest.merged_from, PartEntry(name=path.name, xxh3=files.xxh3_of(content))
+
+
+def remove_version(project_dir: Path, name: str) -> None:
+    """Remove a version; it is renamed first, so that an interruption never leaves half a version."""
+    directory = version_directory(project_dir, name)
+    removed = directory.with_name(f"{name}{REMOVED}")
+    files.rename(directory, removed)
+    files.remove_tree(removed)
+
+
+def next_name(project_dir: Path) -> str:
+    """Return the name of the next version; the name of a version that was live is never reused."""
+    names = (*directories(project_dir), _newest(project_dir) or "v0")
+    return f"v{max(map(number, names)) + 1:06d}"
+
+
+def number(name: str) -> int:
+    """Return the number in the name of a version."""
+    return int(name[1:])
+
+
+def _newest(project_dir: Path) -> str | None:
+    current = _read_if_sound(project_dir)
+    if current.known:
+        return current.newest
+    names = directories(project_dir)
+    return names[-1] if names else None
+
+
+def _read_if_sound(project_dir: Path) -> Current:
+    try:
+        return read_current(project_dir)
+    except CorruptVersionError:
+        return Current(None)
+
+
+def _name(raw: bytes) -> str | None:
+    return None if raw.decode() == _NONE else raw.decode()
+
+
+def _damage_error(project_dir: Path, fault: str) -> CorruptVersionError:
+    known = ", ".join(directories(project_dir)) or "none"
+    return CorruptVersionError(
+        f"{CURRENT} {fault}. Choose the live version with `rollback --to`; versions on disk: {known}.",
+        name=project_dir.name,
+        file=CURRENT,
+    )

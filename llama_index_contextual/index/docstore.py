@@ -1,0 +1,696 @@
+"""Document store in SQLite, which fetches the nodes of a result with one query and evaluates filters on columns.
+
+The order of the nodes' positions is the order of the rows in the FAISS and BM25 indexes. Segments, the parents of
+chunks, are not stored: they are assembled from their chunks on demand, with links to them, for `AutoMergingRetriever`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from fsspec import AbstractFileSystem
+from llama_index.core.schema import BaseNode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
+from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
+from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDocInfo
+from llama_index.core.vector_stores.types import MetadataFilters
+from numpy.typing import NDArray
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.forks import cached_property, new_lock
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.filters import Column, FieldTest, evaluate, valid_filters
+from llama_index_contextual.index.kvstore import Access, SQLiteKVStore, refuse_write
+from llama_index_contextual.index.node_rows import COLUMNS, StoredText, node_of, packer, row_of, unpacker
+from llama_index_contextual.index.storable import require_storable
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
+    " start_char INTEGER, end_char INTEGER, shape INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL,"
+    " body TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
+)
+_INSERT = (
+    "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body)"
+    " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body)"
+    " ON CONFLICT (id) DO UPDATE SET doc_id = excluded.doc_id, start_char = excluded.start_char,"
+    " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text, metadata = excluded.metadata,"
+    " body = excluded.body"
+)
+_COLUMNS = ", ".join(COLUMNS)
+PARENT_SQL = f"json_extract(body, '$.relationships.\"{NodeRelationship.PARENT.value}\".node_id')"
+_OF_ONE_CHUNK = frozenset(
+    {keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_GIVEN, keys.CONTEXT_WRITTEN_AT, keys.CHUNK_INDEX}
+    | {keys.TOKEN_COUNT, keys.TABLE_HEAD, keys.SOURCE_LINE, keys.PAGE_END}
+)
+FRAMES = "contextual/documents"
+"""Collection of the data that no chunk contains; see `DocumentFrame`."""
+_MAX_VARIABLES = 900
+_ALWAYS_INDEXED = 1_000  # number of different values of a key that are indexed regardless of the number of nodes
+_SHARE_INDEXED = 4  # and from there one for so many nodes
+_ALWAYS_CHARACTERS = 100_000  # number of characters of all different values of a key that are indexed regardless
+_CHARACTERS_PER_NODE = 32
+_KEPT_COLUMNS = 8
+_KEPT_MASKS = 32
+_LONGEST_NAME = 20_000  # characters of filters whose mask is kept
+
+
+class SQLiteDocumentStore(KVDocumentStore):
+    """LlamaIndex document store in one SQLite file, or in memory.
+
+    Adding takes time linear in the number of nodes, in one transaction per call. Nodes are returned equal to those that
+    were added.
+
+    Args:
+        path: The file; None keeps everything in memory.
+        access: How the file is opened. With `read`, every change raises `ReadOnlyVersionError`.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> store = SQLiteDocumentStore()
+        >>> store.add_documents([TextNode(id_="a", text="Revenue grew by 3 %.")])
+        >>> store.get_node("a").text
+        'Revenue grew by 3 %.'
+    """
+
+    def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
+        self._kv = SQLiteKVStore(path, access=access)
+        super().__init__(self._kv)
+        self._lock = new_lock()
+        self._ids: list[str] | None = None
+        self._rows: dict[str, int] | None = None
+        self._parents: dict[str, str | None] | None = None
+        self._shapes: dict[int, dict[str, Any]] = {}
+        if access != "read":
+            for statement in _SCHEMA:
+                self._kv.execute(statement)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether changes raise `ReadOnlyVersionError`."""
+        return self._kv.access == "read"
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None if the store is in memory."""
+        return self._kv.path
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def add_documents(
+        self,
+        docs: Sequence[BaseNode],
+        allow_update: bool = True,
+        batch_size: int | None = None,
+        store_text: bool = True,
+    ) -> None:
+        """Add nodes in one transaction; a node that is replaced keeps its position.
+
+        Args:
+            docs: The nodes.
+            allow_update: Whether existing nodes may be replaced.
+            batch_size: Ignored.
+            store_text: If False, nothing is stored.
+
+        Raises:
+            InputError: A node exists and `allow_update` is False, or a node cannot be stored.
+            ReadOnlyVersionError: The store is a published version.
+        """
+        if self.read_only:
+            refuse_write()
+        require_storable(docs)
+        if not allow_update and (known := self.known([node.node_id for node in docs])):
+            raise InputError(f"Node {known[0]!r} is in the store already: pass allow_update=True to replace it.")
+        with self._lock, self._kv.transaction() as connection:
+            self._ids = self._rows = self._parents = None
+            numbers: dict[str, int] = {}
+            pack = packer()
+            for shape, row in (row_of(node, pack) for node in docs) if store_text else ():
+                if shape not in numbers:
+                    numbers[shape] = _shape_number(connection, shape)
+                connection.execute(_INSERT, {**row, "shape": numbers[shape]})
+
+    async def async_add_documents(
+        self,
+        docs: Sequence[BaseNode],
+        allow_update: bool = True,
+        batch_size: int | None = None,
+        store_text: bool = True,
+    ) -> None:
+        """Add nodes in one transaction."""
+        self.add_documents(docs, allow_update, store_text=store_text)
+
+    def delete_document(self, doc_id: str, raise_error: bool = True) -> None:
+        """Remove one node."""
+        self._delete("id = ?", doc_id, raise_error=raise_error)
+        self._kv.delete(doc_id, self._metadata_collection)
+
+    async def adelete_document(self, doc_id: str, raise_error: bool = True) -> None:
+        """Remove one node."""
+        self.delete_document(doc_id, raise_error)
+
+    def delete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
+        """Remove all nodes of a document and their metadata."""
+        info = self.get_ref_doc_info(ref_doc_id)
+        self._delete("doc_id = ?", ref_doc_id, raise_error=raise_error)
+        for node_id in [ref_doc_id, *(info.node_ids if info else ())]:
+            self._kv.delete(node_id, self._metadata_collection)
+
+    async def adelete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
+        """Remove all nodes of a document."""
+        self.delete_ref_doc(ref_doc_id, raise_error)
+
+    def _delete(self, condition: str, value: str, *, raise_error: bool) -> None:
+        with self._lock:
+            self._ids = self._rows = self._parents = None
+            if not self._kv.execute(f"DELETE FROM nodes WHERE {condition}", (value,)) and raise_error:
+                raise ValueError(f"doc_id {value} not found.")
+
+    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
+        """Write the store to a file and sync it; if it is the store's own file, only sync it."""
+        path = Path(persist_path)
+        if self._kv.path is not None and self._kv.path.resolve() == path.resolve():
+            if not self.read_only:  # a published file is synced already
+                files.sync_file(path)
+            return
+        files.make_directory(path.parent)
+        temporary = path.with_name(f"{path.name}.new")
+        files.remove(temporary)
+        files.let_write(temporary, lambda: self._kv.save_to(temporary))
+        files.sync_file(temporary)
+        files.rename(temporary, path)
+
+    @classmethod
+    def from_persist_path(cls, persist_path: str) -> SQLiteDocumentStore:
+        """Load a store from a file into memory; changes do not affect the file.
+
+        Raises:
+            InputError: The file does not exist.
+        """
+        path = Path(persist_path)
+        if not path.is_file():
+            raise InputError(f"{path} does not exist: name a file that `persist` wrote.", value=persist_path)
+        store = cls()
+        store._kv.load_from(path)
+        return store
+
+    def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
+        """Store a JSON object next to the nodes."""
+        self._kv.put(key, value, collection)
+
+    def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
+        """Return a JSON object that was stored with `put_extra`, or None."""
+        return self._kv.get(key, collection)
+
+    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
+        """Store the records of the documents, in the order of their nodes."""
+        with self._lock, self._kv.transaction() as connection:
+            connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, record TEXT NOT NULL)")
+            rows = ((json.dumps(record, ensure_ascii=False),) for record in records)
+            connection.executemany("INSERT INTO documents (record) VALUES (?)", rows)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records that `write_records` has stored."""
+        return [json.loads(row[0]) for row in self._kv.query("SELECT record FROM documents ORDER BY number")]
+
+    def copy_from(self, source: SQLiteDocumentStore, live: NDArray[np.bool_] | None, doc_ids: set[str]) -> None:
+        """Append nodes of another store, and the data of their documents, without parsing them.
+
+        Args:
+            source: A store whose positions are 1, 2, 3, …
+            live: Which of its nodes to copy; None for all.
+            doc_ids: Ids of the documents whose data to copy.
+        """
+        with self._lock, self._kv.transaction() as connection:
+            self._ids = self._rows = self._parents = None
+            bodies = dict(source._kv.query("SELECT shape, body FROM shapes"))
+            numbers: dict[int, int] = {}
+            last = 0
+            while rows := source._kv.query(
+                "SELECT id, doc_id, start_char, end_char, text, metadata, body, shape, position FROM nodes"
+                " WHERE position > ? ORDER BY position LIMIT 512",
+                (last,),
+            ):
+                last = rows[-1][-1]
+                copied = [row for row in rows if live is None or live[row[8] - 1]]
+                # Only the shapes of these nodes: a shape can contain data of its node, such as an image.
+                for shape in {row[7] for row in copied} - numbers.keys():
+                    numbers[shape] = _shape_number(connection, bodies[shape])
+                connection.executemany(
+                    "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, shape)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    ((*row[:7], numbers[row[7]]) for row in copied),
+                )
+            frames = source._kv.query("SELECT key, value FROM kv WHERE collection = ?", (FRAMES,))
+            kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)
+            connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", kept_frames)
+
+    def close(self) -> None:
+        """Close the file; the store cannot be used afterwards."""
+        self._kv.close()
+
+    # ---- reading: LlamaIndex's interface ---------------------------------------------------------------------------
+
+    @property
+    def docs(self) -> dict[str, BaseNode]:
+        """All nodes by id, sorted by position."""
+        return {node.node_id: node for node in self.iterate()}
+
+    def get_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
+        """Return one node.
+
+        Raises:
+            ValueError: The node does not exist and `raise_error` is True.
+        """
+        nodes = self.get_nodes([doc_id], raise_error=raise_error)
+        return nodes[0] if nodes else None
+
+    async def aget_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
+        """Return one node."""
+        return self.get_document(doc_id, raise_error)
+
+    def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them."""
+        nodes = {node.node_id: node for _, node in self.nodes_at(node_ids)}
+        for node_id in dict.fromkeys(node_ids):
+            if node_id in nodes:
+                continue
+            if (parent := self._assemble(node_id)) is not None:
+                nodes[node_id] = parent
+            elif raise_error:
+                raise ValueError(f"doc_id {node_id} not found.")
+        return [nodes[node_id] for node_id in node_ids if node_id in nodes]
+
+    async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`."""
+        return self.get_nodes(node_ids, raise_error)
+
+    def document_exists(self, doc_id: str) -> bool:
+        """Return whether `get_document` returns a node for this id."""
+        return bool(self.known([doc_id])) or doc_id in self._documents_of_parents()
+
+    async def adocument_exists(self, doc_id: str) -> bool:
+        """Return whether `get_document` returns a node for this id."""
+        return self.document_exists(doc_id)
+
+    def get_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
+        """Return the ids of a document's nodes in the order of the text, or None if it has none."""
+        rows = self._kv.query("SELECT id FROM nodes WHERE doc_id = ? ORDER BY start_char, position", (ref_doc_id,))
+        return RefDocInfo(node_ids=[row[0] for row in rows]) if rows else None
+
+    async def aget_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
+        """Return the ids of a document's nodes."""
+        return self.get_ref_doc_info(ref_doc_id)
+
+    def get_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
+        """Return the node ids of every document."""
+        infos: dict[str, RefDocInfo] = {}
+        rows = self._kv.query("SELECT doc_id, id FROM nodes WHERE doc_id IS NOT NULL ORDER BY position")
+        for doc_id, node_id in rows:
+            infos.setdefault(doc_id, RefDocInfo()).node_ids.append(node_id)
+        return infos
+
+    async def aget_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
+        """Return the node ids of every document."""
+        return self.get_all_ref_doc_info()
+
+    # ---- reading: for the retrievers -------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __bool__(self) -> bool:
+        # LlamaIndex uses `docstore or SimpleDocumentStore()`, which must not replace an empty store.
+        return True
+
+    @property
+    def ids(self) -> list[str]:
+        """Node ids sorted by position; read once."""
+        with self._lock:
+            if self._ids is None:
+                # Sorted here, because SQLite would read every node to sort them, instead of the index on ids alone.
+                rows = self._kv.query("SELECT position, id FROM nodes")
+                self._ids = [node_id for _, node_id in sorted(rows)]
+            return self._ids
+
+    def rows(self, node_ids: Sequence[str]) -> list[int]:
+        """Return the rows of nodes in the indexes."""
+        ids = self.ids
+        if self._rows is None or len(self._rows) != len(ids):
+            self._rows = {node_id: row for row, node_id in enumerate(ids)}
+        return [self._rows[node_id] for node_id in node_ids]
+
+    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
+        """Return a mask of the nodes that pass the filters, sorted by position, or None without filters.
+
+        A store that is read-only keeps the columns and the masks that were used last.
+        """
+        filters = valid_filters(filters)
+        if filters is None:
+            return None
+        if not self.read_only:
+            return evaluate(filters, self._count_nodes(), self._scan)
+        name = repr(filters)  # with every value in full
+        if (packed := self._masks.get(name)) is not None:
+            return np.unpackbits(packed, count=self._number_of_rows).view(np.bool_)
+        mask = evaluate(filters, self._number_of_rows, self._rows_that_pass)
+        if len(name) <= _LONGEST_NAME:
+            self._masks.put(name, np.packbits(mask))
+        return mask
+
+    def _rows_that_pass(self, test: FieldTest) -> NDArray[np.bool_]:
+        """Return which rows of a read-only store pass a test."""
+        column = self._columns.get(test.key)
+        if column is None:
+            column = self._read_column(test.key)
+            self._columns.put(test.key, column)
+        return self._scan(test) if column == "large" else test.mask(column)
+
+    def _scan(self, test: FieldTest) -> NDArray[np.bool_]:
+        """Return which rows pass a test, without keeping the values of its key."""
+        masks = [np.zeros(0, dtype=np.bool_)]
+        for _, block in self._metadata_blocks():
+            present = [test.key in metadata for metadata in block]
+            values = [metadata[test.key] for metadata in block if test.key in metadata]
+            codes = np.full(len(block), len(values))
+            codes[present] = np.arange(len(values))
+            masks.append(test.mask(Column(values, codes)))
+        return np.concatenate(masks)
+
+    def _metadata_blocks(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield the metadata of nodes sorted by position, and the row of the first of them."""
+        row, last = 0, -1
+        while nodes := self._kv.query(
+            "SELECT metadata, position FROM nodes WHERE position > ? ORDER BY position LIMIT 1024", (last,)
+        ):
+            yield row, [json.loads(metadata) for metadata, _ in nodes]
+            row, last = row + len(nodes), nodes[-1][-1]
+
+    def _read_column(self, key: str) -> Column | Literal["large"]:
+        """Return the values of a key, from the index or else from the nodes, unless they are too large to be kept."""
+        if self._indexed_keys is not None:
+            if not self._indexed_keys.get(key, True):
+                return "large"
+            fields = self._kv.query("SELECT type, value, rows FROM fields WHERE key = ?", (key,))
+            values = [_decoded(kind, value) for kind, value, _ in fields]
+            rows = [np.frombuffer(of_value, dtype=np.int32) for _, _, of_value in fields]
+        else:
+            of_key = _KeyValues(self._number_of_rows)
+            for row, block in self._metadata_blocks():
+                for at, metadata in enumerate(block, row):
+                    if key in metadata and not of_key.add(metadata[key], at):
+                        return "large"
+            values = [_decoded(kind, value) for kind, value in of_key.rows]
+            rows = [np.frombuffer(of_value, dtype=np.intc) for of_value in of_key.rows.values()]
+        codes = np.full(self._number_of_rows, len(values), dtype=np.min_scalar_type(len(values)))
+        for code, of_value in enumerate(rows):
+            codes[of_value] = code
+        return Column(values, codes)
+
+    @cached_property
+    def _columns(self) -> LRUCache[str, Column | Literal["large"]]:
+        return LRUCache(_KEPT_COLUMNS)
+
+    @cached_property
+    def _masks(self) -> LRUCache[str, NDArray[np.uint8]]:
+        return LRUCache(_KEPT_MASKS)
+
+    @cached_property
+    def _indexed_keys(self) -> dict[str, bool] | None:
+        """The metadata keys of a published store, and whether their values are indexed; None without an index."""
+        if not self._kv.query("SELECT 1 FROM sqlite_master WHERE name = 'fields'"):
+            return None
+        return dict(self._kv.query("SELECT key, max(type IS NOT NULL) FROM fields GROUP BY key"))
+
+    @cached_property
+    def _number_of_rows(self) -> int:
+        return self._count_nodes()
+
+    def _count_nodes(self) -> int:
+        ((number,),) = self._kv.query("SELECT count(*) FROM nodes")
+        return int(number)
+
+    def index_metadata(self) -> None:
+        """Index the values of the metadata keys, so that filters need not read every node.
+
+        Keys with long values, or with different ones for most nodes, are not indexed: such an index would be as large
+        as the nodes.
+        """
+        size = self._count_nodes()
+        indexed: dict[str, _KeyValues] = {}
+        skipped: set[str] = set()
+        for row, block in self._metadata_blocks():
+            for at, metadata in enumerate(block, row):
+                for key, value in metadata.items():
+                    if key in skipped:
+                        continue
+                    if key not in indexed:
+                        indexed[key] = _KeyValues(size)
+                    if not indexed[key].add(value, at):
+                        skipped.add(key)
+                        del indexed[key]
+        with self._lock, self._kv.transaction() as connection:
+            connection.execute("CREATE TABLE fields (key TEXT NOT NULL, type TEXT, value, atom, rows BLOB)")
+            connection.execute("CREATE INDEX fields_of_key ON fields (key)")
+            connection.executemany("INSERT INTO fields (key) VALUES (?)", ((key,) for key in sorted(skipped)))
+            connection.executemany(
+                "INSERT INTO fields (key, type, value, rows) VALUES (?, ?, ?, ?)",
+                (
+                    (key, *field, rows.tobytes())
+                    for key, of_key in indexed.items()
+                    for field, rows in of_key.rows.items()
+                ),
+            )
+
+    def iterate(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[BaseNode]:
+        """Yield nodes sorted by position.
+
+        Args:
+            doc_id: Only yield nodes of this document.
+            span: Only yield nodes with text between two character offsets, and nodes without offsets.
+            batch: Number of nodes to fetch at once.
+        """
+        for _, node in self.iterate_positions(doc_id=doc_id, span=span, batch=batch):
+            yield node
+
+    def iterate_positions(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[tuple[int, BaseNode]]:
+        """Yield nodes with their positions; see `iterate`."""
+        condition = ""
+        parameters: list[str | int] = []
+        if doc_id is not None:
+            condition, parameters = " AND doc_id = ?", [doc_id]
+        if span is not None:
+            condition += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
+            parameters += [span[1], span[0]]
+        last, unpack = -1, unpacker()
+        while rows := self._kv.query(
+            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT {batch}",
+            [last, *parameters],
+        ):
+            yield from ((row[-1], self._node(row, unpack)) for row in rows)
+            last = rows[-1][-1]
+
+    def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
+        """Return the positions of the nodes among `node_ids` that exist."""
+        return dict(self._fetch("id, position", node_ids))
+
+    def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
+        """Yield the nodes among `node_ids` that exist, with their positions."""
+        unpack = unpacker()
+        for row in self._fetch(f"{_COLUMNS}, position", node_ids):
+            yield row[-1], self._node(row, unpack)
+
+    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
+        """Return the ids of the documents of which at least one node passes the filters."""
+        mask = self.mask(filters)
+        ids = [doc_id for (doc_id,) in self._kv.query("SELECT doc_id FROM nodes ORDER BY position")]
+        passing = ids if mask is None else itertools.compress(ids, mask.tolist())
+        return {doc_id for doc_id in passing if doc_id is not None}
+
+    def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
+        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
+        values: dict[str, list[str | int | float]] = {}
+        for key, value in dict.fromkeys((key, value) for key, value, _ in self.distinct_metadata()):
+            if value is not None and key not in skip:
+                values.setdefault(key, []).append(value)
+        return values
+
+    def distinct_metadata(self) -> list[tuple[str, str | int | float | None, str | None]]:
+        """Return the distinct (key, value, id of the document), sorted; None stands for other than text and numbers."""
+        return self._kv.query(
+            "SELECT DISTINCT field.key, CASE WHEN field.type IN ('text', 'integer', 'real') THEN field.atom END, doc_id"
+            " FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1, 2"
+        )
+
+    def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
+        """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
+        text = [" "] * max(0, end - start)
+        frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
+        pieces: list[tuple[int, str]] = []
+        for node in self.iterate(doc_id=doc_id, span=(start, end)):
+            at = node.start_char_idx if isinstance(node, TextNode) else None
+            if at is None:
+                return None
+            pieces.append((at, node.get_content()))
+        for at, piece in (*pieces, *(frame["gaps"] if frame else ())):
+            first, last = max(at, start), min(at + len(piece), end)
+            if first < last:
+                text[first - start : last - start] = piece[first - at : last - at]
+        return "".join(text)
+
+    def _documents_of_parents(self) -> dict[str, str | None]:
+        """Return the document of every parent of a node; read once, as it takes a scan of all nodes."""
+        with self._lock:
+            if self._parents is None:
+                self._parents = dict(
+                    self._kv.query(f"SELECT DISTINCT {PARENT_SQL}, doc_id FROM nodes WHERE {PARENT_SQL} > ''")
+                )
+            return self._parents
+
+    def _assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+        parents = self._documents_of_parents()
+        if node_id not in parents:
+            return None
+        doc_id = parents[node_id]
+        children = [node for node in self._children(doc_id, node_id) if isinstance(node, TextNode)]
+        if not children:
+            return None
+        first, last, span = children[0], children[-1], _span_of_all(children)
+        text = None if span is None or doc_id is None else self.read_span(doc_id, *span)
+        if text is None:
+            span, text = None, "\n\n".join(child.text for child in children)
+        shared = {
+            key: value
+            for key, value in first.metadata.items()
+            if key not in _OF_ONE_CHUNK and all(child.metadata.get(key) == value for child in children)
+        }
+        places = {keys.PAGE_START: first.metadata.get(keys.PAGE_START), keys.PAGE_END: last.metadata.get(keys.PAGE_END)}
+        metadata = {**shared, **{key: value for key, value in places.items() if value is not None}}
+        line = keys.source_line(metadata)
+        links = [RelatedNodeInfo(node_id=child.node_id, node_type=ObjectType.TEXT) for child in children]
+        source = first.relationships.get(NodeRelationship.SOURCE)
+        return TextNode(
+            id_=node_id,
+            text=text,
+            start_char_idx=None if span is None else span[0],
+            end_char_idx=None if span is None else span[1],
+            metadata={keys.SOURCE_LINE: line, **metadata} if line else metadata,
+            excluded_embed_metadata_keys=first.excluded_embed_metadata_keys,
+            excluded_llm_metadata_keys=first.excluded_llm_metadata_keys,
+            metadata_template=first.metadata_template,
+            metadata_separator=first.metadata_separator,
+            text_template=first.text_template,
+            relationships={
+                NodeRelationship.CHILD: links,
+                **({} if source is None else {NodeRelationship.SOURCE: source}),
+            },
+        )
+
+    def _children(self, doc_id: str | None, parent_id: str) -> list[BaseNode]:
+        """Return the nodes of a document that have a parent, in the order of the text."""
+        unpack = unpacker()
+        rows = self._kv.query(
+            f"SELECT {_COLUMNS} FROM nodes WHERE doc_id IS ? AND {PARENT_SQL} = ? ORDER BY start_char, position",
+            (doc_id, parent_id),
+        )
+        return [self._node(row, unpack) for row in rows]
+
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+        rows = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")
+        return [row[0] for row in rows]
+
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return the ids of existing nodes among `node_ids`."""
+        return [row[0] for row in self._fetch("id", node_ids)]
+
+    def _fetch(self, columns: str, node_ids: Sequence[str]) -> Iterator[Any]:
+        for at in range(0, len(node_ids), _MAX_VARIABLES):
+            part = node_ids[at : at + _MAX_VARIABLES]
+            yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
+
+    def _node(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
+        shape = row[1]
+        if shape not in self._shapes:
+            ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
+            self._shapes[shape] = json.loads(body)
+        return node_of(self._shapes[shape], row, unpack)
+
+
+class _KeyValues:
+    """The distinct values of a metadata key, with the rows of each, unless they are too large for an index.
+
+    Args:
+        size: Number of rows of the store.
+
+    Attributes:
+        rows: The rows of each value, which is given as the type and the value that SQLite has for JSON.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.rows: dict[tuple[str, Any], array[int]] = {}
+        self._values_left = max(_ALWAYS_INDEXED, size // _SHARE_INDEXED)
+        self._characters_left = max(_ALWAYS_CHARACTERS, size * _CHARACTERS_PER_NODE)
+
+    def add(self, value: Any, row: int) -> bool:
+        """Add the value of a row; return False if there is no room for it."""
+        field = _encoded(value)
+        rows = self.rows.get(field)
+        if rows is None:
+            self._values_left -= 1
+            self._characters_left -= len(field[1]) if isinstance(field[1], str) else 8
+            if min(self._values_left, self._characters_left) < 0:
+                return False
+            rows = self.rows[field] = array("i")
+        rows.append(row)
+        return True
+
+
+def _encoded(value: Any) -> tuple[str, Any]:
+    """Return the type and the value that SQLite's json_each has for a JSON value."""
+    if isinstance(value, str):
+        return "text", value
+    if isinstance(value, bool):
+        return ("true" if value else "false"), int(value)
+    if value is None:
+        return "null", None
+    if isinstance(value, int | float):
+        return ("integer" if isinstance(value, int) else "real"), value
+    return ("array" if isinstance(value, list) else "object"), json.dumps(value, ensure_ascii=False)
+
+
+def _decoded(kind: str, value: Any) -> Any:
+    """Return the JSON value that `_encoded`, or json_each, has given."""
+    return json.loads(value) if kind in ("array", "object") else value
+
+
+def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
+    """Return the span of the segment that nodes were cut from, or else from the first to the last of them."""
+    starts = [child.start_char_idx for child in children if child.start_char_idx is not None]
+    if len(starts) < len(children):
+        return None
+    start, end = min(starts), max(at + len(child.text) for at, child in zip(starts, children, strict=True))
+    segment = (children[0].metadata.get(keys.SEGMENT_START), children[0].metadata.get(keys.SEGMENT_END))
+    if isinstance(segment[0], int) and isinstance(segment[1], int) and segment[0] <= start and end <= segment[1]:
+        return segment[0], segment[1]
+    return start, end
+
+
+def _shape_number(connection: sqlite3.Connection, shape: str) -> int:
+    connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
+    (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
+    return int(number)

@@ -1,0 +1,238 @@
+"""The engine of a project, which keeps its chunks, vectors and terms instead of files.
+
+The project's directory keeps versions, manifests and parts as they are with files, and CURRENT decides which version is
+live. A part then contains what is small: records of the documents, ids and places of the chunks, metadata values, how
+many chunks of each document contain a term, and a sample of the vectors; see `index/remote.py`. The chunks themselves
+are in one collection of the engine.
+
+collection.json         in the directory of the project: engine, address and name of the collection
+
+Another engine is a subclass of `Engine` in `index/collection.py`, and a line in `_ENGINES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import BackendError, CorruptVersionError, FormatError, ProjectError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.check import read_manifest
+from llama_index_contextual.index.collection import Collection, Engine
+from llama_index_contextual.index.current import (
+    current_name,
+    directories,
+    number,
+    remove_version,
+    version_directory,
+    version_names,
+)
+from llama_index_contextual.index.project_file import read_config
+
+logger = logging.getLogger(__name__)
+
+COLLECTION_FILE = "collection.json"
+FILES = "files"
+"""Name of the backend that needs no engine."""
+
+
+def engine_type(backend: str) -> type[Engine]:
+    """Return the class of an engine."""
+    return _ENGINES[backend]()
+
+
+def check_backend(config: ProjectConfig) -> None:
+    """Check that the backend of a new project is there, and can do what the settings require.
+
+    Raises:
+        ConfigurationError: It cannot; the message says what to do.
+        BackendError: It does not answer.
+    """
+    if config.backend != FILES and config.backend_url is not None:
+        engine = engine_type(config.backend)
+        engine.check(config)
+        engine(Collection(config.backend, config.backend_url, "")).ping()
+
+
+def _qdrant() -> type[Engine]:
+    # Imported here, so that projects in files import nothing of an engine.
+    from llama_index_contextual.index.qdrant import QdrantEngine
+
+    return QdrantEngine
+
+
+_ENGINES: Mapping[str, Callable[[], type[Engine]]] = {"qdrant": _qdrant}
+"""The engines, by the value of the setting `backend`."""
+
+
+# ---- the collection of a project -------------------------------------------------------------------------------------
+
+
+def read_collection(project_dir: Path) -> Collection | None:
+    """Return the content of collection.json, or None if there is no such file.
+
+    Raises:
+        ProjectError: The file is damaged.
+    """
+    try:
+        return Collection(**json.loads(files.read(project_dir / COLLECTION_FILE)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise ProjectError(
+            f"{COLLECTION_FILE} of project {project_dir.name!r} is damaged ({type(error).__name__}): restore it from a"
+            f" backup; without it, the collection of the project cannot be found.",
+            name=project_dir.name,
+        ) from error
+
+
+def write_collection(project_dir: Path, collection: Collection) -> None:
+    """Replace collection.json."""
+    files.replace(project_dir / COLLECTION_FILE, json.dumps(asdict(collection), indent=1).encode())
+
+
+def open_engine(project_dir: Path) -> Engine:
+    """Open the collection of a project, at the address in its settings.
+
+    Raises:
+        ProjectError: The project has none.
+    """
+    engine = _engine(project_dir)
+    if engine is None:
+        raise ProjectError(
+            f"{COLLECTION_FILE} of project {project_dir.name!r} is missing: restore it from a backup; without it, the"
+            f" collection of the project cannot be found.",
+            name=project_dir.name,
+        )
+    return engine
+
+
+def _engine(project_dir: Path) -> Engine | None:
+    """Open the collection of a project, or return None if it has none."""
+    collection = read_collection(project_dir)
+    if collection is None:
+        return None
+    with contextlib.suppress(ProjectError):  # then the address of the last writer is the best guess
+        config = read_config(project_dir)
+        if config.backend == collection.backend and config.backend_url is not None:
+            collection = replace(collection, url=config.backend_url)
+    return engine_type(collection.backend)(collection)
+
+
+def use_engine(project_dir: Path, config: ProjectConfig) -> Engine | None:
+    """Open the collection for writing, and give it a name at the first time; None if the settings name no engine.
+
+    The project's write lock must be held.
+
+    Raises:
+        ProjectError: There are versions with chunks, but no collection at the address in the settings.
+    """
+    if config.backend == FILES or config.backend_url is None:
+        return None
+    known = read_collection(project_dir)
+    if known is None or known.backend != config.backend:
+        known = Collection(config.backend, config.backend_url, f"contextual-{uuid.uuid4().hex}")
+        write_collection(project_dir, known)
+    elif known.url != config.backend_url:
+        former, known = known, replace(known, url=config.backend_url)
+        if _has_chunks(project_dir) and not engine_type(config.backend)(known).exists():
+            raise ProjectError(
+                f"There is no collection {known.name!r} at {known.url}: set backend_url to the address of the server"
+                f" that has it ({former.url} until now), or copy it to the new one with a snapshot. Without a copy, set"
+                f" backend to 'files', `rebuild` and `forget`, then set the new address and `rebuild` again.",
+                name=project_dir.name,
+            )
+        write_collection(project_dir, known)
+    return engine_type(config.backend)(known)
+
+
+def _has_chunks(project_dir: Path) -> bool:
+    """Return whether an engine keeps chunks of a version."""
+    for name in version_names(project_dir):
+        with contextlib.suppress(CorruptVersionError, FormatError):
+            manifest = read_manifest(version_directory(project_dir, name))
+            if manifest.chunks and manifest.config.get("backend", FILES) != FILES:
+                return True
+    return False
+
+
+def drop_unpublished(project_dir: Path, engine: Engine) -> None:
+    """Remove what the live version cannot reach: chunks of an interrupted writer, and versions after the live one.
+
+    After a rollback, the next version continues the live one. The versions in between go first, because chunks that
+    they added or ended cannot be kept for them.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        engine: Its collection.
+    """
+    live = _base(project_dir)
+    for name in directories(project_dir):
+        if number(name) > live:
+            remove_version(project_dir, name)
+    engine.drop_after(live)
+
+
+def _base(project_dir: Path) -> int:
+    """Return the number of the live version, or of the newest one if CURRENT is damaged; 0 if there is none."""
+    try:
+        name = current_name(project_dir)
+    except ProjectError:
+        name = next(reversed(version_names(project_dir)), None)
+    return 0 if name is None else number(name)
+
+
+def drop_unused(project_dir: Path, engine: Engine) -> None:
+    """Remove the chunks that no version on disk contains."""
+    names = version_names(project_dir)
+    if names:
+        engine.drop_before(min(map(number, names)))
+
+
+def forget_chunks(project_dir: Path, live: str, *, is_remote: bool) -> None:
+    """Remove all chunks that the live version does not contain.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        live: Name of the live version.
+        is_remote: Whether the engine keeps its chunks.
+    """
+    if not is_remote:
+        delete_collection(project_dir)
+    elif (engine := _engine(project_dir)) is not None:
+        engine.drop_after(number(live))
+        engine.drop_before(number(live))
+
+
+def delete_unused_collection(project_dir: Path) -> None:
+    """Remove the collection of a project whose versions are all in files; later, if its server does not answer."""
+    if read_collection(project_dir) is not None and not _has_chunks(project_dir):
+        try:
+            delete_collection(project_dir)
+        except BackendError as error:
+            logger.warning("The collection of project %s is not needed any more. %s", project_dir.name, error)
+
+
+def delete_collection(project_dir: Path) -> None:
+    """Remove the collection of a project, if it has one, and collection.json.
+
+    Raises:
+        BackendError: The engine does not answer.
+    """
+    if (engine := _engine(project_dir)) is None:
+        return
+    try:
+        engine.delete()
+    except BackendError as error:
+        raise BackendError(
+            f"{error} If the server is gone for good, remove {COLLECTION_FILE} from {project_dir} first: then the"
+            f" collection is left alone.",
+            url=error.url,
+        ) from error
+    files.remove(project_dir / COLLECTION_FILE)

@@ -1,0 +1,417 @@
+"""SQLite file of a ledger: format, identity, checksums of the rows, and translation of SQLite errors.
+
+Statements wait for a limited time if another program has locked the file. An SQLite error is raised as an error of this
+package that says what to do. A file is reported as damaged only if SQLite itself finds it malformed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+import xxhash
+from llama_index.core.storage.kvstore.types import DEFAULT_COLLECTION
+
+from llama_index_contextual.errors import (
+    CorruptVersionError,
+    FormatError,
+    LedgerBusyError,
+    LedgerError,
+    ProjectError,
+)
+from llama_index_contextual.index.kvstore import KV_TABLE, SQLiteKVStore
+from llama_index_contextual.index.storable import has_surrogate
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+FORMAT_VERSION = 3
+"""1: no checksums, no identity. 2: every row has a checksum, and the format row contains the ledger's identity.
+3: a table of scanned pages.
+"""
+PATIENCE_WRITING = 60.0
+PATIENCE_READING = 5.0
+"""Seconds to wait for a lock of another program. Writing waits longer, because an answer that is lost costs money."""
+
+TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "contexts": ("key", "context", "model", "created", "input_tokens", "cached_tokens", "output_tokens"),
+        "embeddings": ("key", "vector", "model", "created"),
+        "batches": ("file_id", "batch_id", "model", "created"),
+        "batch_requests": ("custom_id", "file_id"),
+        "batch_replies": ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens"),
+        "runs": ("run", "receipt"),
+        "pages": ("key", "page", "engine", "created"),
+    }
+)
+"""The columns of each table, the key first; a column with the checksum follows."""
+
+_TYPES: Mapping[str, tuple[Any, ...]] = {
+    "contexts": (str, str, str, float, int | None, int | None, int | None),
+    "embeddings": (str, bytes, str, float),
+    "batches": (str, str | None, str, float),
+    "batch_requests": (str, str),
+    "batch_replies": (str, str, str | None, int | None, int | None, int | None),
+    "runs": (str, str),
+    "pages": (str, str, str, float),
+}
+_SQL = {str: "TEXT NOT NULL", bytes: "BLOB NOT NULL", float: "REAL NOT NULL", str | None: "TEXT", int | None: "INTEGER"}
+_MAX_COUNT = 2**53
+
+_CANNOT_LOCK = (
+    *(sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_IOERR_RDLOCK, sqlite3.SQLITE_IOERR_UNLOCK),
+    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+)
+_CANNOT_ROLL_BACK = (
+    *(sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY, sqlite3.SQLITE_READONLY_CANTLOCK),
+    *(sqlite3.SQLITE_READONLY_CANTINIT, sqlite3.SQLITE_READONLY_DIRECTORY),
+)
+_ADVICE: dict[int, str] = {
+    sqlite3.SQLITE_READONLY: "is read-only ({}): make the file and its folder writable for this user",
+    sqlite3.SQLITE_FULL: "cannot be written ({}): free space on its disk, then try again; committed data is kept",
+    sqlite3.SQLITE_IOERR: "cannot be read or written ({}): check its disk, its mount, quotas and limits of file sizes,"
+    " then try again; committed data is kept",
+}
+_ADVICE |= dict.fromkeys(
+    (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
+    "cannot be opened ({}): allow this user to read and write the file and its folder",
+)
+_ADVICE |= dict.fromkeys(
+    _CANNOT_LOCK, "cannot be locked ({}): move the project to a local disk, or mount its file system with locks"
+)
+_ADVICE |= dict.fromkeys(
+    _CANNOT_ROLL_BACK,
+    "has an interrupted write that must be rolled back first ({}): make its folder writable for this user, then run"
+    " `verify`; nothing is lost",
+)
+_BUSY = (
+    "is locked by another program ({}): wait until it has finished, or close it (a backup, a database browser), then"
+    " try again; if no program holds it, its file system cannot lock files: move the project to a local disk"
+)
+
+
+def translate_error(error: sqlite3.Error, name: str) -> ProjectError:
+    """Translate an SQLite error into an error of this package that says what to do.
+
+    Args:
+        error: The error.
+        name: Name of the ledger's file.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return damage_error(name, str(error))
+    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return LedgerBusyError(f"{name} {_BUSY.format(error)}.")
+    advice = _ADVICE.get(code) or _ADVICE.get(code & 0xFF) or "cannot be used ({}): check that it is a ledger"
+    return LedgerError(f"{name} {advice.format(error)}.")
+
+
+def damage_error(name: str, why: str) -> CorruptVersionError:
+    """Return the error for a damaged ledger."""
+    return CorruptVersionError(
+        f"{name} is damaged ({why}). `verify --repair` keeps all rows that can still be read; queries still work.",
+        file=name,
+    )
+
+
+def row_checksum(table: str, values: Sequence[Any]) -> bytes:
+    """Return the xxh3 of a row, over the name of its table and every column."""
+    columns = [len(value) if isinstance(value, bytes) else value for value in values]
+    digest = xxhash.xxh3_64(json.dumps([table, *columns]).encode())
+    for value in values:
+        if isinstance(value, bytes):
+            digest.update(value)
+    return digest.digest()
+
+
+def is_sound(table: str, row: Row) -> bool:
+    """Return whether the checksum of a row is right, or, in format 1, whether the row is plausible."""
+    values, checksum = row[: len(TABLES[table])], row[len(TABLES[table]) :]
+    if not checksum:
+        return is_plausible(table, values)
+    return checksum[0] == row_checksum(table, values) and (table != "embeddings" or is_vector(values[1]))
+
+
+def is_plausible(table: str, values: Sequence[Any]) -> bool:
+    """Return whether a row without a checksum has plausible values."""
+    if len(values) != len(TABLES[table]) or not all(map(isinstance, values, _TYPES[table])):
+        return False
+    if any(isinstance(value, int) and not 0 <= value < _MAX_COUNT for value in values):
+        return False
+    if any(isinstance(value, str) and has_surrogate(value) for value in values):
+        return False  # it was not UTF-8
+    if table == "embeddings":
+        # All embeddings have length 1, which is very unlikely for a damaged one.
+        return is_vector(values[1]) and bool(abs(np.linalg.norm(np.frombuffer(values[1], dtype="<f4")) - 1) < 1e-3)
+    return bool(values[0]) and (table != "contexts" or bool(values[1] and values[2]))
+
+
+def is_vector(blob: bytes) -> bool:
+    """Return whether bytes are a vector that an index can use: finite and not zero."""
+    if not blob or len(blob) % 4:
+        return False
+    vector = np.frombuffer(blob, dtype="<f4")
+    return bool(np.isfinite(vector).all() and vector.any())
+
+
+class LedgerFile(SQLiteKVStore):
+    """SQLite file with the tables of a ledger.
+
+    A file of an earlier format is upgraded in one transaction when it is opened for writing.
+
+    Args:
+        path: The file, which is created if it does not exist; None keeps everything in memory.
+        read_only: Do not change the file: a missing or empty file is treated as an empty ledger, and an earlier format
+            is read without upgrading it. An interrupted write is rolled back nevertheless, as nothing can be read
+            before that.
+        identity: Identity of a ledger that is created; None generates one.
+
+    Raises:
+        FormatError: The file was written by a newer release.
+        CorruptVersionError: The file is damaged.
+        LedgerBusyError: Another program has locked the file.
+        LedgerError: The file cannot be opened, read or written.
+
+    Attributes:
+        identity: Unique id of this ledger; None before it is upgraded to format 2.
+        has_checksums: Whether its rows have checksums (format 2).
+    """
+
+    def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
+        self.identity: str | None = None
+        self.has_checksums = False
+        self._name = "The ledger in memory" if path is None else path.name
+        self._patience = PATIENCE_READING if read_only else PATIENCE_WRITING
+        self._warned = False
+        if read_only and (path is None or not path.exists() or path.stat().st_size == 0):
+            path, read_only = None, False
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._translate_errors())
+            stack.callback(self._close_what_is_open)
+            self._wait_for_lock(partial(super().__init__, path, access="inspect" if read_only else "durable"))
+            if self._read_format() != FORMAT_VERSION and not read_only:
+                with self.transaction():
+                    if self._read_format() != FORMAT_VERSION:
+                        self._upgrade(identity)
+                self._read_format()
+            stack.pop_all()
+
+    def _prepare(self) -> None:
+        """Do not create tables before the file is known to be a ledger."""
+
+    def _open(self) -> sqlite3.Connection:
+        connection = super()._open()
+        # Damaged bytes must not prevent the rows around them from being read.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        return connection
+
+    def _close_what_is_open(self) -> None:
+        if hasattr(self, "_connection"):
+            self.close()
+
+    # ---- waiting, and errors ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError):
+            raise  # caused by the call, not by the file
+        except sqlite3.DatabaseError as error:
+            raise translate_error(error, self._name) from error
+
+    def _wait_for_lock(self, work: Callable[[], T]) -> T:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                if not is_busy or time.monotonic() >= until:
+                    raise
+                time.sleep(0.02)  # SQLite itself has usually waited, but sometimes it fails at once
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a SELECT, waiting for other programs that write."""
+        with self._lock, self._translate_errors():
+            return self._wait_for_lock(lambda: self._connection.execute(sql, parameters).fetchall())
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection for several statements that are committed together or not at all.
+
+        Only BEGIN and COMMIT are repeated while another program has locked the file.
+        """
+        with self._lock, self._translate_errors():
+            self._wait_for_lock(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+            try:
+                yield self._connection
+                self._wait_for_lock(lambda: self._connection.execute("COMMIT"))
+            except BaseException:
+                # If this fails, SQLite rolls back when the file is opened again.
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def block_writers(self) -> Iterator[None]:
+        """Lock the file against writing by other programs, even if it was opened for reading."""
+        self.query("PRAGMA query_only = OFF")
+        with self.transaction():
+            yield
+
+    # ---- format -----------------------------------------------------------------------------------------------------
+
+    def _read_format(self) -> int | None:
+        """Return the format of the file and set the attributes; return None if the file is new."""
+        names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if foreign := sorted(names - {"kv", *TABLES}):
+            raise damage_error(self._name, f"it is not a ledger: it contains the table {foreign[0]!r}")
+        try:
+            row = self.get("format") if "kv" in names else None
+            if row is None:
+                if any(self.query(f"SELECT 1 FROM {table} LIMIT 1") for table in names - {"kv"}):
+                    raise ValueError("it is missing")
+                return None
+            if row.get("xxh3", _seal(row)) != _seal(row):
+                raise ValueError("its checksum is wrong")
+            version = int(row["version"])
+            if version > FORMAT_VERSION:
+                raise FormatError(
+                    f"{self._name} has format {version}, this release reads up to {FORMAT_VERSION}:"
+                    f" upgrade llama-index-contextual."
+                )
+            if version < 1 or (version > 1 and "xxh3" not in row):
+                raise ValueError("it is unknown")
+            since_3 = {"pages"} if version < 3 else set()
+            if missing := sorted(TABLES.keys() - names - since_3) if version > 1 else []:
+                raise ValueError(f"its table {missing[0]!r} is missing")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise damage_error(self._name, f"its format cannot be read: {error}") from error
+        self.identity = row.get("id")
+        self.has_checksums = version > 1
+        return version
+
+    def _upgrade(self, identity: str | None) -> None:
+        """Create missing tables, and add a checksum to every plausible row."""
+        execute = self._connection.execute
+        execute(KV_TABLE)
+        for table, columns in TABLES.items():
+            first, *rest = (f"{name} {_SQL[kind]}" for name, kind in zip(columns, _TYPES[table], strict=True))
+            key = f"{first.removesuffix(' NOT NULL')} PRIMARY KEY"
+            execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join((key, *rest, 'checksum BLOB'))}) WITHOUT ROWID")
+            if "checksum" not in {row[1] for row in execute(f"PRAGMA table_info({table})")}:
+                execute(f"ALTER TABLE {table} ADD COLUMN checksum BLOB")
+                self._add_checksums(table)
+        row = {"version": FORMAT_VERSION, "id": self.identity or identity or uuid.uuid4().hex}
+        value = json.dumps(row | {"xxh3": _seal(row)})
+        execute("INSERT OR REPLACE INTO kv VALUES (?, 'format', ?)", (DEFAULT_COLLECTION, value))
+
+    def _add_checksums(self, table: str) -> None:
+        columns = TABLES[table]
+        rows = self._connection.execute(f"SELECT {', '.join(columns)} FROM {table}")
+        sums = [(row_checksum(table, row), row[0]) for row in rows if is_plausible(table, row)]
+        self._connection.executemany(f"UPDATE {table} SET checksum = ? WHERE {columns[0]} = ?", sums)
+
+    # ---- rows -------------------------------------------------------------------------------------------------------
+
+    def rows(self, table: str, clauses: str = "", parameters: Sequence[Any] = ()) -> list[Row]:
+        """Return the sound rows of a table, without their checksums.
+
+        Args:
+            table: Name of the table.
+            clauses: WHERE, ORDER BY and LIMIT clauses of the SELECT.
+            parameters: Parameters of `clauses`.
+        """
+        rows = self.query(f"SELECT {self._columns(table)} FROM {table} {clauses}", parameters)
+        sound = [row[: len(TABLES[table])] for row in rows if is_sound(table, row)]
+        if len(sound) < len(rows) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s has damaged rows: they are not used and will be requested again. `verify` lists them,"
+                " `verify --repair` removes them.",
+                self._name,
+            )
+        return sound
+
+    def insert(self, table: str, rows: Iterable[Sequence[Any]], *, replace: bool = True) -> None:
+        """Insert rows with their checksums; a transaction must be open.
+
+        Args:
+            table: Name of the table.
+            rows: The rows, each with all columns except the checksum.
+            replace: Whether to replace a row with the same key.
+        """
+        marks = ", ".join("?" * (len(TABLES[table]) + 1))
+        typed = (tuple(map(_as_stored, _TYPES[table], row)) for row in rows)
+        self._connection.executemany(
+            f"INSERT OR {'REPLACE' if replace else 'IGNORE'} INTO {table} VALUES ({marks})",
+            ((*row, row_checksum(table, row)) for row in typed),
+        )
+
+    def has_table(self, name: str) -> bool:
+        """Return whether a table exists; a ledger of format 1 that was opened for reading does not have all of them."""
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
+
+    def damaged_rows(self) -> dict[str, list[str]]:
+        """Return the keys of damaged rows by table; tables without any are left out."""
+        damaged_keys: dict[str, list[str]] = {}
+        with self._lock, self._translate_errors():
+            names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            for table in TABLES.keys() & names:
+                select = f"SELECT {self._columns(table)} FROM {table}"
+                rows = self._wait_for_lock(partial(self._connection.execute, select))
+                if keys := [str(row[0]) for row in rows if not is_sound(table, row)]:
+                    damaged_keys[table] = keys
+        return damaged_keys
+
+    def remove_damaged_rows(self) -> bool:
+        """Remove damaged rows, and return whether all of them could be removed."""
+        try:
+            with self.transaction() as connection:
+                for table, keys in self.damaged_rows().items():
+                    # A key that is not valid UTF-8 can only be passed as bytes.
+                    raw = [(key.encode("utf-8", "surrogateescape"),) for key in keys]
+                    connection.executemany(f"DELETE FROM {table} WHERE {TABLES[table][0]} = CAST(? AS TEXT)", raw)
+                # Without its batch, a request would neither be answered nor be sent again.
+                connection.execute("DELETE FROM batch_requests WHERE file_id NOT IN (SELECT file_id FROM batches)")
+                if self.damaged_rows():
+                    raise _UnreachableRowError
+        except _UnreachableRowError:
+            return False
+        return True
+
+    def malformed(self) -> str | None:
+        """Return the first problem that SQLite's integrity check finds, or None."""
+        answer = str(self.query("PRAGMA integrity_check(1)")[0][0])
+        return None if answer == "ok" else answer
+
+    def _columns(self, table: str) -> str:
+        return ", ".join((*TABLES[table], "checksum") if self.has_checksums else TABLES[table])
+
+
+class _UnreachableRowError(Exception):
+    """A damaged row cannot be found by its key."""
+
+
+def _as_stored(kind: Any, value: Any) -> Any:
+    """Convert a number to the type that SQLite will return, so that the checksum stays the same."""
+    if value is None or kind not in (float, int | None):
+        return value
+    return float(value) if kind is float else int(value)
+
+
+def _seal(row: Mapping[str, Any]) -> str:
+    content = json.dumps({name: value for name, value in row.items() if name != "xxh3"}, sort_keys=True)
+    return xxhash.xxh3_64_hexdigest(content.encode())

@@ -1,0 +1,437 @@
+"""Parts of versions: immutable directories with documents, their chunks and the indexes over them.
+
+Several versions share a part, and each may lack some of its documents (`LivePart`). Within a process, all versions that
+are open at the same time share the open files of a part, and files that have been compared with their checksums once
+are not read again for that purpose while they have the same inode, size and time of modification.
+
+A reader compares all files of a part before it uses one. A writer that only adds to a version compares those that it
+reads itself, the document stores, and the sizes of the others: publishing neither reads nor copies them, and the new
+version names the part with the checksums that it was published with, so that every reader still detects damage. Before
+a part is copied, all its files are compared (`Part.require_sound`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from llama_index.core.vector_stores.types import MetadataFilters
+from numpy.typing import NDArray
+
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.forks import cached_property, new_lock, new_rlock
+from llama_index_contextual.index.check import (
+    Check,
+    check_contents,
+    check_files,
+    part_directory,
+    read_part,
+)
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.manifest import (
+    BM25_DIRECTORY,
+    DOCSTORE,
+    DOCUMENTS_DIRECTORY,
+    FAISS_FILE,
+    PART_MANIFEST,
+    REMOTE_FILE,
+    SAMPLE_FILE,
+    DocumentRecord,
+    Files,
+    Manifest,
+    PartEntry,
+)
+from llama_index_contextual.index.records import RecordIndex
+
+T = TypeVar("T")
+
+_REMEMBERED = 64  # number of parts whose description and records are kept in memory after they were closed
+
+Ranges = Sequence[tuple[int, int]]
+"""Numbers in ascending order, as ranges (first, last)."""
+
+FileStates = Mapping[str, tuple[int, int, int]]
+"""Inode, size and time of modification of each file."""
+
+
+class Description:
+    """The files of a part as this process has read them.
+
+    Args:
+        directory: Directory of the part.
+        entry: Entry of the part in the manifest of a version; None in a version of an earlier format.
+        files: The files.
+        records: The records of its documents if they are known; otherwise they are read from the document store.
+        states: State of the files before they were read; None if the files have to be read again next time.
+        compared: Names of the files that are known to have their checksums.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        entry: PartEntry | None,
+        files: Files,
+        records: RecordIndex | None = None,
+        states: FileStates | None = None,
+        compared: Iterable[str] = (),
+    ) -> None:
+        self.directory = directory
+        self.entry = None if entry is None else replace(entry, gone=())
+        self.files = files
+        self.records = records
+        self._states = states
+        self._compared = set(compared)
+
+    def of_written(self, records: Sequence[DocumentRecord]) -> Description:
+        """Return the description of a part that this process has written."""
+        return Description(self.directory, self.entry, self.files, RecordIndex(records), self._states, self.files)
+
+    def is_valid(self, entry: PartEntry | None) -> bool:
+        """Return whether the files have not changed, given the entry of the part in another version."""
+        if entry is None or self.entry is None or entry.xxh3 != self.entry.xxh3:
+            return False
+        return self._states is not None and self._states == file_states(self.directory, self._states)
+
+    def compare(self, names: Iterable[str]) -> None:
+        """Compare files with their checksums, unless this was done before.
+
+        Raises:
+            CorruptVersionError: A file is missing or has changed.
+        """
+        remaining = {name: self.files[name] for name in names if name not in self._compared}
+        check_contents(self.directory, remaining, "xxh3")
+        self._compared.update(remaining)
+
+
+def file_states(directory: Path, names: Iterable[str]) -> FileStates | None:
+    """Return the state of files; None if one is missing."""
+    folder = os.fspath(directory)
+    try:
+        states = {name: os.stat(os.path.join(folder, name)) for name in names}
+    except OSError:
+        return None
+    return {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in states.items()}
+
+
+class Part:
+    """An open part; its files are opened when they are first used, and closed when all versions have released it.
+
+    Args:
+        description: Its files.
+
+    Attributes:
+        users: Number of versions that use it.
+    """
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+        self.directory = description.directory
+        self.files = description.files
+        self.entry = description.entry
+        self.users = 0
+        self._lock = new_rlock()
+        self._shared: dict[str, Any] = {}
+
+    def require_sound(self) -> None:
+        """Compare all files with their checksums before they are copied.
+
+        Raises:
+            CorruptVersionError: A file is missing or has changed.
+        """
+        self.description.compare(self.files)
+
+    def release(self) -> None:
+        """Close the files if no other version uses the part."""
+        if _parts.release(self):
+            with self._lock:
+                if (docstore := self.__dict__.pop("docstore", None)) is not None:
+                    docstore.close()
+                self.__dict__.pop("index", None)
+                self._shared.clear()
+
+    @property
+    def has_semantic(self) -> bool:
+        """Whether the part has vectors."""
+        return FAISS_FILE in self.files or SAMPLE_FILE in self.files
+
+    @property
+    def has_lexical(self) -> bool:
+        """Whether the part has a lexical index."""
+        return any(name.startswith(f"{BM25_DIRECTORY}/") for name in self.files)
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether the part has an index of documents."""
+        return any(name.startswith(f"{DOCUMENTS_DIRECTORY}/") for name in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files."""
+        return sum(int(entry["bytes"]) for entry in self.files.values())
+
+    @cached_property
+    def docstore(self) -> SQLiteDocumentStore:
+        """The chunks."""
+        if REMOTE_FILE in self.files:
+            # Imported here, because parts in files need none of it.
+            from llama_index_contextual.index.engine import open_engine
+            from llama_index_contextual.index.remote_docstore import RemoteDocumentStore
+
+            return RemoteDocumentStore(self.directory / DOCSTORE, open_engine(self.directory.parent.parent))
+        return SQLiteDocumentStore(self.directory / DOCSTORE, access="read")
+
+    @cached_property
+    def index(self) -> Any:
+        """The FAISS index, memory-mapped."""
+        from llama_index_contextual.index.faiss_file import read_index
+
+        return read_index(self.directory / FAISS_FILE, mapped=True)
+
+    @cached_property
+    def record_index(self) -> RecordIndex:
+        """The records of the documents, to be found by id, origin and content."""
+        if self.description.records is None:
+            records = [DocumentRecord(**record) for record in self.docstore.records()]
+            self.description.records = RecordIndex(records)
+        return self.description.records
+
+    @property
+    def records(self) -> Sequence[DocumentRecord]:
+        """The records of the documents, by number."""
+        return self.record_index.records
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each document, by id."""
+        return self.record_index.by_id
+
+    @cached_property
+    def chunks_of(self) -> NDArray[np.int64]:
+        """The number of chunks of each document; shape (documents,)."""
+        return self.record_index.chunks
+
+    @cached_property
+    def document_of(self) -> NDArray[np.int32]:
+        """The number of the document of each row; shape (rows,)."""
+        return np.repeat(np.arange(len(self.records), dtype=np.int32), self.chunks_of)
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Return an object made from the files of this part, which all versions share."""
+        with self._lock:
+            if name not in self._shared:
+                self._shared[name] = make()
+            return cast(T, self._shared[name])
+
+
+class LivePart:
+    """A part as a version sees it, without the documents that are gone.
+
+    Args:
+        part: The part.
+        gone: Numbers of the documents that are gone.
+    """
+
+    def __init__(self, part: Part, gone: Ranges = ()) -> None:
+        self.part = part
+        self.gone = gone
+
+    @cached_property
+    def live_documents(self) -> NDArray[np.bool_] | None:
+        """Which documents are live, by number; None if all are."""
+        if not self.gone:
+            return None
+        live = np.ones(len(self.part.records), dtype=np.bool_)
+        for first, last in self.gone:
+            live[first : last + 1] = False
+        return live
+
+    @cached_property
+    def live_entries(self) -> NDArray[np.bool_] | None:
+        """Which entries of the index of documents are live; documents without chunks have none. None if all are."""
+        return None if self.live_documents is None else self.live_documents[self.part.chunks_of > 0]
+
+    @cached_property
+    def live(self) -> NDArray[np.bool_] | None:
+        """Which rows of the part are live; None if all are."""
+        documents = self.live_documents
+        return None if documents is None else documents[self.part.document_of]
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64] | None:
+        """The live rows of the part; None if all are live."""
+        return None if self.live is None else np.flatnonzero(self.live)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of live rows."""
+        return int(self.part.chunks_of.sum()) if self.rows is None else len(self.rows)
+
+    @cached_property
+    def records(self) -> Sequence[DocumentRecord]:
+        """The records of the live documents."""
+        live = self.live_documents
+        return self.part.records if live is None else [self.part.records[at] for at in np.flatnonzero(live).tolist()]
+
+    def has(self, doc_id: str) -> bool:
+        """Return whether a document is live in this part."""
+        number = self.part.numbers.get(doc_id)
+        return number is not None and (self.live_documents is None or bool(self.live_documents[number]))
+
+    def record(self, doc_id: str) -> DocumentRecord | None:
+        """Return the record of a live document, or None."""
+        return self.part.records[self.part.numbers[doc_id]] if self.has(doc_id) else None
+
+    def is_live(self, row: int) -> bool:
+        """Return whether a row of the part is live."""
+        return self.live is None or bool(self.live[row])
+
+    def without(self, doc_ids: Iterable[str]) -> LivePart:
+        """Return the part without further documents."""
+        numbers = {self.part.numbers[doc_id] for doc_id in doc_ids if self.has(doc_id)}
+        if not numbers:
+            return self
+        gone = {number for first, last in self.gone for number in range(first, last + 1)}
+        return LivePart(self.part, ranges(gone | numbers))
+
+    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
+        """Return which of the live rows pass the filters, or None without filters."""
+        mask = self.part.docstore.mask(filters)
+        return mask if mask is None or self.rows is None else mask[self.rows]
+
+
+def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return numbers as ranges (first, last).
+
+    Example:
+        >>> ranges([7, 1, 2, 3])
+        [(1, 3), (7, 7)]
+    """
+    result: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if result and number == result[-1][1] + 1:
+            result[-1] = result[-1][0], number
+        else:
+            result.append((number, number))
+    return result
+
+
+def open_parts(
+    directory: Path, manifest: Manifest, check: Check, *, reads: Collection[str] | None = None
+) -> list[LivePart]:
+    """Open the parts of a version, which must be released.
+
+    Args:
+        directory: Directory of the version.
+        manifest: Its manifest.
+        check: How to compare the files with their descriptions.
+        reads: Names of the files of a part that are compared with "xxh3", while only the sizes of the others are; None
+            for all. In a version of an earlier format, all are.
+
+    Raises:
+        CorruptVersionError: A file is missing or has changed.
+        FormatError: A part was written by a newer release.
+    """
+    if manifest.files:
+        check_contents(directory, manifest.files, check)
+        part = Part(Description(directory, None, manifest.files, RecordIndex(manifest.records)))
+        part.users += 1
+        return [LivePart(part)]
+    with contextlib.ExitStack() as opened:
+        parts: list[LivePart] = []
+        for entry in manifest.parts:
+            part = open_part(part_directory(directory, entry.name), entry, check, reads=reads)
+            opened.callback(part.release)  # unless all can be opened
+            parts.append(LivePart(part, entry.gone))
+        opened.pop_all()
+    return parts
+
+
+def open_part(directory: Path, entry: PartEntry, check: Check, *, reads: Collection[str] | None = None) -> Part:
+    """Open a part, given its entry in the manifest of a version; see `open_parts`."""
+    if check == "xxh3":
+        return _parts.open(directory, entry, reads)
+    described = read_part(directory, entry).files
+    check_contents(directory, described, check)
+    part = Part(Description(directory, entry, described))
+    part.users += 1
+    return part
+
+
+def open_written(directory: Path, entry: PartEntry, records: Sequence[DocumentRecord]) -> Part:
+    """Open a part that this process has just written and whose checksums it has computed from the files.
+
+    Args:
+        directory: Directory of the part.
+        entry: Its entry in the manifest of a version.
+        records: The records of its documents.
+
+    Raises:
+        CorruptVersionError: A file is missing or has another size than was written.
+    """
+    description = _describe(directory, entry)
+    check_files(directory, description.files, "size")
+    return _parts.add(description.of_written(records))
+
+
+class _OpenParts:
+    """The open parts of this process, and the descriptions of those that were open lately."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._open: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
+        self._descriptions: LRUCache[str, Description] = LRUCache(_REMEMBERED)
+
+    def open(self, directory: Path, entry: PartEntry, reads: Collection[str] | None) -> Part:
+        """Return an open part, of which the files in `reads`, None for all, have been compared with their checksums."""
+        key = os.path.abspath(directory)
+        with self._lock:
+            part = self._open.get(key)
+        description = self._descriptions.get(key) if part is None else part.description
+        if description is None or not description.is_valid(entry):
+            description = _describe(directory, entry)
+        if reads is not None:
+            check_files(directory, description.files, "size")
+        description.compare(description.files if reads is None else reads)
+        return self.add(description)
+
+    def add(self, description: Description) -> Part:
+        """Return an open part with this description."""
+        key = os.path.abspath(description.directory)
+        with self._lock:
+            part = self._open.get(key)
+            if part is None or part.description is not description:
+                part = self._open[key] = Part(description)
+                self._descriptions.put(key, description)
+            part.users += 1
+            return part
+
+    def release(self, part: Part) -> bool:
+        """Count one user less, and return whether there is none any more."""
+        key = os.path.abspath(part.directory)
+        with self._lock:
+            part.users -= 1
+            if part.users == 0 and self._open.get(key) is part:
+                del self._open[key]
+            return part.users == 0
+
+
+def _describe(directory: Path, entry: PartEntry) -> Description:
+    """Read the description of a part.
+
+    Raises:
+        CorruptVersionError: The description is missing or damaged, or is not the one that the version names.
+        FormatError: The part was written by a newer release.
+    """
+    before = file_states(directory, [PART_MANIFEST])
+    described = read_part(directory, entry).files
+    states = file_states(directory, described)
+    return Description(directory, entry, described, states=states and before and {**before, **states})
+
+
+_parts = _OpenParts()

@@ -1,0 +1,165 @@
+"""The file `project.json` with a project's settings and the identity of its ledger, and the project's write lock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    FormatError,
+    ProjectError,
+    ProjectLockedError,
+)
+from llama_index_contextual.index import files
+from llama_index_contextual.index.current import remove_leftovers
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.lock import directory_lock
+from llama_index_contextual.index.manifest import checksum
+from llama_index_contextual.index.scratch import remove_scratch, scratch_directory
+
+logger = logging.getLogger(__name__)
+
+PROJECT_FILE = "project.json"
+FORMAT_VERSION = 2
+"""1: the settings. 2: also the identity of the ledger."""
+
+_CHECKSUM = "xxh3"
+_LEDGER = "ledger"
+
+
+def is_project(project_dir: Path) -> bool:
+    """Return whether a directory is a project."""
+    return (project_dir / PROJECT_FILE).is_file()
+
+
+def write_config(project_dir: Path, config: ProjectConfig) -> None:
+    """Replace the settings of a project atomically."""
+    _write(project_dir, config.model_dump(), ledger_identity(project_dir))
+
+
+def _write(project_dir: Path, config: Mapping[str, Any], ledger: str | None) -> None:
+    content: dict[str, Any] = {"format_version": FORMAT_VERSION, "config": config}
+    if ledger is not None:
+        content[_LEDGER] = ledger
+    content[_CHECKSUM] = checksum(content)
+    files.replace(project_dir / PROJECT_FILE, json.dumps(content, ensure_ascii=False, indent=2).encode())
+
+
+def ledger_identity(project_dir: Path) -> str | None:
+    """Return the recorded identity of a project's ledger, or None if it is not recorded or cannot be read."""
+    try:
+        return _read(project_dir).get(_LEDGER)
+    except (ProjectError, OSError):
+        return None
+
+
+def record_ledger(project_dir: Path, identity: str | None) -> None:
+    """Record the identity of a project's ledger in project.json.
+
+    Raises:
+        ProjectError: The file is damaged.
+    """
+    raw = _read(project_dir)
+    if raw.get(_LEDGER) != identity:
+        _write(project_dir, raw["config"], identity)
+
+
+@contextlib.contextmanager
+def project_ledger(project_dir: Path) -> Iterator[Ledger]:
+    """Open the ledger of a project for writing, and record its identity the first time.
+
+    The project's write lock must be held.
+
+    Raises:
+        FormatError: The ledger was written by a newer release.
+        CorruptVersionError: The ledger is damaged.
+        LedgerError: The ledger cannot be opened, read or written.
+    """
+    recorded = ledger_identity(project_dir)
+    with contextlib.closing(Ledger(project_dir / LEDGER_FILE)) as ledger:
+        if recorded is None:
+            with contextlib.suppress(ProjectError, FileNotFoundError):  # a loaded project works without project.json
+                record_ledger(project_dir, ledger.identity)
+        elif recorded != ledger.identity:
+            logger.warning(
+                "%s/%s is not the ledger of this project: contexts that are not in it will be requested and paid for"
+                " again. `verify` shows what to do.",
+                project_dir.name,
+                LEDGER_FILE,
+            )
+        yield ledger
+
+
+def read_config(project_dir: Path) -> ProjectConfig:
+    """Read the settings of a project.
+
+    Raises:
+        ProjectError: The file is damaged.
+        FormatError: The file was written by a newer release.
+    """
+    try:
+        raw = _read(project_dir)
+        if raw.get(_CHECKSUM) is not None:
+            return ProjectConfig.recorded(raw["config"])
+        return ProjectConfig(**raw["config"])  # written by hand
+    except ConfigurationError as error:
+        name = project_dir.name
+        raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damage_error(project_dir, error) from error
+
+
+def _read(project_dir: Path) -> dict[str, Any]:
+    name = project_dir.name
+    try:
+        raw: dict[str, Any] = json.loads(files.read(project_dir / PROJECT_FILE))
+        if raw["format_version"] > FORMAT_VERSION:
+            raise FormatError(
+                f"Project {name!r} has format {raw['format_version']}, this release reads up to {FORMAT_VERSION}:"
+                f" upgrade llama-index-contextual.",
+                name=name,
+            )
+        # A file without a checksum was written by hand, which is allowed; missing settings have their defaults.
+        content = {key: value for key, value in raw.items() if key != _CHECKSUM}
+        if raw.get(_CHECKSUM) not in (None, checksum(content)):
+            raise ProjectError(
+                f"{name}/{PROJECT_FILE} does not match its checksum: if it was changed by hand, remove its"
+                f" {_CHECKSUM!r}, otherwise restore the file.",
+                name=name,
+            )
+        if set(content) - {_LEDGER} != {"format_version", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
+            raise KeyError("format_version, config")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damage_error(project_dir, error) from error
+    return raw
+
+
+def _damage_error(project_dir: Path, error: Exception) -> ProjectError:
+    name = project_dir.name
+    return ProjectError(
+        f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the project"
+        f" again; contexts in its ledger are not paid for twice.",
+        name=name,
+    )
+
+
+@contextlib.contextmanager
+def write_lock(project_dir: Path) -> Iterator[None]:
+    """Hold the write lock of a project, and first remove leftovers of interrupted writers and comparisons.
+
+    Raises:
+        ProjectLockedError: Another process or thread is writing.
+        ProjectNotFoundError: The project's directory does not exist.
+    """
+    with directory_lock(project_dir, name=project_dir.name, busy="writing to project"):
+        remove_leftovers(project_dir)
+        with contextlib.suppress(ProjectLockedError):  # the comparison is still running
+            if scratch_directory(project_dir).exists():
+                remove_scratch(project_dir)
+        yield

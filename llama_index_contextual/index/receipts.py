@@ -1,0 +1,214 @@
+"""Receipts: the cost of every run, one row per run in the file of the ledger.
+
+Before a run sends calls, it books their maximum cost. If the process is killed, its row therefore shows at least the
+amount that the provider may charge. The answers of a day by one model share a row. The rows are kept when contexts are
+forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from llama_index_contextual.errors import LedgerError
+from llama_index_contextual.index.ledger_file import LedgerFile
+
+ANSWERS = "answers"
+"""Purpose of the rows with the cost of answers."""
+
+_SECONDS_OF_DAY = 86_400
+_LATEST = 50
+"""Number of rows in which the one of the present day is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """Cost of one run.
+
+    Attributes:
+        run: Number of the run, from 1.
+        purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for the answers of a day by one model.
+        started: Time of the first expense, in seconds since 1970.
+        ended: Time of the end; None while it is running, or if it was killed.
+        llm: Name of the LLM that writes contexts or answers, or None.
+        embed_model: Name of the embedding model, or None.
+        calls: Number of calls for contexts or answers that were answered.
+        estimated_calls: Number of them whose tokens the provider did not report, so that they were counted here.
+        input_tokens: Tokens of their prompts, including cached ones.
+        cached_tokens: Input tokens that the provider read from its cache.
+        output_tokens: Tokens of their answers.
+        embedding_tokens: Tokens of the texts that were embedded.
+        paid: Dollars for answered calls, or None if a price is unknown.
+        unsettled_calls: Number of calls that timed out or were interrupted, and may have been charged.
+        unsettled: Dollars booked for these calls, the maximum that they can have cost.
+        in_flight: Dollars booked for calls that were in flight when the row was written; zero after the end of the run.
+        batches: Dollars booked for batches that the provider is working on, by the id of their upload.
+        prices: Name and release of the price table.
+    """
+
+    run: int = 0
+    purpose: str = "ingest"
+    started: float = 0.0
+    ended: float | None = None
+    llm: str | None = None
+    embed_model: str | None = None
+    calls: int = 0
+    estimated_calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    embedding_tokens: int = 0
+    paid: float | None = 0.0
+    unsettled_calls: int = 0
+    unsettled: float = 0.0
+    in_flight: float = 0.0
+    batches: Mapping[str, float] = field(default_factory=dict)
+    prices: str = ""
+
+    @property
+    def booked(self) -> float:
+        """Dollars booked for calls whose actual price is unknown or not known yet."""
+        return self.unsettled + self.in_flight + sum(self.batches.values())
+
+    @property
+    def dollars(self) -> float | None:
+        """Maximum cost of the run, or None if a price is unknown."""
+        return None if self.paid is None else self.paid + self.booked
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectCost:
+    """Cost of a project so far, for contexts and embeddings of its documents, and for answers.
+
+    The embeddings of queries are not included.
+
+    Attributes:
+        runs: The runs that made calls, oldest first.
+        damaged: Number of damaged rows, which are not included.
+    """
+
+    runs: Sequence[RunCost] = ()
+    damaged: int = 0
+
+    @property
+    def dollars(self) -> float:
+        """Cost of all runs with a known price."""
+        return sum(run.dollars or 0.0 for run in self.runs)
+
+    @property
+    def answers(self) -> float:
+        """Part of the cost that was spent on answers."""
+        return sum(run.dollars or 0.0 for run in self.runs if run.purpose == ANSWERS)
+
+    @property
+    def booked(self) -> float:
+        """Part of the cost that is booked for calls that timed out, were interrupted, or are still running."""
+        return sum(run.booked for run in self.runs if run.dollars is not None)
+
+    @property
+    def without_price(self) -> int:
+        """Number of runs with an unknown price."""
+        return sum(run.dollars is None for run in self.runs)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the costs as JSON values."""
+        runs = [{**asdict(run), "dollars": run.dollars} for run in self.runs]
+        totals = {"dollars": self.dollars, "answers": self.answers, "booked": self.booked}
+        return {**totals, "runs": runs, "damaged": self.damaged}
+
+
+class Receipts:
+    """Receipts of one project.
+
+    Args:
+        store: The open ledger file.
+    """
+
+    def __init__(self, store: LedgerFile) -> None:
+        self._store = store
+
+    def write(self, receipt: RunCost) -> RunCost:
+        """Commit a receipt, and return it with its number; number 0 creates a new row."""
+        with self._store.transaction():
+            return self._insert(receipt)
+
+    def _insert(self, receipt: RunCost) -> RunCost:
+        if not receipt.run:
+            ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
+            receipt = replace(receipt, run=int(last) + 1)
+        self._store.insert("runs", [(f"{receipt.run:08d}", json.dumps(asdict(receipt)))])
+        return receipt
+
+    def add_answers(self, cost: RunCost) -> None:
+        """Commit the cost of answers, in the row of the same model and day if there is one."""
+        with self._store.transaction():
+            latest = self._store.rows("runs", f"ORDER BY run DESC LIMIT {_LATEST}")
+            rows = (RunCost(**json.loads(content)) for _, content in latest)
+            self._insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
+
+    def close_batch(self, file_id: str, *, unread: int = 0) -> None:
+        """Remove a batch from the run that sent it, because the run that fetches its replies books their cost.
+
+        Args:
+            file_id: The provider's id of the upload.
+            unread: Number of requests that are given up without a reply; what is booked for them stays booked.
+        """
+        if (receipt := self._sender(file_id)) is not None:
+            batches = dict(receipt.batches)
+            booked = batches.pop(file_id)
+            calls, dollars = receipt.unsettled_calls + unread, receipt.unsettled + (booked if unread else 0.0)
+            self.write(replace(receipt, batches=batches, unsettled_calls=calls, unsettled=dollars))
+
+    def read_batch(self, file_id: str, booked: Callable[[float], float]) -> None:
+        """Change the dollars booked for a batch of which some replies have been read."""
+        if (receipt := self._sender(file_id)) is not None:
+            self.write(replace(receipt, batches={**receipt.batches, file_id: booked(receipt.batches[file_id])}))
+
+    def _sender(self, file_id: str) -> RunCost | None:
+        return next((receipt for receipt in self.cost().runs if file_id in receipt.batches), None)
+
+    def cost(self) -> ProjectCost:
+        """Return the cost of all runs."""
+        if not self._store.has_table("runs"):
+            return ProjectCost()
+        rows = self._store.rows("runs", "ORDER BY run")
+        ((number,),) = self._store.query("SELECT count(*) FROM runs")
+        return ProjectCost(
+            runs=tuple(RunCost(**json.loads(content)) for _, content in rows), damaged=number - len(rows)
+        )
+
+
+def _shares_row(row: RunCost, cost: RunCost) -> bool:
+    days = {int(one.started // _SECONDS_OF_DAY) for one in (row, cost)}
+    names = {(one.purpose, one.llm, one.prices, one.paid is None) for one in (row, cost)}
+    return len(days) == len(names) == 1
+
+
+def _sum(row: RunCost, cost: RunCost) -> RunCost:
+    return replace(
+        row,
+        ended=cost.ended,
+        calls=row.calls + cost.calls,
+        estimated_calls=row.estimated_calls + cost.estimated_calls,
+        input_tokens=row.input_tokens + cost.input_tokens,
+        cached_tokens=row.cached_tokens + cost.cached_tokens,
+        output_tokens=row.output_tokens + cost.output_tokens,
+        paid=None if row.paid is None or cost.paid is None else row.paid + cost.paid,
+    )
+
+
+def record_answers(path: Path, cost: RunCost) -> None:
+    """Add the cost of answers to the file of a ledger.
+
+    Raises:
+        LedgerError: The file does not exist, or it cannot be opened or written.
+        CorruptVersionError: The file is damaged.
+        FormatError: The file was written by a newer release.
+    """
+    if not path.exists():
+        raise LedgerError(f"{path.name} does not exist.")
+    with contextlib.closing(LedgerFile(path)) as store:
+        Receipts(store).add_answers(cost)

@@ -1,0 +1,223 @@
+"""Read access to a published version; every file is compared with its checksum before it is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from llama_index.core.data_structs.data_structs import IndexDict
+from llama_index.core.graph_stores.simple import SimpleGraphStore
+from llama_index.core.schema import Document
+from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
+from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
+
+from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.check import Check, read_manifest
+from llama_index_contextual.index.docstore import FRAMES, SQLiteDocumentStore
+from llama_index_contextual.index.export import INDEX_ID, VersionStorageContext
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.part import open_parts
+from llama_index_contextual.index.records import Records
+from llama_index_contextual.index.version_docstore import VersionDocumentStore
+
+
+@dataclass(frozen=True)
+class DocumentFrame:
+    """Data to reconstruct a Document from its chunks.
+
+    Attributes:
+        metadata: The Document's metadata, including pages and headings.
+        excluded_embed: Metadata keys that are not embedded.
+        excluded_llm: Metadata keys that are not shown to the LLM.
+        gaps: Text that no chunk contains, such as white space between chunks, as (start, text).
+    """
+
+    metadata: Mapping[str, Any]
+    excluded_embed: Sequence[str]
+    excluded_llm: Sequence[str]
+    gaps: Sequence[tuple[int, str]]
+
+    @classmethod
+    def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
+        """Return the frame of a document, given the spans of its chunks, which may overlap."""
+        gaps, at = [], 0
+        for start, end in (*sorted(spans), (len(document.text), len(document.text))):
+            if start > at:
+                gaps.append((at, document.text[at:start]))
+            at = max(at, end)
+        return cls(
+            metadata=document.metadata,
+            excluded_embed=document.excluded_embed_metadata_keys,
+            excluded_llm=document.excluded_llm_metadata_keys,
+            gaps=gaps,
+        )
+
+
+class OpenVersion:
+    """A published version, opened read-only; the indexes of its parts are opened on first use.
+
+    Args:
+        directory: versions/<name> of a project.
+        check: How to compare the files with their descriptions.
+        reads: Names of the files of a part that are compared with "xxh3", while only the sizes of the others are; None
+            for all.
+
+    Raises:
+        CorruptVersionError: A file is damaged or missing, or belongs to another version.
+        FormatError: The version was written by a newer release.
+    """
+
+    def __init__(self, directory: Path, *, check: Check = "xxh3", reads: Collection[str] | None = None) -> None:
+        self.directory = directory
+        self.name = directory.name
+        self.manifest = read_manifest(directory)
+        self.parts = open_parts(directory, self.manifest, check, reads=reads)
+
+    @property
+    def is_of_earlier_format(self) -> bool:
+        """Whether its files cannot be shared with a new version."""
+        return bool(self.manifest.files)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether an engine keeps the chunks and vectors; see `index/engine.py`."""
+        return bool(self.manifest.config.get("backend", "files") != "files")
+
+    @property
+    def has_semantic(self) -> bool:
+        """Whether the version has a semantic index."""
+        return any(part.part.has_semantic for part in self.parts)
+
+    @property
+    def has_lexical(self) -> bool:
+        """Whether the version has a lexical index."""
+        if self.is_of_earlier_format:
+            return any(part.part.has_lexical for part in self.parts)
+        return bool(self.manifest.config.get("bm25"))
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether the version has an index of documents in addition to the lexical index."""
+        if self.is_of_earlier_format:
+            return any(part.part.has_documents for part in self.parts)
+        return self.has_lexical
+
+    @cached_property
+    def records(self) -> Records:
+        """The records of the documents, in the order of their first chunk."""
+        return Records([(part.part.record_index, part.live_documents) for part in self.parts])
+
+    def record(self, doc_id: str) -> DocumentRecord | None:
+        """Return the record of a document, or None."""
+        return self.records.get(doc_id)
+
+    @cached_property
+    def docstore(self) -> VersionDocumentStore:
+        """The chunks."""
+        if self.is_remote:
+            from llama_index_contextual.index.remote import RemoteVersionStore
+
+            return RemoteVersionStore(self.parts, self.directory)
+        return VersionDocumentStore(self.parts)
+
+    @cached_property
+    def storage_context(self) -> VersionStorageContext:
+        """The version as a LlamaIndex StorageContext that cannot be changed.
+
+        The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
+        """
+        index_store = SimpleIndexStore()
+        if not self.has_semantic:
+            vector_store: Any = SimpleVectorStore()
+        elif self.is_remote:
+            from llama_index_contextual.index.remote import RemoteVectorStore, RemoteVersionStore
+
+            remote = cast(RemoteVersionStore, self.docstore)
+            vector_store = RemoteVectorStore(remote, dimensions=self.manifest.dimensions or 0)
+            index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
+        else:
+            # Imported here, because faiss is slow to import and not needed without the semantic index.
+            from llama_index_contextual.index.faiss_store import VersionVectorStore
+
+            vector_store = VersionVectorStore(
+                self.docstore, directory=self.directory, dimensions=self.manifest.dimensions or 0
+            )
+            index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
+        return VersionStorageContext(
+            docstore=self.docstore,
+            index_store=index_store,
+            vector_stores={DEFAULT_VECTOR_STORE: vector_store},
+            graph_store=SimpleGraphStore(),
+            has_semantic=self.has_semantic,
+            has_lexical=self.has_lexical,
+        )
+
+    def frame(self, doc_id: str) -> DocumentFrame | None:
+        """Return the frame of a document, or None if it was ingested as chunks."""
+        return load_frame(self.docstore, doc_id)
+
+    def read_text(self, record: DocumentRecord, start: int = 0, end: int | None = None) -> str:
+        """Return a span of a document's original text, reconstructed from its chunks and the gaps between them.
+
+        Raises:
+            InputError: The document was ingested as chunks without offsets.
+        """
+        span = range(record.characters)[max(0, start) : end]
+        text = self.docstore.read_span(record.doc_id, span.start, span.stop)
+        if text is None:
+            raise InputError(
+                f"Document {record.doc_id!r} was ingested as chunks without offsets: read its chunks instead.",
+                value=record.doc_id,
+            )
+        return text
+
+    def document(self, record: DocumentRecord) -> Document | None:
+        """Return a document as it was ingested, or None if it was ingested as chunks."""
+        frame = self.frame(record.doc_id)
+        if frame is None:
+            return None
+        return Document(
+            id_=record.doc_id,
+            text=self.read_text(record),
+            metadata=dict(frame.metadata),
+            excluded_embed_metadata_keys=list(frame.excluded_embed),
+            excluded_llm_metadata_keys=list(frame.excluded_llm),
+        )
+
+    def close(self) -> None:
+        """Close open files; the version cannot be used afterwards."""
+        if "docstore" in self.__dict__:
+            self.docstore.close()
+        parts, self.parts = self.parts, []
+        for part in parts:
+            part.part.release()
+
+
+def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
+    """Open a version as a LlamaIndex StorageContext that cannot be changed.
+
+    Args:
+        version_dir: versions/<name> of a project.
+
+    Raises:
+        CorruptVersionError: A file is damaged or missing, or belongs to another version.
+        FormatError: The version was written by a newer release.
+
+    Example:
+        >>> load_index_from_storage(open_storage_context(version_dir), embed_model=embed_model)  # doctest: +SKIP
+    """
+    return OpenVersion(Path(version_dir)).storage_context
+
+
+def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
+    """Store the frame of a document in a version that is being built."""
+    docstore.put_extra(FRAMES, doc_id, asdict(frame))
+
+
+def load_frame(docstore: SQLiteDocumentStore, doc_id: str) -> DocumentFrame | None:
+    """Return the frame of a document that `store_frame` has stored, or None."""
+    raw = docstore.get_extra(FRAMES, doc_id)
+    return None if raw is None else DocumentFrame(**raw)

@@ -1,0 +1,318 @@
+"""Confidence of a search and relevance of its hits, estimated without an LLM.
+
+Two kinds of evidence, each meaningful alone, tell whether the documents answer a question: how near the best passage is
+to it, and how many of its rare words one place covers. Where many documents resemble each other, hits from several of
+them are as good as hits from one, so neither number asks which documents the hits belong to.
+
+A logistic model for each kind of search combines them. The models were fitted by `python -m tests.benchmarks.relevance
+--data ../shared/data` on five question sets (source code, contracts, long Markdown documents, conversations, annual and
+quarterly reports), which count alike: against questions of the other sets, and against documents that were removed. The
+script prints the constants below and how they hold for a set that took no part in the fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import Mode
+from llama_index_contextual.index.bm25 import QueryTerms
+from llama_index_contextual.retrievers.base import Evidence, Ranking
+from llama_index_contextual.search.fusion import Scale
+from llama_index_contextual.search.response import ConfidenceLevel, RetrievedChunk
+from llama_index_contextual.search.spotlight import coverage, question_parts
+
+Array = NDArray[np.float64]
+
+READ = 10
+"""Number of hits whose text is compared with the question."""
+
+JUDGED = 20
+"""Number of hits that are compared with each other, independent of the number of results."""
+
+RANKED = 100
+"""Number of hits over which scores are averaged; fewer if the settings allow fewer candidates."""
+
+_FIRST = 10
+_NEARLY = 1e-9  # a probability is never 0 or 1, so that its log-odds are finite
+_CHANCE = 0.5  # part of the similarity expected by chance that is taken off; from 0.3 to 0.7 little differs
+_LOWEST = 3.5  # standard deviations below the mean at which similarities begin
+_STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; values from 6 to 10 and from 1 to 2 differ little
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """A probability, 1 / (1 + exp(-(intercept + sum of coefficient x feature)))."""
+
+    intercept: float
+    coefficients: Mapping[str, float]
+
+    def __call__(self, features: Mapping[str, Array | float]) -> Array:
+        """Return the probabilities for the values of the features, by name."""
+        linear = self.intercept + sum(value * features[name] for name, value in self.coefficients.items())
+        return np.asarray(1.0 / (1.0 + np.exp(-np.clip(linear, -500.0, 500.0))))
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models for one kind of search.
+
+    Attributes:
+        confidence: Probability that the documents answer the question.
+        relevance: Probability that a hit is relevant.
+        low: Limit of the level "low": at most 5 % of the answerable questions are below it. None without levels.
+        high: Limit of the level "high": at most 5 % of the questions about something else reach it.
+    """
+
+    confidence: Logistic
+    relevance: Logistic
+    low: float | None
+    high: float | None
+
+
+MODELS: Mapping[Mode, Models] = {
+    "semantic": Models(
+        confidence=Logistic(-3.3665, {"near": 13.7283}),
+        relevance=Logistic(-3.3196, {"answer": 0.2458, "share": 0.4085, "cosine": 0.5199}),
+        low=0.197,
+        high=0.719,
+    ),
+    "lexical": Models(
+        confidence=Logistic(-2.5986, {"cover": 6.2170}),
+        relevance=Logistic(
+            -3.3505, {"answer": 0.2249, "share": 0.2837, "covering": -0.0133, "rare": 0.3003, "bm25": 0.3019}
+        ),
+        low=None,
+        high=None,
+    ),
+    "hybrid": Models(
+        confidence=Logistic(-4.2615, {"near": 10.2743, "cover": 3.9807}),
+        relevance=Logistic(
+            -3.4624,
+            {
+                "answer": 0.1409,
+                "share": 0.1754,
+                "covering": -0.0461,
+                "rare": 0.5403,
+                "agreed": 3.5993,
+                "bm25": 0.1991,
+                "cosine": 0.2104,
+            },
+        ),
+        low=0.227,
+        high=0.689,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Probabilities for one response.
+
+    Attributes:
+        relevances: Probability that each hit is relevant, in the order of the hits; none exceeds the confidence.
+        confidence: Probability that the documents answer the question.
+        level: The confidence in words; None where no words keep their promise.
+    """
+
+    relevances: Sequence[float]
+    confidence: float
+    level: ConfidenceLevel | None
+
+
+def judge(
+    ranking: Ranking,
+    evidence: Sequence[Evidence],
+    hits: Sequence[RetrievedChunk],
+    *,
+    question: str = "",
+    is_filtered: bool = False,
+    low: float | None = None,
+) -> Judgement | None:
+    """Return the probabilities for a ranking; None if other indexes than those of a project ranked.
+
+    A question in another language than that of the index shares few words with the passages that answer it, so it is
+    judged by the semantic ranking only. The embedding of a follow-up question without words of its own ("And why?") is
+    near to nothing, so it is judged by the words of the conversation only.
+
+    Args:
+        ranking: The ranking of a search.
+        evidence: Scores and ranks of its first hits: at least `JUDGED` if there are so many.
+        hits: The first hits: at least `READ` if there are so many.
+        question: The question in words.
+        is_filtered: Whether only some of the chunks were ranked.
+        low: Limit of the level "low"; None uses that of the models.
+    """
+    mode = _mode(ranking)
+    if mode is None:
+        return None
+    if not evidence:
+        return Judgement((), 0.0, "none")
+    if mode == "hybrid" and (terms := ranking.query_terms) is not None:
+        if not terms.counts or terms.analyzer.is_foreign(question):
+            mode = "semantic"
+        elif not terms.analyzer.query_terms(question):
+            mode = "lexical"
+    models, of_query = MODELS[mode], query_features(ranking, hits, question, is_filtered=is_filtered)
+    confidence = min(max(float(models.confidence(of_query)), _NEARLY), 1 - _NEARLY)
+    relevances = np.minimum(models.relevance(hit_features(ranking, evidence, confidence)), confidence)
+    return Judgement(relevances.tolist(), confidence, _level(confidence, models, low))
+
+
+def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLevel | None:
+    limit = models.low if low is None else low
+    if limit is None:
+        return None
+    return "low" if confidence < limit else "high" if confidence >= (models.high or 1.0) else "medium"
+
+
+def _mode(ranking: Ranking) -> Mode | None:
+    modes: dict[frozenset[str | None], Mode] = {
+        frozenset(("semantic", "lexical")): "hybrid",
+        frozenset(("semantic",)): "semantic",
+        frozenset(("lexical",)): "lexical",
+    }
+    return modes.get(frozenset(leaf.name for leaf in ranking.leaves()))
+
+
+# ---- features of a question ------------------------------------------------------------------------------------------
+
+
+def query_features(
+    ranking: Ranking, hits: Sequence[RetrievedChunk], question: str, *, is_filtered: bool = False
+) -> dict[str, float]:
+    """Return the features of a response, as far as its indexes have them.
+
+    - near: the best cosine similarity, less half of what the best of as many chunks would reach by chance, which is
+      about sqrt(2 log(chunks)) standard deviations. Some embedding models give any two texts a similarity far above 0;
+      similarities are measured from where they begin, 3.5 standard deviations below the mean, if that is above 0.
+    - cover: the largest share of a sentence of the question that one sentence or row of a table of the first 10 hits
+      covers, together with the title, the section and the head of the table; terms are weighted by idf.
+    """
+    features: dict[str, float] = {}
+    if (semantic := _leaf(ranking, "semantic")) is not None:
+        features["near"] = _near(semantic, len(semantic.hits.rows) if is_filtered else len(ranking.ids))
+    if (terms := ranking.query_terms) is not None:
+        features["cover"] = _cover(hits[:READ], question, terms)
+    return features
+
+
+def _near(leaf: Ranking, chunks: int) -> float:
+    if len(leaf.hits.scores) == 0:
+        return 0.0
+    scale = _scale(leaf)
+    lowest = max(0.0, scale.zero - _LOWEST * scale.unit)
+    chance = scale.unit * math.sqrt(2 * math.log(max(2, chunks)))
+    return (float(leaf.hits.scores[0]) - _CHANCE * chance - lowest) / max(1.0 - lowest, _NEARLY)
+
+
+def _cover(hits: Sequence[RetrievedChunk], question: str, terms: QueryTerms) -> float:
+    """Return the largest coverage of the hits.
+
+    Reading a text takes longer than ranking a thousand, so the hits with the most terms are read first, and those that
+    cannot cover more are not read.
+    """
+    parts = question_parts(question, terms.weights, terms.analyzer)
+    headers = [header_of(hit) for hit in hits]
+    bounds = [
+        _bound(parts, {*terms.analyzer.terms(header), *(hit.lexical.matched_terms if hit.lexical else terms.counts)})
+        for hit, header in zip(hits, headers, strict=True)
+    ]
+    best = 0.0
+    for at in sorted(range(len(hits)), key=lambda at: -bounds[at]):
+        if bounds[at] <= best:
+            break
+        best = max(best, coverage(hits[at].text, headers[at], parts, terms.analyzer))
+    return best
+
+
+def _bound(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
+    """Return the share of a part of the question that some terms cover at most."""
+    shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
+    return max((covered / total for total, covered in shares if total), default=0.0)
+
+
+def header_of(hit: RetrievedChunk) -> str:
+    """Return what stands before a passage and says what it is about: title, file, section, head of its table."""
+    names = (keys.TITLE, keys.FILE_NAME, keys.SECTION, keys.TABLE_HEAD)
+    return "\n".join(str(hit.node.metadata[name]) for name in names if hit.node.metadata.get(name))
+
+
+# ---- features of hits ------------------------------------------------------------------------------------------------
+
+
+def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: float) -> dict[str, Array]:
+    """Return the features of each hit, one value per hit.
+
+    The strength of a hit is the distance of its score from the mean of the best 100, divided by the distance of the
+    best score; 0 below the mean. Its coverage is the share of the query's terms that it contains, weighted by idf. Few
+    passages answer a question, so the hits compete: the share of a hit is the softmax of 8 strength + 1.5 coverage over
+    the first 20 hits.
+
+    - answer: the log-odds of the confidence, since a hit is relevant only if the documents answer the question.
+    - share: the logarithm of the share.
+    - covering: the same times the coverage.
+    - rare: the same times the rarity of the query's terms: their mean idf over log(1 + chunks).
+    - agreed: the share times the overlap of the first 10 hits of the indexes.
+    - bm25: the BM25 score, in standard deviations of the scores of all chunks.
+    - cosine: the distance of the cosine similarity from the mean of all chunks, in standard deviations.
+    """
+    scores, mean = ranking.hits.scores[: len(evidence)], float(ranking.hits.scores[:RANKED].mean())
+    reach = float(scores[0]) - mean
+    strength = np.maximum(scores - mean, 0.0) / reach if reach > 0 else np.zeros(len(scores))
+    covered = _matched_share(ranking, evidence)
+    logits = _STRENGTH * strength + _COVERAGE * covered
+    log_share = logits - math.log(float(np.exp(logits[:JUDGED]).sum()))
+    return {
+        "answer": np.full(len(scores), math.log(confidence / (1.0 - confidence))),
+        "share": log_share,
+        "covering": log_share * covered,
+        "rare": log_share * _rarity(ranking),
+        "agreed": np.exp(log_share) * _agreement(ranking),
+        "bm25": _scaled(ranking, "lexical", evidence, zero=False),
+        "cosine": _scaled(ranking, "semantic", evidence, zero=True),
+    }
+
+
+def _scaled(ranking: Ranking, name: str, evidence: Sequence[Evidence], *, zero: bool) -> Array:
+    """Return the scores of the hits in an index in standard deviations, from zero or from the mean; 0 for others."""
+    scale = _scale(_leaf(ranking, name))
+    start = scale.zero if zero else 0.0
+    scores = [start if (one := found.get(name)) is None else one.score for found in evidence]
+    return (np.array(scores) - start) / (scale.unit or 1.0)
+
+
+def _leaf(ranking: Ranking, name: str) -> Ranking | None:
+    return next((leaf for leaf in ranking.leaves() if leaf.name == name), None)
+
+
+def _scale(leaf: Ranking | None) -> Scale:
+    return Scale(0.0, 0.0) if leaf is None or leaf.scale is None else leaf.scale()
+
+
+def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
+    """Return for each hit the share of the query's terms that it contains, weighted by idf."""
+    weights = {} if (terms := ranking.query_terms) is None else terms.weights
+    total = sum(weights.values()) or 1.0
+    terms_of_hits = [() if (lexical := one.get("lexical")) is None else lexical.matched_terms for one in evidence]
+    return np.array([sum(map(weights.__getitem__, matched)) / total for matched in terms_of_hits])
+
+
+def _rarity(ranking: Ranking) -> float:
+    """Return the mean idf of the query's terms over log(1 + chunks)."""
+    terms = ranking.query_terms
+    if terms is None or not terms.counts:
+        return 0.0
+    return sum(terms.weights.values()) / sum(terms.counts.values()) / math.log1p(terms.size)
+
+
+def _agreement(ranking: Ranking) -> float:
+    """Return the number of hits that the first 10 hits of all indexes share, over the length of the longest list."""
+    firsts = [set(leaf.hits.rows[:_FIRST].tolist()) for leaf in ranking.leaves()]
+    longest = max(map(len, firsts), default=0)
+    return len(set.intersection(*firsts)) / longest if longest else 0.0

@@ -1,0 +1,204 @@
+"""Explain a ranking: the summands of each score, the matched and missing terms, and what near misses lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.retrievers.base import Ranking
+from llama_index_contextual.search.rerank import Reranked
+from llama_index_contextual.search.response import Explanation, RetrievedChunk
+
+NEAR_MISSES = 5
+_BEST = "best chunk"
+_SHARED = "shared terms"
+_UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The contribution of one ranking to a score.
+
+    Attributes:
+        name: Name of the ranking.
+        value: The contribution.
+        formula: Its calculation, as text; empty if the hit is not in the ranking.
+        place: Rank of the hit, from 1; 0 if it is not in the ranking.
+        size: Number of hits in the ranking.
+    """
+
+    name: str
+    value: float
+    formula: str
+    place: int
+    size: int
+
+
+def explain(ranking: Ranking, hits: Sequence[RetrievedChunk], k: int) -> tuple[list[Explanation], list[Explanation]]:
+    """Return the explanations of the k best hits, and those of the next ones with the difference from the last result.
+
+    Args:
+        ranking: The ranking.
+        hits: Its first hits, in order.
+        k: Number of results among them.
+    """
+    explanations = [_explanation(ranking, hit) for hit in hits]
+    last = min(k, len(hits))
+    near_misses = [_with_reason(ranking, explanations, at, last - 1) for at in range(last, len(hits))]
+    return explanations[:last], near_misses
+
+
+def explain_reranked(
+    explanations: Sequence[Explanation], reranked: Reranked, k: int
+) -> tuple[list[Explanation], list[Explanation]]:
+    """Return the explanations of the k best hits in the order of a reranker, and those of the other hits.
+
+    Args:
+        explanations: The explanations of at least all hits that were reranked, in the order before.
+        reranked: The hits in the order of the reranker.
+        k: Number of results among them.
+    """
+    by_id = {one.node_id: one for one in explanations}
+    moved = []
+    for rank, hit in enumerate(reranked.hits, start=1):
+        decision, last = reranked.decisions[hit.node_id], reranked.hits[min(rank, k) - 1]
+        below = reranked.decisions[last.node_id].reason
+        why_not = None if rank <= k else f"reranked below result {k}: {decision.reason}; result {k}: {below}"
+        moved.append(replace(by_id[hit.node_id], rank=rank, score=hit.get_score(), reranking=decision, why_not=why_not))
+    for node_id, decision in reranked.decisions.items():
+        if decision.after is None:
+            rank, why_not = len(moved) + 1, str(decision)
+            moved.append(replace(by_id[node_id], rank=rank, score=decision.score, reranking=decision, why_not=why_not))
+    kept = min(k, len(reranked.hits))
+    return moved[:kept], moved[kept:]
+
+
+def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
+    in_text, in_context, in_structure = _matched_terms(ranking, hit)
+    return Explanation(
+        rank=hit.rank,
+        node_id=hit.node_id,
+        source=hit.source,
+        score=hit.get_score(),
+        arithmetic=_arithmetic(ranking, hit.rank - 1),
+        shares={share.name: float(share.value) for share in _shares(ranking, hit.rank - 1) if share.formula},
+        semantic=hit.semantic,
+        lexical=hit.lexical,
+        document=hit.document,
+        in_text=in_text,
+        in_context=in_context,
+        in_structure=in_structure,
+        missing=_missing(ranking, (*in_text, *in_context, *in_structure)),
+    )
+
+
+def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the matched terms in the text or its table head, only in the context, and only in its structural part."""
+    if ranking.query_terms is None or hit.lexical is None:
+        return (), (), ()
+    terms_of = ranking.query_terms.analyzer.terms
+    structure, written = keys.context_parts(hit.node.metadata)
+    of_text = set(terms_of(f"{hit.node.metadata.get(keys.TABLE_HEAD) or ''}\n{hit.text}"))
+    of_structure = set(terms_of(structure) if written else ())
+    of_structure -= set(terms_of(written))
+    rest = [term for term in hit.lexical.matched_terms if term not in of_text]
+    return (
+        tuple(term for term in hit.lexical.matched_terms if term in of_text),
+        tuple(term for term in rest if term not in of_structure),
+        tuple(term for term in rest if term in of_structure),
+    )
+
+
+def _missing(ranking: Ranking, matched: Sequence[str]) -> tuple[str, ...]:
+    return () if ranking.query_terms is None else tuple(t for t in ranking.query_terms.counts if t not in matched)
+
+
+def _arithmetic(ranking: Ranking, at: int) -> str:
+    score = float(ranking.hits.scores[at])
+    if ranking.fusion is None:
+        return f"{_UNITS.get(ranking.name or '', 'score')} {score:.4f}"
+    parts = [f"{share.name} {share.formula}" for share in _shares(ranking, at) if share.formula]
+    return f"{' + '.join(parts)} = {score:.4f}"
+
+
+def _shares(ranking: Ranking, at: int) -> list[_Share]:
+    """Return the contributions to the score of the hit at a position; none for the ranking of a single index."""
+    fusion, row = ranking.fusion, int(ranking.hits.rows[at])
+    if fusion is None:
+        return []
+    shares = []
+    for number, (part, weight) in enumerate(zip(ranking.parts, fusion.weights, strict=True)):
+        name, scores = part.name or "fused", part.hits.scores
+        places = (part.hits.rows == row).nonzero()[0]
+        if len(places) == 0:
+            shares.append(_Share(name, 0.0, "", 0, len(scores)))
+            continue
+        place = int(places[0])
+        if fusion.by == "rrf":
+            value, formula = weight / (fusion.k + place + 1), f"{weight:.4g} / ({fusion.k:g} + {place + 1})"
+        else:
+            zero, unit = fusion.scales[number]
+            value = weight * ((scores[place] - zero) / unit if unit > 0 else 1.0)
+            above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
+            formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
+        shares.append(_Share(name, value, formula, place + 1, len(scores)))
+    return [*shares, *_share_of_document(ranking, at), *_shared_terms(ranking, at), *_share_of_best(ranking, at)]
+
+
+def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
+    fusion, support = ranking.fusion, ranking.support
+    if fusion is None or support is None:
+        return []
+    rank, score, largest = int(support.ranks[at]), float(support.scores[at]), float(support.scores.max(initial=0.0))
+    if rank == 0:
+        return [_Share("document", 0.0, "", 0, 0)]
+    weight = fusion.document_weight
+    if fusion.by == "rrf":
+        return [_Share("document", weight / (fusion.k + rank), f"{weight:.4g} / ({fusion.k:g} + {rank})", rank, 0)]
+    formula = f"{weight:.4g} × ({score:.4f} / {largest:.4f})²"
+    return [_Share("document", weight * (score / largest) ** 2, formula, rank, 0)]
+
+
+def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
+    """Return what is taken off for terms that the document has elsewhere as well."""
+    if ranking.shared_terms is None or not ranking.shared_terms.any():
+        return []
+    value = -float(ranking.shared_terms[at])
+    return [_Share(_SHARED, value, f"({value:.4f})" if value else "", 0, 0)]
+
+
+def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
+    if ranking.fusion is None or ranking.best is None or not ranking.fusion.sibling_weight:
+        return []
+    weight, best = ranking.fusion.sibling_weight, float(ranking.best[at])
+    return [_Share(_BEST, weight * best, f"{weight:.4g} × {best:.4f}", 0, 0)]
+
+
+def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
+    """Return the explanation of a near miss with the difference from the last result."""
+    miss, hit = explanations[at], explanations[last]
+    reasons = [f"{hit.score - miss.score:.4f} below result {hit.rank}"]
+    shares = list(zip(_shares(ranking, at), _shares(ranking, last), strict=True))
+    if shares:
+        mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
+        if theirs.value > mine.value:
+            reasons.append(_deficit(mine, theirs))
+    terms_of_hit = {*hit.in_text, *hit.in_context, *hit.in_structure}
+    if lacking := [term for term in miss.missing if term in terms_of_hit]:
+        reasons.append(f"missing terms: {', '.join(lacking)}")
+    return replace(miss, why_not="; ".join(reasons))
+
+
+def _deficit(mine: _Share, theirs: _Share) -> str:
+    less = f"{theirs.value - mine.value:.4f} less from the {mine.name}"
+    if mine.name == _BEST:
+        return f"{less} of its document"
+    if mine.name == _SHARED:
+        return f"{theirs.value - mine.value:.4f} less as its document has more of its terms elsewhere"
+    less = f"{less} ranking"
+    if mine.place:
+        return f"{less} (rank {mine.place} against {theirs.place})"
+    if mine.name == "document":
+        return f"{less} (no term of the question in its document's name and opening)"
+    return f"{less} (not among its {mine.size} candidates)"

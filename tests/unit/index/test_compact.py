@@ -1,0 +1,142 @@
+"""RaBitQ instead of exact vectors: chosen only if worthwhile and accurate, with filters, and stored in versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from llama_index.core.schema import TextNode
+from numpy.typing import NDArray
+
+from llama_index_contextual.config import FaissIndex
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.index import compact
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.faiss_file import read_index, write_index
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+
+RNG = np.random.default_rng(5)
+# Vectors of topics, as texts have them: a query has neighbours, unlike among random directions.
+TOPICS = RNG.standard_normal((60, 64), dtype=np.float32)
+VECTORS = unit_vectors(np.repeat(TOPICS, 20, axis=0) + 0.5 * RNG.standard_normal((1_200, 64), dtype=np.float32))
+
+IDS = [f"n{row}" for row in range(len(VECTORS))]
+
+
+def flat() -> faiss.IndexFlatIP:
+    index = faiss.IndexFlatIP(64)
+    index.add(VECTORS)
+    return index
+
+
+@pytest.mark.parametrize(
+    ("wanted", "worthwhile", "min_recall", "kind"),
+    [
+        ("flat", 0, 0.0, faiss.IndexFlat),
+        ("auto", compact.WORTHWHILE_BYTES, 0.0, faiss.IndexFlat),
+        ("auto", 0, 1.1, faiss.IndexFlat),
+        ("auto", 0, 0.9, faiss.IndexRefine),
+        ("rabitq", compact.WORTHWHILE_BYTES, 1.1, faiss.IndexRefine),
+    ],
+)
+def test_auto_compresses_only_large_indexes_with_sufficient_recall(
+    wanted: FaissIndex, worthwhile: int, min_recall: float, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact, "WORTHWHILE_BYTES", worthwhile)
+    monkeypatch.setattr(compact, "MIN_RECALL", min_recall)
+    assert isinstance(compact.compress(flat(), wanted, IDS), kind)
+
+
+def test_the_recall_probe_detects_an_index_with_wrong_results() -> None:
+    good, bad = (compact.compress(index, "rabitq") for index in (flat(), flat()))
+    bad.reset()
+    bad.add(VECTORS[::-1].copy())
+    assert compact.probed_recall(VECTORS, good, IDS) > 0.95
+    assert compact.probed_recall(VECTORS, bad, IDS) < 0.2
+
+
+def chosen(vectors: NDArray[np.float32], ids: Sequence[str]) -> bool:
+    """Return whether `auto` chooses the compact index."""
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(np.ascontiguousarray(vectors))
+    return isinstance(compact.compress(index, "auto", ids), faiss.IndexRefine)
+
+
+def test_auto_is_right_about_corpora_on_which_compact_codes_work_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact, "WORTHWHILE_BYTES", 0)
+    chance = np.random.default_rng(9)
+    ids = [f"n{row}" for row in range(6_000)]
+    topics = np.repeat(chance.standard_normal((300, 256), dtype=np.float32), 20, axis=0)
+    noise = chance.standard_normal((6_000, 256), dtype=np.float32)
+    assert chosen(unit_vectors(topics + 0.5 * noise), ids)  # a question is about one topic
+    assert not chosen(unit_vectors(noise), ids)  # everything is about equally far from a question
+
+
+def test_auto_does_not_depend_on_the_order_of_the_vectors() -> None:
+    order = np.random.default_rng(1).permutation(len(VECTORS))
+    index = compact.compress(flat(), "rabitq")
+    probes = compact._probes(VECTORS, IDS)
+    np.testing.assert_array_equal(compact._probes(VECTORS[order], [IDS[row] for row in order]), probes)
+    assert compact.probed_recall(VECTORS, index, IDS) == compact.probed_recall(VECTORS, index, IDS)
+
+
+def test_probes_are_as_far_from_the_vectors_as_questions() -> None:
+    best = (compact._probes(VECTORS, IDS) @ VECTORS.T).max(axis=1)
+    assert 0.5 < np.median(best) < 0.7
+    assert len(best) == compact._PROBES
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.95, 1.0, None])
+def test_hits_are_nearly_those_of_an_exact_search(share: float | None) -> None:
+    index, chance = compact.compress(flat(), "rabitq"), np.random.default_rng(3)
+    mask = chance.random(len(VECTORS)) < (share or 1.0)
+    allowed = None if share is None else mask
+    shares = []
+    for query in VECTORS[::60]:
+        k = min(10, int(mask.sum()))
+        scores, rows = compact.search(index, query[None], 10, allowed)
+        assert len(rows) == k
+        np.testing.assert_allclose(scores, VECTORS[rows] @ query, atol=2e-3)
+        assert mask[rows].all()
+        assert (np.diff(scores) <= 0).all()
+        exact = np.argsort(-np.where(mask, VECTORS @ query, -np.inf))[:k]
+        shares.append(len(set(rows.tolist()) & set(exact.tolist())) / k)
+    assert np.mean(shares) > 0.97
+    assert len(compact.search(index, VECTORS[:1], 5_000, allowed)[1]) == mask.sum()
+    assert len(compact.search(index, VECTORS[:1], 10, np.zeros(len(VECTORS), dtype=np.bool_))[1]) == 0
+
+
+def test_the_scores_of_few_allowed_rows_are_those_of_their_16_bit_vectors(tmp_path: Path) -> None:
+    vectors = VECTORS.copy()
+    vectors[:, :3] = [0.0, -6e-5, 3e-8]  # zero, and numbers below the normal ones of 16 bits
+    exact = faiss.IndexFlatIP(64)
+    exact.add(vectors)
+    write_index(compact.compress(exact, "rabitq"), tmp_path / "index")
+    for index in (compact.compress(exact, "rabitq"), read_index(tmp_path / "index", mapped=True)):
+        mask = np.zeros(len(vectors), dtype=np.bool_)
+        mask[[0, 5, 700, 1_199]] = True
+        for query in (VECTORS[:1], VECTORS[700:701], -VECTORS[:1]):
+            scores, rows = compact.search(index, query, 3, mask)
+            expected = index.reconstruct_batch(np.flatnonzero(mask)) @ query[0]
+            best = np.argsort(-expected)[:3]
+            assert rows.tolist() == np.flatnonzero(mask)[best].tolist()
+            np.testing.assert_allclose(scores, expected[best], atol=1e-6)
+
+
+def test_a_compressed_index_is_read_back_with_its_vectors(tmp_path: Path) -> None:
+    docstore = SQLiteDocumentStore(tmp_path / "docstore.sqlite")
+    store = UnitFaissVectorStore(docstore=docstore)
+    store.add_vectors([TextNode(id_=f"n{row:04d}", text="x") for row in range(len(VECTORS))], VECTORS)
+    store.compact("rabitq")
+    store.persist(str(tmp_path / "index.faiss"))
+    docstore.close()
+    opened = UnitFaissVectorStore.from_persist_path(
+        str(tmp_path / "index.faiss"), docstore=SQLiteDocumentStore(tmp_path / "docstore.sqlite", access="read")
+    )
+    assert opened.rank(VECTORS[7], 5)[0][0] == "n0007"
+    assert opened.rank(VECTORS[7], 0) == []
+    np.testing.assert_allclose(opened.vectors([3, 4]), VECTORS[[3, 4]], atol=1e-3)
+    assert (tmp_path / "index.faiss").stat().st_size < VECTORS.nbytes

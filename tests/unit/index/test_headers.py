@@ -1,0 +1,95 @@
+"""Headers of FAISS and NumPy files that do not match the size of the file are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.index.headers import check_faiss, check_npy
+
+# Dimensions, number of vectors and size of the data in the header of a flat index.
+HUGE = [
+    (at, value.to_bytes(4 if at in (4, 12) else 8, "little"))
+    for at, value in ((4, 2**31 - 1), (4, 0), (8, 2**40), (12, 2**31 - 1), (37, 2**40))
+]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    flat = faiss.IndexFlatIP(4)
+    flat.add(np.eye(3, 4, dtype=np.float32))
+    faiss.write_index(flat, str(tmp_path / "vectors.faiss"))
+    return tmp_path / "vectors.faiss"
+
+
+@pytest.mark.parametrize("content", [b"", b"IxFI", b"nonsense", b"IxFI" + bytes(20)])
+def test_a_file_that_is_not_an_index_is_refused(content: bytes, index: Path) -> None:
+    index.write_bytes(content)
+    with pytest.raises(CorruptVersionError, match=r"^the index "):
+        check_faiss(index, shown="the index")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lambda content: content[:-1], lambda content: content[:-5], lambda content: content + bytes(40)),
+        *(
+            lambda content, at=at, number=number: content[:at] + number + content[at + len(number) :]
+            for at, number in HUGE
+        ),
+    ],
+)
+def test_a_faiss_header_that_asks_for_another_size_is_refused_before_faiss_reads_it(
+    change: Callable[[bytes], bytes], index: Path
+) -> None:
+    index.write_bytes(change(index.read_bytes()))
+    with pytest.raises(CorruptVersionError, match=r"claims to contain \d+ vectors of \d+ numbers, but has a different"):
+        check_faiss(index)
+    with pytest.raises(CorruptVersionError, match="claims to contain"):
+        UnitFaissVectorStore.from_persist_path(str(index), docstore=SQLiteDocumentStore())
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,), }",
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
+        b"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }",
+        b"(" * 2000,
+    ],
+)
+def test_a_numpy_header_with_a_false_size_is_refused(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "data.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64)
+    with pytest.raises(CorruptVersionError, match=r"data.npy (is|claims)"):
+        check_npy(path)
+
+
+def test_arrays_of_objects_or_of_a_wrong_size_and_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(CorruptVersionError, match=r"is an array of object instead of numbers"):
+        check_npy(path)
+    np.save(path, np.arange(10))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(CorruptVersionError, match=r"claims to have the shape \(10,\), but has a different size"):
+        check_npy(path)
+    for content in (
+        b"",
+        b"\x93NUMPY",
+        b"nonsense" * 20,
+        whole.replace(b"'<i8'", b"'<j8'"),
+        whole.replace(b"\x01\x00", b"\x09\x00", 1),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CorruptVersionError, match=r"^array.npy is not a NumPy array"):
+            check_npy(path)

@@ -1,0 +1,318 @@
+"""The file of a ledger: formats, checksums, identity, locks of other programs, and translation of SQLite's errors."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.errors import CorruptVersionError, LedgerBusyError, LedgerError
+from llama_index_contextual.index import kvstore, ledger_file
+from llama_index_contextual.index.batches import BatchReply
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key, vector_key
+from llama_index_contextual.index.ledger_file import TABLES, row_checksum, translate_error
+from llama_index_contextual.index.ledger_lines import export_contexts, import_contexts
+from llama_index_contextual.index.receipts import RunCost
+from llama_index_contextual.index.storable import storable_text
+from tests.support.source import ROOT
+
+GOLDEN = ROOT / "tests" / "data" / "ledger-format-1.sqlite"
+MODEL = "openai:text-embedding-3-small"
+CONTEXTS = {content_key("q", str(n)): f"Context {n} of the valve manual, Zölle \u2028 🦙." for n in range(6)}
+CONTEXTS[content_key("q", "nul")] = "Context with controls.\n\tKept."
+COLUMNS = [(table, column) for table, names in TABLES.items() for column in (*names, "checksum")]
+VECTORS = [vector_key(f"text {n}", MODEL, 16) for n in range(5)]
+
+
+def entry(
+    key: str, context: str = "A context of the passage in its text, as long as it has to be here."
+) -> LedgerEntry:
+    return LedgerEntry(key=key, context=context, model="m")
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """A ledger of the first format, as it was written then."""
+    return Path(shutil.copyfile(GOLDEN, tmp_path / "ledger.sqlite"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger with rows of every kind."""
+    with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
+        ledger.add_contexts(entry(content_key(str(n)), f"Context {n}. " * 9) for n in range(20))
+        ledger.add_vectors("m", ["v0", "v1", "v2"], np.eye(3, 8, dtype=np.float32))
+        ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
+        ledger.batches.started("file", "batch")
+        ledger.batches.closed("other", [BatchReply(custom_id="done", text="A reply.", output_tokens=3)])
+        ledger.receipts.write(RunCost(paid=0.5))
+        ledger.add_page("scan", '{"boxes": []}', "rapidocr 3.10.0")
+    return tmp_path / "ledger.sqlite"
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute(statement, values).rowcount == 1
+
+
+# ---- formats -------------------------------------------------------------------------------------------------------
+
+
+def serves_everything(ledger: Ledger) -> bool:
+    return (
+        ledger.contexts(list(CONTEXTS)) == CONTEXTS
+        and set(ledger.vectors(VECTORS, dimensions=16)) == set(VECTORS)
+        and [(b.file_id, b.batch_id, b.requests) for b in ledger.batches.open_batches()]
+        == [("file-open", "batch-open", 2), ("file-upload", None, 1)]
+        and ledger.batches.reply("done-1")
+        == BatchReply(custom_id="done-1", text="A reply.", finish_reason="stop", input_tokens=10, output_tokens=3)
+        and all(ledger.batches.has_request(name) for name in ("open-1", "open-2", "upload-1", "done-1"))
+    )
+
+
+def test_a_ledger_of_format_1_is_upgraded_with_all_its_rows(golden: Path) -> None:
+    with closing(Ledger(golden)) as ledger:
+        assert serves_everything(ledger)
+        assert ledger.damaged_rows() == {}
+        identity = ledger.identity
+        assert identity is not None
+        paid = {e.key: (e.input_tokens, e.cached_tokens, e.output_tokens) for e in ledger.entries()}
+    assert paid[content_key("q", "3")] == (103, 64, 9)
+    assert paid[content_key("q", "0")] == (None, None, None)
+    upgraded = golden.read_bytes()
+    with closing(Ledger(golden)) as ledger:
+        assert serves_everything(ledger)
+        assert ledger.identity == identity
+    assert golden.read_bytes() == upgraded, "it is upgraded once"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE kv SET value = '{\"version\": 2}' WHERE key = 'format'",
+        "UPDATE kv SET value = '[1]' WHERE key = 'format'",
+        "UPDATE kv SET value = replace(value, '\"id\": \"', '\"id\": \"f') WHERE key = 'format'",
+        "UPDATE kv SET key = 'formau' WHERE key = 'format'",
+    ],
+)
+def test_a_damaged_format_number_is_an_error(path: Path, statement: str) -> None:
+    change(path, statement)
+    for read_only in (True, False):
+        with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged \(.*format"):
+            Ledger(path, read_only=read_only)
+
+
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+    before = (tmp_path / "ledger.sqlite").read_bytes()
+    for read_only in (True, False):
+        with pytest.raises(CorruptVersionError, match=r"it is not a ledger: it contains the table 'songs'"):
+            Ledger(tmp_path / "ledger.sqlite", read_only=read_only)
+    assert (tmp_path / "ledger.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_reading_a_missing_or_empty_ledger_does_not_create_one(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+    with closing(Ledger(path, read_only=True)) as ledger:
+        assert ledger.info().contexts == 0
+    assert (path.read_bytes() if path.exists() else None) == content
+
+
+# ---- checksums -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS)
+def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, path: Path) -> None:
+    key = TABLES[table][0]
+    if table == "batch_requests" and column == "file_id":
+        return  # see the next test: this one needs its batch
+    with closing(sqlite3.connect(path)) as connection, connection:
+        first = connection.execute(f"SELECT min({key}) FROM {table}").fetchone()[0]
+        was = connection.execute(f"SELECT {column} FROM {table} WHERE {key} = ?", (first,)).fetchone()[0]
+        kinds = {str: lambda v: v + "x", bytes: lambda v: v[:-1] + bytes([v[-1] ^ 1]), type(None): lambda v: "7"}
+        new = kinds.get(type(was), lambda v: v + 1)(was)
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (new, first))
+    with closing(Ledger(path)) as ledger:
+        ((named, keys),) = ledger.damaged_rows().items()
+        assert (named, len(keys)) == (table, 1)
+        known = {
+            "contexts": lambda: ledger.context(first),
+            "embeddings": lambda: ledger.vectors([first]).get(first),
+            "batches": lambda: next(iter(ledger.batches.open_batches()), None),
+            "batch_requests": lambda: ledger.batches.has_request(first) or None,
+            "batch_replies": lambda: ledger.batches.reply(first),
+            "runs": lambda: next(iter(ledger.receipts.cost().runs), None),
+            "pages": lambda: ledger.page(first),
+        }
+        assert known[table]() is None
+        assert ledger.remove_damaged_rows()
+        assert ledger.damaged_rows() == {}
+        assert ledger.context(content_key("7")) == "Context 7. " * 9
+
+
+def test_a_request_of_an_unknown_batch_is_sent_again(path: Path) -> None:
+    change(path, "UPDATE batches SET file_id = 'another' WHERE file_id = 'file'")
+    with closing(Ledger(path)) as ledger:
+        assert not ledger.batches.has_request("one")
+        assert ledger.remove_damaged_rows()
+        assert ledger._kv.query("SELECT count(*) FROM batch_requests") == [(0,)]
+
+
+def test_a_row_with_invalid_utf8_does_not_prevent_reading_the_others(path: Path) -> None:
+    change(path, "UPDATE contexts SET context = CAST(x'ff41' AS TEXT) WHERE key = ?", content_key("3"))
+    change(path, "UPDATE contexts SET key = CAST(x'ff41' AS TEXT) WHERE key = ?", content_key("4"))
+    with closing(Ledger(path)) as ledger:
+        assert len(ledger.contexts([content_key(str(n)) for n in range(20)])) == 18
+        assert len(ledger.entries()) == 18
+        assert len(ledger.damaged_rows()["contexts"]) == 2
+        assert ledger.remove_damaged_rows()
+        assert ledger.info().contexts == 18
+
+
+values = st.lists(st.one_of(st.none(), st.text(max_size=3), st.binary(max_size=3), st.integers(), st.floats()))
+
+
+@given(values, values)
+def test_checksums_are_equal_only_if_rows_are_equal(one: list[object], other: list[object]) -> None:
+    equal = list(map(repr, one)) == list(map(repr, other))
+    assert (row_checksum("contexts", one) == row_checksum("contexts", other)) == equal
+    assert row_checksum("contexts", one) != row_checksum("batches", one)
+
+
+# ---- vectors -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [[0.0] * 8, [math.nan] * 8, [math.inf] + [0.0] * 7])
+def test_an_unusable_vector_counts_as_absent(bad: list[float], path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.add_vectors("m", ["v1"], np.array([bad], dtype=np.float32))
+        assert set(ledger.vectors(["v0", "v1", "v2"])) == {"v0", "v2"}
+        assert ledger.damaged_rows() == {"embeddings": ["v1"]}
+
+
+# ---- texts ---------------------------------------------------------------------------------------------------------
+
+
+def test_characters_that_cannot_be_stored_are_removed() -> None:
+    assert storable_text("a\0b\ud800c\x07d\x85e\x7f\r\n\tf\u2028🦙") == "abcde\n\tf\u2028🦙"
+
+
+def test_control_characters_in_a_stored_context_are_removed_on_reading(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
+        ledger.add_contexts([entry("nul", "A\0B\x07\n"), entry("empty", "\0"), entry("good", "Good.")])
+        assert ledger.contexts(["nul", "empty", "good"]) == {"nul": "AB\n", "good": "Good."}
+        assert ledger.context("empty") is None
+        assert [e.context for e in ledger.entries()] == ["Good.", "AB\n"]
+        export_contexts(ledger, tmp_path / "contexts.jsonl")
+        assert import_contexts(ledger, tmp_path / "contexts.jsonl") == 2
+        assert ledger.keep_only({"AB\n", "Good."}, []) == (1, 0)
+
+
+def test_an_unstorable_reply_of_a_batch_does_not_affect_the_others() -> None:
+    with closing(Ledger(None)) as ledger:
+        replies = [BatchReply(custom_id="bad", text="A\ud800B\0"), BatchReply(custom_id="good", text="Good.")]
+        ledger.batches.closed("file", replies)
+        assert [reply.text for name in ("bad", "good") if (reply := ledger.batches.reply(name))] == ["AB", "Good."]
+
+
+# ---- other programs, and errors ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[sqlite3.Connection]:
+    """Hold a ledger as another program does."""
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        yield holder
+    finally:
+        holder.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_file, "PATIENCE_READING", 0)
+    monkeypatch.setattr(ledger_file, "PATIENCE_WRITING", 0)
+    pragmas = tuple(pragma.replace("1000", "0") for pragma in kvstore._PRAGMAS["durable"])
+    monkeypatch.setitem(kvstore._PRAGMAS, "durable", pragmas)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_ledger_locked_by_another_program_is_busy_not_damaged(path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        with held(path):
+            for use in (
+                lambda: ledger.add_contexts([entry("k")]),
+                lambda: ledger.context("k"),
+                lambda: ledger.batches.open_batches(),
+                lambda: Ledger(path, read_only=True),
+            ):
+                with pytest.raises(LedgerBusyError, match=r"^ledger.sqlite is locked by another program \(database is"):
+                    use()
+        ledger.add_contexts([entry("k")])
+        assert ledger.context("k") == "A context of the passage in its text, as long as it has to be here."
+
+
+@pytest.mark.parametrize(
+    ("begin", "rounds"), [("BEGIN EXCLUSIVE", 3), ("BEGIN; SELECT * FROM contexts", 1)], ids=["writer", "reader"]
+)
+def test_a_commit_waits_for_another_program_and_is_not_lost(
+    begin: str, rounds: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    with closing(Ledger(path)) as ledger, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        ledger._kv._connection.execute("PRAGMA busy_timeout = 0")
+        for statement in begin.split("; "):
+            other.execute(statement).fetchone()
+
+        def let_go(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == rounds:
+                other.execute("ROLLBACK")
+
+        monkeypatch.setattr(ledger_file, "time", SimpleNamespace(monotonic=time.monotonic, sleep=let_go))
+        ledger.add_contexts([entry("k")])
+        assert ledger.context("k") == "A context of the passage in its text, as long as it has to be here."
+    assert len(waits) == rounds
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "sentence"),
+    [
+        (sqlite3.SQLITE_BUSY, LedgerBusyError, "is locked by another program"),
+        (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError, "wait until it has finished, or close it"),
+        (sqlite3.SQLITE_IOERR_LOCK, LedgerError, "cannot be locked"),
+        (sqlite3.SQLITE_IOERR_WRITE, LedgerError, "check its disk, its mount, quotas and limits of file sizes"),
+        (sqlite3.SQLITE_FULL, LedgerError, "free space on its disk"),
+        (sqlite3.SQLITE_READONLY, LedgerError, "make the file and its folder writable"),
+        (sqlite3.SQLITE_READONLY_ROLLBACK, LedgerError, "has an interrupted write that must be rolled back first"),
+        (sqlite3.SQLITE_CANTOPEN, LedgerError, "allow this user to read and write the file and its folder"),
+        (sqlite3.SQLITE_PERM, LedgerError, "cannot be opened"),
+        (sqlite3.SQLITE_ERROR, LedgerError, "cannot be used"),
+        (sqlite3.SQLITE_CORRUPT, CorruptVersionError, "is damaged (it says so). `verify --repair` keeps"),
+        (sqlite3.SQLITE_CORRUPT_INDEX, CorruptVersionError, "is damaged"),
+    ],
+)
+def test_an_sqlite_error_becomes_a_message_with_advice(code: int, kind: type[Exception], sentence: str) -> None:
+    error = sqlite3.OperationalError("it says so")
+    error.sqlite_errorcode = code
+    result = translate_error(error, "ledger.sqlite")
+    assert type(result) is kind
+    assert str(result).startswith("ledger.sqlite ")
+    assert sentence in str(result)
+    assert "it says so" in str(result)

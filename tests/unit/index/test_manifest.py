@@ -1,0 +1,85 @@
+"""The manifest of a version: read back as written, and refused if anything is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.index.manifest import (
+    Manifest,
+    PartEntry,
+    PartManifest,
+    checksum,
+)
+from tests.support.source import ROOT
+
+MANIFEST = Manifest(
+    version="v000001",
+    created="2023-05-01T12:00:00+00:00",
+    package="0.1.0",
+    config={"chunk_size": 800},
+    embed_model="local",
+    dimensions=256,
+    documents=2,
+    chunks=5,
+    parts=[PartEntry(name="p000001", xxh3="0f", gone=[(3, 5)])],
+)
+FILES = {"docstore.sqlite": {"bytes": 3, "xxh3": "0f", "sha256": "1f"}}
+PART = PartManifest(part="p000001", documents=2, chunks=5, dimensions=256, files=FILES)
+
+
+FORMER = (ROOT / "tests/data/format-2/golden/versions/v000002/manifest.json").read_bytes()
+
+
+def changed(manifest: bytes = MANIFEST.to_json(), **changes: Any) -> bytes:
+    content = {**json.loads(manifest), **changes}
+    del content["xxh3"]
+    return json.dumps({**content, "xxh3": checksum(content)}).encode()
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "a\0b"])
+def test_a_file_outside_the_version_is_refused(name: str) -> None:
+    manifest = replace(PART, files={name: FILES["docstore.sqlite"]})
+    with pytest.raises(CorruptVersionError, match=r"part.json is not a manifest"):
+        PartManifest.from_json(manifest.to_json(), file="part.json")
+    with pytest.raises(CorruptVersionError, match=r"manifest.json is not a manifest"):
+        Manifest.from_json(changed(FORMER, files={name: FILES["docstore.sqlite"]}), file="manifest.json")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"null",
+        b"7",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        changed(format_version="1"),
+        changed(format_version=None),
+        changed(documents=None),
+        changed(documents="ab"),
+        changed(FORMER, documents="ab"),
+        changed(FORMER, files={"../../elsewhere": {"bytes": 1}}),
+        changed(FORMER, unknown=1),
+        changed(parts=[{"name": "p"}]),
+        changed(parts=7),
+        changed(parts=[{"name": "../p000001", "xxh3": "0f", "gone": []}]),
+        changed(parts=[{"name": "p000001", "xxh3": "0f", "gone": [[3, 2]]}]),
+        changed(parts=[{"name": "p000001", "xxh3": "0f", "gone": [[-3, 2]]}]),
+        changed(unknown=1),
+        json.dumps({**json.loads(MANIFEST.to_json()), "version": "v000002"}).encode(),
+    ],
+)
+def test_a_file_that_is_not_a_manifest_is_refused_with_advice(data: bytes) -> None:
+    with pytest.raises(CorruptVersionError, match=r"^versions/v000001/manifest.json ") as caught:
+        Manifest.from_json(data, file="versions/v000001/manifest.json")
+    assert caught.value.file == "versions/v000001/manifest.json"
+    assert "`rollback`" in str(caught.value)
+    assert "ledger" in str(caught.value)
