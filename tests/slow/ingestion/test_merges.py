@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from llama_index_contextual.index import publish
 from llama_index_contextual.index.current import current_name, leftovers
 from llama_index_contextual.index.part import LivePart
-from llama_index_contextual.ingestion import builder, publish
+from llama_index_contextual.ingestion import builder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.ingestion.test_parts import create, document
