@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, TextIO, get_args
 
 import typer
 
@@ -77,7 +77,8 @@ TRACEBACK_VARIABLE = "LLAMA_INDEX_CONTEXTUAL_TRACEBACK"
 
 def main() -> None:
     """Run the command line."""
-    for stream in (sys.stdout, sys.stderr):
+    output = sys.stdout
+    for stream in (output, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal cannot show must not end the command.
             stream.reconfigure(errors="backslashreplace")
@@ -96,6 +97,21 @@ def main() -> None:
             f"{type(error).__name__}: {error} (this is a bug: please report it, with the output of the same command"
             f" with {TRACEBACK_VARIABLE}=1)"
         )
+        raise SystemExit(1) from None
+    finally:
+        if output is not None:  # as after `>&-`
+            _flush(output)
+
+
+def _flush(output: TextIO) -> None:
+    """Write what is left of the output; exit if that fails, silently if the program that reads it has ended."""
+    try:
+        output.flush()
+    except OSError as error:
+        # Python flushes once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        if not isinstance(error, BrokenPipeError):
+            say_error(in_words(error))
         raise SystemExit(1) from None
 
 

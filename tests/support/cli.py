@@ -58,13 +58,15 @@ def commands() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def started(*arguments: object, stdin: int = subprocess.DEVNULL, **environment: str) -> Iterator[Any]:
+def started(
+    *arguments: object, stdin: int = subprocess.DEVNULL, stdout: Any = subprocess.PIPE, **environment: str
+) -> Iterator[Any]:
     """Run a command in a process of its own, which is killed at the end of the block."""
     with subprocess.Popen(
         [*PROGRAM, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdin=stdin,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:

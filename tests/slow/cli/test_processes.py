@@ -37,8 +37,22 @@ def test_a_terminal_without_unicode_ends_no_command_and_warnings_appear_once(roo
     assert "\\xc4rger mit \\u65e5" in out
     with started("search", "a", "error TS-999", "--json") as child:
         child.stdout.close()
-        assert child.stderr.read() == "", "a closed pipe is not an error"
-        child.wait(SECONDS)
+        assert (child.stderr.read(), child.wait(SECONDS)) == ("", 1), "a closed pipe is not an error"
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_output_that_nobody_reads_or_that_finds_no_space_ends_a_command_with_code_1(unbuffered: str) -> None:
+    for arguments in (["list", "--json"], ["--help"]):
+        with started(*arguments, PYTHONUNBUFFERED=unbuffered) as child:
+            child.stdout.close()
+            assert (child.stderr.read(), child.wait(SECONDS)) == ("", 1)
+    if Path("/dev/full").exists():
+        with (
+            open("/dev/full", "w") as full,
+            started("list", "--json", stdout=full, PYTHONUNBUFFERED=unbuffered) as child,
+        ):
+            assert (child.stderr.read(), child.wait(SECONDS)) == ("Error: [Errno 28] No space left on device.\n", 1)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
