@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
@@ -36,25 +35,6 @@ STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
 
 _NO_REBUILD: JsonDict = {"rebuild": False}
 """Marks a field whose change takes effect without a new version."""
-
-FORMER_DEFAULTS: Mapping[str, Any] = {
-    "fusion": "rrf",
-    "semantic_weight": 0.5,
-    "lexical_weight": 0.5,
-    "llm": "openai:gpt-4.1",
-    "context_on_structure": False,
-    "document_idf": False,
-    "document_weight": 0.1,
-    "sibling_weight": 0.5,
-    "embed_window": None,
-    "name_facts": False,
-    "pdf_engine": "pypdf",
-}
-"""Values of settings that are missing from the record of a version or a project.
-
-When a default changes, its former value is entered here, and so is the implied value of a new setting whose default
-changes behaviour. Upgrading the package then never changes how an existing index is built or searched.
-"""
 
 
 class TokenPrice(BaseModel):
@@ -435,15 +415,6 @@ class ProjectConfig(BaseModel):
         if dotenv is not None:
             read_dotenv(dotenv, os.environ)
         return cls(**{**settings_from(os.environ, cls.model_fields), **changes})
-
-    @classmethod
-    def recorded(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the settings recorded for a version or a project.
-
-        A setting that is missing from the record has the value in use at the time (`FORMER_DEFAULTS`), not a later
-        default.
-        """
-        return cls(**{**FORMER_DEFAULTS, **settings})
 
     @field_validator("semantic_weight", "lexical_weight", "document_weight", "sibling_weight", "rrf_k")
     @classmethod

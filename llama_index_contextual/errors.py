@@ -14,7 +14,7 @@ names methods or arguments, the exception has a `Remedy` with other words for th
     │   ├── ProjectExistsError        a project with this name already exists
     │   ├── NoVersionError            nothing has been ingested yet
     │   ├── ProjectLockedError        another process is writing to the project
-    │   ├── FormatError               the files were written by a newer release
+    │   ├── FormatError               the files were written by a newer release, or before the first one
     │   ├── CorruptVersionError       a file of a version is damaged, missing or from another version
     │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
     │   │   └── LedgerBusyError       another process has locked the ledger
@@ -146,7 +146,7 @@ class ProjectLockedError(ProjectError):
 
 
 class FormatError(ProjectError):
-    """The files were written by a newer release of this package."""
+    """The files were written by a newer release of this package, or before the first one."""
 
 
 class CorruptVersionError(ProjectError):

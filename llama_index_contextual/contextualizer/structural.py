@@ -23,6 +23,7 @@ from llama_index_contextual.contextualizer.base import (
     Segment,
     segments,
 )
+from llama_index_contextual.index.analysis import listed
 from llama_index_contextual.node_parser.tokens import count_tokens
 
 # Scripts without spaces have no words to count.
@@ -138,9 +139,7 @@ def characteristic_terms(text: str, count: int) -> list[str]:
 
     Counting ignores case; each word is returned as it is first written.
     """
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
-
-    stopwords = frozenset(STOPWORDS_EN_PLUS)
+    stopwords = listed("STOPWORDS_EN_PLUS")
     shown: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for word in _WORD.findall(text):

@@ -391,7 +391,7 @@ class Workspace:
             ProjectLockedError: Another process is writing to the project.
         """
         origin, version = self._origin, self._origin.version
-        built_with = ProjectConfig.recorded(version.manifest.config)
+        built_with = ProjectConfig(**version.manifest.config)
         with ExitStack() as stack:
             stack.enter_context(write_lock(origin.directory))
             ledger = stack.enter_context(project_ledger(origin.directory))

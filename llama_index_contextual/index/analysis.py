@@ -7,6 +7,7 @@ Scripts without spaces between words, and Korean with its word endings, are cut 
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
@@ -229,7 +230,7 @@ class Analyzer:
             return False
         own = self._stopwords | self._question_words
         words = {word.casefold() for word in tokens(text) if len(word) > 1}
-        for other in map(_listed, {*_STOPWORD_LISTS.values()} - {_STOPWORD_LISTS.get(self.language)}):
+        for other in map(listed, {*_STOPWORD_LISTS.values()} - {_STOPWORD_LISTS.get(self.language)}):
             if len(words & other) >= 2 and len(words & (other - own)) > len(words & (own - other)):
                 return True
         return False
@@ -282,22 +283,25 @@ class Analyzer:
 
     @cached_property
     def _stopwords(self) -> frozenset[str]:
-        return _listed(_STOPWORD_LISTS.get(self.language))
+        return listed(_STOPWORD_LISTS.get(self.language))
 
     @cached_property
     def _question_words(self) -> frozenset[str]:
-        return _listed(_QUESTION_WORD_LISTS.get(self.language))
+        return listed(_QUESTION_WORD_LISTS.get(self.language))
 
     @cached_property
     def _question_stems(self) -> frozenset[str]:
         return frozenset(map(self._stem, self._question_words))
 
 
-def _listed(name: str | None) -> frozenset[str]:
+def listed(name: str | None) -> frozenset[str]:
+    """Return the stop words in a list of bm25s, or none without a list."""
     if name is None:
         return frozenset()
     from bm25s import stopwords
 
+    # bm25s sets its logger to DEBUG at import, which would show its messages in applications with a root handler.
+    logging.getLogger("bm25s").setLevel(logging.NOTSET)
     # Early releases have no lists for some languages.
     return frozenset(word.casefold() for word in getattr(stopwords, name, ()))
 

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,9 +37,6 @@ from llama_index_contextual.index.analysis import (
 )
 from llama_index_contextual.index.headers import mapped_integers
 from llama_index_contextual.index.periods import is_period
-
-# bm25s sets its logger to DEBUG at import, which would show its messages in every application with a root handler.
-logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 SETTINGS_FILE = "settings.json"
 PERIOD_WEIGHT = 0.25
@@ -215,8 +210,7 @@ class LexicalIndex:
         weighted_texts = [(query, 1.0)] if isinstance(query, str) else query
         texts = [(shortened(text), weight) for text, weight in weighted_texts if weight > 0]
         counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
-        if self.analyzer.has_periods:
-            counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
+        counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
         terms = self._heaviest(counts)
         if len(terms.known) == len(terms.counts):
             return terms
@@ -309,10 +303,8 @@ class LexicalIndex:
         """Write the index and the settings that it was built with; replace an existing index."""
         counts = self.counts()
         files.make_directory(directory)
-        for path in (*directory.glob("*.index.*"), directory / _VOCABULARY_FILE):
-            files.remove(path)
         counts.save(directory)
-        settings = {"language": self.analyzer.language, "periods": self.analyzer.has_periods, "texts": self.size}
+        settings = {"language": self.analyzer.language, "texts": self.size}
         files.write(directory / SETTINGS_FILE, json.dumps(settings).encode())
 
     @classmethod
@@ -322,70 +314,13 @@ class LexicalIndex:
         Raises:
             InputError: The directory has no index.
         """
-        settings, analyzer = load_settings(directory)
-        if "size" in settings:
-            return WeightedIndex(analyzer, directory, settings)
+        try:
+            settings = json.loads(files.read(directory / SETTINGS_FILE))
+        except FileNotFoundError as error:
+            message = f"{directory} contains no lexical index: persist a LexicalRetriever there first."
+            raise InputError(message) from error
+        analyzer = Analyzer(settings["language"], has_periods=True)
         return cls(analyzer, [(TermCounts.load(directory, settings["texts"]), None)])
-
-
-def load_settings(directory: Path) -> tuple[dict[str, Any], Analyzer]:
-    """Return the settings of an index and its analyzer.
-
-    Raises:
-        InputError: The directory has no index.
-    """
-    try:
-        settings = json.loads(files.read(directory / SETTINGS_FILE))
-    except FileNotFoundError as error:
-        message = f"{directory} contains no lexical index: persist a LexicalRetriever there first."
-        raise InputError(message) from error
-    # Indexes of earlier releases have no terms of periods.
-    return settings, Analyzer(settings["language"], has_periods=settings.get("periods", False))
-
-
-class WeightedIndex(LexicalIndex):
-    """An index of an earlier release, which has weights instead of frequencies, so that it cannot be part of another.
-
-    Args:
-        analyzer: Turns text into terms.
-        directory: Directory of the index.
-        settings: Content of its file of settings.
-    """
-
-    def __init__(self, analyzer: Analyzer, directory: Path, settings: Mapping[str, Any]) -> None:
-        super().__init__(analyzer)
-        self.size = settings["size"]
-        self._directory = directory
-        self._vocabulary: Mapping[str, int] = {}
-        if not settings["empty"]:
-            bm25 = bm25s.BM25.load(str(directory), mmap=True, show_progress=False)
-            self._vocabulary = bm25.vocab_dict
-            names = ("indices", "data", "indptr")
-            self._arrays = tuple(np.asarray(bm25.scores[name]).view(np.ndarray) for name in names)
-
-    def _known(self, terms: Iterable[str]) -> set[str]:
-        return self._vocabulary.keys() & set(terms)
-
-    def postings(self, term: str) -> Postings | None:
-        """Return the rows that contain a term, and its contribution to their scores; None for an unknown term."""
-        number = self._vocabulary.get(term)
-        if number is None:
-            return None
-        indices, data, pointers = self._arrays
-        start, stop = pointers[number], pointers[number + 1]
-        return indices[start:stop], data[start:stop]
-
-    def counts(self) -> TermCounts:
-        """Raise an error, because the frequencies are not known.
-
-        Raises:
-            InputError: Always.
-        """
-        raise InputError(
-            f"{self._directory} was written by an earlier release and cannot be saved again: build the index from its"
-            f" nodes, with LexicalRetriever.from_defaults.",
-            value=self._directory,
-        )
 
 
 def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:

@@ -30,8 +30,7 @@ _PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # with the number of the v
 _OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
 _NONE = "none"
 _CONTENT = re.compile(
-    rb"(?P<live>v\d{6,}|none)\n?|"
-    rb"(?P<body>(?P<now>v\d{6,}|none)\nnewest (?P<newest>v\d{6,}|none)\n)xxh3 (?P<sum>[0-9a-f]{16})\n"
+    rb"(?P<body>(?P<live>v\d{6,}|none)\nnewest (?P<newest>v\d{6,}|none)\n)xxh3 (?P<sum>[0-9a-f]{16})\n"
 )
 
 
@@ -41,17 +40,15 @@ class Current:
 
     Attributes:
         live: Name of the live version, or None before the first one.
-        newest: Name of the newest version that was ever live, or None if there was none or it is not recorded.
-        known: Whether `newest` is recorded.
+        newest: Name of the newest version that was ever live, or None if there was none.
     """
 
     live: str | None
     newest: str | None = None
-    known: bool = False
 
     def was_live(self, name: str) -> bool:
         """Return whether a version was ever live; a newer one was left by an interrupted writer."""
-        return not self.known or (self.newest is not None and number(name) <= number(self.newest))
+        return self.newest is not None and number(name) <= number(self.newest)
 
 
 @dataclass(frozen=True)
@@ -108,11 +105,9 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
     match = _CONTENT.fullmatch(content)
     if match is None:
         raise _damage_error(project_dir, "does not contain the name of a version")
-    if match["body"] is None:
-        return Current(_name(match["live"]))
     if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
         raise _damage_error(project_dir, "has changed since it was written")
-    return Current(_name(match["now"]), _name(match["newest"]), known=True)
+    return Current(_name(match["live"]), _name(match["newest"]))
 
 
 def write_current(project_dir: Path, live: str | None) -> None:
@@ -133,7 +128,8 @@ def current_name(project_dir: Path) -> str | None:
 
 def live_if_sound(project_dir: Path) -> str | None:
     """Return the name of the live version, or None if there is none or CURRENT is damaged."""
-    return _read_if_sound(project_dir).live
+    current = _read_if_sound(project_dir)
+    return None if current is None else current.live
 
 
 def version_directory(project_dir: Path, name: str) -> Path:
@@ -142,9 +138,9 @@ def version_directory(project_dir: Path, name: str) -> Path:
 
 
 def version_names(project_dir: Path) -> list[str]:
-    """Return the names of all published versions, oldest first."""
+    """Return the names of all published versions, oldest first; those of all on disk if CURRENT is damaged."""
     current = _read_if_sound(project_dir)
-    return [name for name in directories(project_dir) if current.was_live(name)]
+    return [name for name in directories(project_dir) if current is None or current.was_live(name)]
 
 
 def directories(project_dir: Path) -> list[str]:
@@ -258,17 +254,17 @@ def number(name: str) -> int:
 
 def _newest(project_dir: Path) -> str | None:
     current = _read_if_sound(project_dir)
-    if current.known:
+    if current is not None:
         return current.newest
     names = directories(project_dir)
     return names[-1] if names else None
 
 
-def _read_if_sound(project_dir: Path) -> Current:
+def _read_if_sound(project_dir: Path) -> Current | None:
     try:
         return read_current(project_dir)
     except CorruptVersionError:
-        return Current(None)
+        return None
 
 
 def _name(raw: bytes) -> str | None:

@@ -79,8 +79,7 @@ class DocumentIndex:
         Fiscal years and quarters, which identify documents rather than passages, count in full.
         """
         counts = query if isinstance(query, Mapping) else self.lexical_index.query(query).counts
-        if self.lexical_index.analyzer.has_periods:
-            counts = {term: weight / (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
+        counts = {term: weight / (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
         scores = self.lexical_index.scores(counts)
         ordered = np.sort(scores)
         of_chunks = scores[self.rows[chunks]]

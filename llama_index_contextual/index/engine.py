@@ -157,7 +157,7 @@ def _has_chunks(project_dir: Path) -> bool:
     for name in version_names(project_dir):
         with contextlib.suppress(CorruptVersionError, FormatError):
             manifest = read_manifest(version_directory(project_dir, name))
-            if manifest.chunks and manifest.config.get("backend", FILES) != FILES:
+            if manifest.chunks and manifest.config["backend"] != FILES:
                 return True
     return False
 

@@ -251,8 +251,6 @@ class Ledger:
 
     def page(self, key: str) -> str | None:
         """Return the scanned page with this key as it was read by OCR, or None."""
-        if not self._kv.has_table("pages"):  # a ledger of an earlier format that was opened for reading
-            return None
         rows = self._kv.rows("pages", "WHERE key = ?", (key,))
         return rows[0][1] if rows else None
 
@@ -334,7 +332,7 @@ class Ledger:
             input_tokens=int(sent),
             output_tokens=int(answered),
             batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
-            pages=self._kv.query("SELECT count(*) FROM pages")[0][0] if self._kv.has_table("pages") else 0,
+            pages=self._kv.query("SELECT count(*) FROM pages")[0][0],
         )
 
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:

@@ -30,16 +30,13 @@ from llama_index_contextual.errors import (
     ProjectError,
 )
 from llama_index_contextual.index.kvstore import KV_TABLE, SQLiteKVStore
-from llama_index_contextual.index.storable import has_surrogate
+from llama_index_contextual.index.manifest import earlier_format_error
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
 FORMAT_VERSION = 3
-"""1: no checksums, no identity. 2: every row has a checksum, and the format row contains the ledger's identity.
-3: a table of scanned pages.
-"""
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
 """Seconds to wait for a lock of another program. Writing waits longer, because an answer that is lost costs money."""
@@ -136,25 +133,9 @@ def row_checksum(table: str, values: Sequence[Any]) -> bytes:
 
 
 def is_sound(table: str, row: Row) -> bool:
-    """Return whether the checksum of a row is right, or, in format 1, whether the row is plausible."""
-    values, checksum = row[: len(TABLES[table])], row[len(TABLES[table]) :]
-    if not checksum:
-        return is_plausible(table, values)
-    return checksum[0] == row_checksum(table, values) and (table != "embeddings" or is_vector(values[1]))
-
-
-def is_plausible(table: str, values: Sequence[Any]) -> bool:
-    """Return whether a row without a checksum has plausible values."""
-    if len(values) != len(TABLES[table]) or not all(map(isinstance, values, _TYPES[table])):
-        return False
-    if any(isinstance(value, int) and not 0 <= value < _MAX_COUNT for value in values):
-        return False
-    if any(isinstance(value, str) and has_surrogate(value) for value in values):
-        return False  # it was not UTF-8
-    if table == "embeddings":
-        # All embeddings have length 1, which is very unlikely for a damaged one.
-        return is_vector(values[1]) and bool(abs(np.linalg.norm(np.frombuffer(values[1], dtype="<f4")) - 1) < 1e-3)
-    return bool(values[0]) and (table != "contexts" or bool(values[1] and values[2]))
+    """Return whether the checksum of a row, its last column, is right, and a vector can be used."""
+    *values, checksum = row
+    return bool(checksum == row_checksum(table, values)) and (table != "embeddings" or is_vector(values[1]))
 
 
 def is_vector(blob: bytes) -> bool:
@@ -168,13 +149,10 @@ def is_vector(blob: bytes) -> bool:
 class LedgerFile(SQLiteKVStore):
     """SQLite file with the tables of a ledger.
 
-    A file of an earlier format is upgraded in one transaction when it is opened for writing.
-
     Args:
         path: The file, which is created if it does not exist; None keeps everything in memory.
-        read_only: Do not change the file: a missing or empty file is treated as an empty ledger, and an earlier format
-            is read without upgrading it. An interrupted write is rolled back nevertheless, as nothing can be read
-            before that.
+        read_only: Do not change the file: a missing or empty file is treated as an empty ledger. An interrupted write
+            is rolled back nevertheless, as nothing can be read before that.
         identity: Identity of a ledger that is created; None generates one.
 
     Raises:
@@ -184,13 +162,11 @@ class LedgerFile(SQLiteKVStore):
         LedgerError: The file cannot be opened, read or written.
 
     Attributes:
-        identity: Unique id of this ledger; None before it is upgraded to format 2.
-        has_checksums: Whether its rows have checksums (format 2).
+        identity: Unique id of this ledger; None while it is opened.
     """
 
     def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
         self.identity: str | None = None
-        self.has_checksums = False
         self._name = "The ledger in memory" if path is None else path.name
         self._patience = PATIENCE_READING if read_only else PATIENCE_WRITING
         self._warned = False
@@ -200,11 +176,11 @@ class LedgerFile(SQLiteKVStore):
             stack.enter_context(self._translate_errors())
             stack.callback(self._close_what_is_open)
             self._wait_for_lock(partial(super().__init__, path, access="inspect" if read_only else "durable"))
-            if self._read_format() != FORMAT_VERSION and not read_only:
+            if not self._has_format() and not read_only:
                 with self.transaction():
-                    if self._read_format() != FORMAT_VERSION:
-                        self._upgrade(identity)
-                self._read_format()
+                    if not self._has_format():
+                        self._create(identity)
+                self._has_format()
             stack.pop_all()
 
     def _prepare(self) -> None:
@@ -273,8 +249,8 @@ class LedgerFile(SQLiteKVStore):
 
     # ---- format -----------------------------------------------------------------------------------------------------
 
-    def _read_format(self) -> int | None:
-        """Return the format of the file and set the attributes; return None if the file is new."""
+    def _has_format(self) -> bool:
+        """Return whether the file is a ledger, and set its identity; return False if it is new."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if foreign := sorted(names - {"kv", *TABLES}):
             raise damage_error(self._name, f"it is not a ledger: it contains the table {foreign[0]!r}")
@@ -283,7 +259,7 @@ class LedgerFile(SQLiteKVStore):
             if row is None:
                 if any(self.query(f"SELECT 1 FROM {table} LIMIT 1") for table in names - {"kv"}):
                     raise ValueError("it is missing")
-                return None
+                return False
             if row.get("xxh3", _seal(row)) != _seal(row):
                 raise ValueError("its checksum is wrong")
             version = int(row["version"])
@@ -292,37 +268,28 @@ class LedgerFile(SQLiteKVStore):
                     f"{self._name} has format {version}, this release reads up to {FORMAT_VERSION}:"
                     f" upgrade llama-index-contextual."
                 )
-            if version < 1 or (version > 1 and "xxh3" not in row):
+            if version < FORMAT_VERSION and (version == 1 or "xxh3" in row):
+                raise earlier_format_error(self._name)
+            if version != FORMAT_VERSION or "xxh3" not in row:
                 raise ValueError("it is unknown")
-            since_3 = {"pages"} if version < 3 else set()
-            if missing := sorted(TABLES.keys() - names - since_3) if version > 1 else []:
+            if missing := sorted(TABLES.keys() - names):
                 raise ValueError(f"its table {missing[0]!r} is missing")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise damage_error(self._name, f"its format cannot be read: {error}") from error
-        self.identity = row.get("id")
-        self.has_checksums = version > 1
-        return version
+        self.identity = row["id"]
+        return True
 
-    def _upgrade(self, identity: str | None) -> None:
-        """Create missing tables, and add a checksum to every plausible row."""
+    def _create(self, identity: str | None) -> None:
+        """Create the tables and the row with the format; a transaction must be open."""
         execute = self._connection.execute
         execute(KV_TABLE)
         for table, columns in TABLES.items():
             first, *rest = (f"{name} {_SQL[kind]}" for name, kind in zip(columns, _TYPES[table], strict=True))
             key = f"{first.removesuffix(' NOT NULL')} PRIMARY KEY"
             execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join((key, *rest, 'checksum BLOB'))}) WITHOUT ROWID")
-            if "checksum" not in {row[1] for row in execute(f"PRAGMA table_info({table})")}:
-                execute(f"ALTER TABLE {table} ADD COLUMN checksum BLOB")
-                self._add_checksums(table)
-        row = {"version": FORMAT_VERSION, "id": self.identity or identity or uuid.uuid4().hex}
+        row = {"version": FORMAT_VERSION, "id": identity or uuid.uuid4().hex}
         value = json.dumps(row | {"xxh3": _seal(row)})
         execute("INSERT OR REPLACE INTO kv VALUES (?, 'format', ?)", (DEFAULT_COLLECTION, value))
-
-    def _add_checksums(self, table: str) -> None:
-        columns = TABLES[table]
-        rows = self._connection.execute(f"SELECT {', '.join(columns)} FROM {table}")
-        sums = [(row_checksum(table, row), row[0]) for row in rows if is_plausible(table, row)]
-        self._connection.executemany(f"UPDATE {table} SET checksum = ? WHERE {columns[0]} = ?", sums)
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -334,7 +301,7 @@ class LedgerFile(SQLiteKVStore):
             clauses: WHERE, ORDER BY and LIMIT clauses of the SELECT.
             parameters: Parameters of `clauses`.
         """
-        rows = self.query(f"SELECT {self._columns(table)} FROM {table} {clauses}", parameters)
+        rows = self.query(f"SELECT {_columns(table)} FROM {table} {clauses}", parameters)
         sound = [row[: len(TABLES[table])] for row in rows if is_sound(table, row)]
         if len(sound) < len(rows) and not self._warned:
             self._warned = True
@@ -360,17 +327,13 @@ class LedgerFile(SQLiteKVStore):
             ((*row, row_checksum(table, row)) for row in typed),
         )
 
-    def has_table(self, name: str) -> bool:
-        """Return whether a table exists; a ledger of format 1 that was opened for reading does not have all of them."""
-        return bool(self.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
-
     def damaged_rows(self) -> dict[str, list[str]]:
         """Return the keys of damaged rows by table; tables without any are left out."""
         damaged_keys: dict[str, list[str]] = {}
         with self._lock, self._translate_errors():
             names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
             for table in TABLES.keys() & names:
-                select = f"SELECT {self._columns(table)} FROM {table}"
+                select = f"SELECT {_columns(table)} FROM {table}"
                 rows = self._wait_for_lock(partial(self._connection.execute, select))
                 if keys := [str(row[0]) for row in rows if not is_sound(table, row)]:
                     damaged_keys[table] = keys
@@ -397,12 +360,13 @@ class LedgerFile(SQLiteKVStore):
         answer = str(self.query("PRAGMA integrity_check(1)")[0][0])
         return None if answer == "ok" else answer
 
-    def _columns(self, table: str) -> str:
-        return ", ".join((*TABLES[table], "checksum") if self.has_checksums else TABLES[table])
-
 
 class _UnreachableRowError(Exception):
     """A damaged row cannot be found by its key."""
+
+
+def _columns(table: str) -> str:
+    return ", ".join((*TABLES[table], "checksum"))
 
 
 def _as_stored(kind: Any, value: Any) -> Any:

@@ -11,8 +11,7 @@ versions/v000001/
   manifest.json                    the parts of the version, and the documents of each that are gone
 
 The n-th document of a part has the rows after those of the documents before it, as many as it has chunks; row r is the
-r-th chunk of the document store and of each index. A version of an earlier format has its only part in its own
-directory, and its manifest.json also describes the files and the documents.
+r-th chunk of the document store and of each index.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from pydantic import TypeAdapter
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
 
-FORMAT_VERSION = 3
-"""1: texts are plain or deflated. 2: texts are plain or compressed with Zstandard. 3: versions consist of parts."""
+FORMAT = 1
+"""Layout of versions, parts and project.json. Before the first release, they had a `format_version` instead."""
 MANIFEST = "manifest.json"
 PART_MANIFEST = "part.json"
 PARTS = "parts"
@@ -97,7 +96,7 @@ class PartManifest:
         dimensions: Length of the vectors, or None without vectors.
         merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
         files: Its files.
-        format_version: Layout of the files.
+        format: Layout of the files.
     """
 
     part: str
@@ -106,7 +105,7 @@ class PartManifest:
     dimensions: int | None
     merged_from: str | None = None
     files: Files = field(default_factory=dict)
-    format_version: int = FORMAT_VERSION
+    format: int = FORMAT
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, including a checksum of itself."""
@@ -121,7 +120,7 @@ class PartManifest:
 
         Raises:
             CorruptVersionError: The data is not the manifest of a part, or is damaged.
-            FormatError: The manifest was written by a newer release.
+            FormatError: The manifest was written by a newer release, or before the first one.
         """
         return _read(cls, data, file)
 
@@ -158,9 +157,7 @@ class Manifest:
         parts: The parts, in the order of their rows.
         automatic: Whether a program that watches folders published it.
         keeps: Name of the version before it, if that is kept as long as this one, which removed many documents.
-        format_version: Layout of the version.
-        records: Records of the documents, in a version of format 1 or 2.
-        files: Files of the version, if its format is 1 or 2.
+        format: Layout of the version.
     """
 
     version: str
@@ -175,14 +172,11 @@ class Manifest:
     parts: Sequence[PartEntry] = ()
     automatic: bool = False
     keeps: str | None = None
-    format_version: int = FORMAT_VERSION
-    records: Sequence[DocumentRecord] = ()
-    files: Files = field(default_factory=dict)
+    format: int = FORMAT
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, including a checksum of itself."""
         content = asdict(self)
-        del content["records"], content["files"]
         if not self.automatic:
             del content["automatic"]
         if self.keeps is None:
@@ -195,7 +189,7 @@ class Manifest:
 
         Raises:
             CorruptVersionError: The data is not a manifest, or is damaged.
-            FormatError: The manifest was written by a newer release.
+            FormatError: The manifest was written by a newer release, or before the first one.
         """
         return _read(cls, data, file)
 
@@ -210,18 +204,12 @@ def _sealed(content: Mapping[str, Any]) -> bytes:
 def _read(kind: type[T], data: bytes, file: str) -> T:
     try:
         raw = json.loads(data)
-        if raw["format_version"] > FORMAT_VERSION:
-            raise FormatError(
-                f"{file} has format {raw['format_version']}, this release reads up to {FORMAT_VERSION}:"
-                f" upgrade llama-index-contextual."
-            )
+        require_format(raw, file)
         if raw.pop(_CHECKSUM) != checksum(raw):
             raise damage_error(file, "has changed since it was published")
-        if raw["format_version"] < FORMAT_VERSION:
-            _add_totals(raw)
         kind(**raw)  # rejects unknown keys; pydantic rejects values of a wrong type
         manifest: T = _types()[kind.__name__].validate_python(raw)
-        for name, entry in manifest.files.items():
+        for name, entry in getattr(manifest, "files", {}).items():
             _check_entry(name, entry)
         for part in getattr(manifest, "parts", ()):
             _check_part(part)
@@ -230,12 +218,29 @@ def _read(kind: type[T], data: bytes, file: str) -> T:
         raise damage_error(file, f"is not a manifest ({type(error).__name__})") from error
 
 
-def _add_totals(raw: dict[str, Any]) -> None:
-    """Add the numbers that a manifest of format 1 or 2 lacks."""
-    records = [DocumentRecord(**document) for document in raw["documents"]]  # rejects unknown keys
-    raw["records"] = raw["documents"]
-    raw["documents"], raw["chunks"] = len(records), sum(record.chunks for record in records)
-    raw["size"] = sum(entry["bytes"] for entry in raw["files"].values())
+def earlier_format_error(file: str, *, name: str | None = None) -> FormatError:
+    """Return the error for a file written before the first release, which says how to keep what its ledger contains."""
+    return FormatError(f"{file} was written before the first release", name=name, remedy=_TAKE_ALONG)
+
+
+def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None) -> None:
+    """Check that this release can read a file with a `format`.
+
+    Args:
+        raw: Content of the file.
+        file: The file, for the message.
+        name: Name of the project, if known.
+
+    Raises:
+        FormatError: The file was written by a newer release, or before the first one.
+    """
+    if "format_version" in raw:
+        raise earlier_format_error(file, name=name)
+    if raw["format"] > FORMAT:
+        raise FormatError(
+            f"{file} has format {raw['format']}, this release reads up to {FORMAT}: upgrade llama-index-contextual.",
+            name=name,
+        )
 
 
 @functools.cache
@@ -275,6 +280,12 @@ def damage_error(file: str, fault: str) -> CorruptVersionError:
     )
 
 
+_TAKE_ALONG = Remedy(
+    "export what its ledger contains with the commit that wrote it (`ledger export`), import the file into a new"
+    " project (`import_contexts`), and ingest the documents there: contexts in it are not paid for again",
+    "run `ledger export` with the commit that wrote it, `ledger import` for a new project, and `ingest` the documents"
+    " there: contexts in it are not paid for again",
+)
 _WITH_THE_OTHER_FILES = Remedy(
     "Restore the live version with `rebuild`, which processes only the documents of damaged parts again, or return to"
     " the previous version with `rollback`: contexts that were paid for are read from the ledger",

@@ -7,7 +7,6 @@ compressed.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +25,6 @@ _decode = json.JSONDecoder().raw_decode
 
 StoredText = str | bytes
 """A stored text: plain, or compressed if that makes it smaller."""
-
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict[str, Any]]:
@@ -77,13 +74,11 @@ def packer() -> Callable[[str], StoredText]:
 
 
 def unpacker() -> Callable[[StoredText], str]:
-    """Return a function that decompresses texts, also those of format 1; use it only in one thread."""
+    """Return a function that decompresses texts; use it only in one thread."""
     decompress = zstandard.ZstdDecompressor().decompress
 
     def unpack(stored: StoredText) -> str:
-        if isinstance(stored, str):
-            return stored
-        return (decompress(stored) if stored.startswith(_ZSTANDARD) else zlib.decompress(stored)).decode()
+        return stored if isinstance(stored, str) else decompress(stored).decode()
 
     return unpack
 

@@ -35,9 +35,7 @@ from llama_index_contextual.index.check import (
 )
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.manifest import (
-    BM25_DIRECTORY,
     DOCSTORE,
-    DOCUMENTS_DIRECTORY,
     FAISS_FILE,
     PART_MANIFEST,
     REMOTE_FILE,
@@ -65,7 +63,7 @@ class Description:
 
     Args:
         directory: Directory of the part.
-        entry: Entry of the part in the manifest of a version; None in a version of an earlier format.
+        entry: Entry of the part in the manifest of a version.
         files: The files.
         records: The records of its documents if they are known; otherwise they are read from the document store.
         states: State of the files before they were read; None if the files have to be read again next time.
@@ -75,14 +73,14 @@ class Description:
     def __init__(
         self,
         directory: Path,
-        entry: PartEntry | None,
+        entry: PartEntry,
         files: Files,
         records: RecordIndex | None = None,
         states: FileStates | None = None,
         compared: Iterable[str] = (),
     ) -> None:
         self.directory = directory
-        self.entry = None if entry is None else replace(entry, gone=())
+        self.entry = replace(entry, gone=())
         self.files = files
         self.records = records
         self._states = states
@@ -92,9 +90,9 @@ class Description:
         """Return the description of a part that this process has written."""
         return Description(self.directory, self.entry, self.files, RecordIndex(records), self._states, self.files)
 
-    def is_valid(self, entry: PartEntry | None) -> bool:
+    def is_valid(self, entry: PartEntry) -> bool:
         """Return whether the files have not changed, given the entry of the part in another version."""
-        if entry is None or self.entry is None or entry.xxh3 != self.entry.xxh3:
+        if entry.xxh3 != self.entry.xxh3:
             return False
         return self._states is not None and self._states == file_states(self.directory, self._states)
 
@@ -159,16 +157,6 @@ class Part:
     def has_semantic(self) -> bool:
         """Whether the part has vectors."""
         return FAISS_FILE in self.files or SAMPLE_FILE in self.files
-
-    @property
-    def has_lexical(self) -> bool:
-        """Whether the part has a lexical index."""
-        return any(name.startswith(f"{BM25_DIRECTORY}/") for name in self.files)
-
-    @property
-    def has_documents(self) -> bool:
-        """Whether the part has an index of documents."""
-        return any(name.startswith(f"{DOCUMENTS_DIRECTORY}/") for name in self.files)
 
     @property
     def bytes(self) -> int:
@@ -331,17 +319,12 @@ def open_parts(
         manifest: Its manifest.
         check: How to compare the files with their descriptions.
         reads: Names of the files of a part that are compared with "xxh3", while only the sizes of the others are; None
-            for all. In a version of an earlier format, all are.
+            for all.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
         FormatError: A part was written by a newer release.
     """
-    if manifest.files:
-        check_contents(directory, manifest.files, check)
-        part = Part(Description(directory, None, manifest.files, RecordIndex(manifest.records)))
-        part.users += 1
-        return [LivePart(part)]
     with contextlib.ExitStack() as opened:
         parts: list[LivePart] = []
         for entry in manifest.parts:

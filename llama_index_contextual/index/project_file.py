@@ -12,7 +12,6 @@ from typing import Any
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
-    FormatError,
     ProjectError,
     ProjectLockedError,
 )
@@ -20,15 +19,12 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.current import remove_leftovers
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.lock import directory_lock
-from llama_index_contextual.index.manifest import checksum
+from llama_index_contextual.index.manifest import FORMAT, checksum, require_format
 from llama_index_contextual.index.scratch import remove_scratch, scratch_directory
 
 logger = logging.getLogger(__name__)
 
 PROJECT_FILE = "project.json"
-FORMAT_VERSION = 2
-"""1: the settings. 2: also the identity of the ledger."""
-
 _CHECKSUM = "xxh3"
 _LEDGER = "ledger"
 
@@ -44,7 +40,7 @@ def write_config(project_dir: Path, config: ProjectConfig) -> None:
 
 
 def _write(project_dir: Path, config: Mapping[str, Any], ledger: str | None) -> None:
-    content: dict[str, Any] = {"format_version": FORMAT_VERSION, "config": config}
+    content: dict[str, Any] = {"format": FORMAT, "config": config}
     if ledger is not None:
         content[_LEDGER] = ledger
     content[_CHECKSUM] = checksum(content)
@@ -101,13 +97,10 @@ def read_config(project_dir: Path) -> ProjectConfig:
 
     Raises:
         ProjectError: The file is damaged.
-        FormatError: The file was written by a newer release.
+        FormatError: The file was written by a newer release, or before the first one.
     """
     try:
-        raw = _read(project_dir)
-        if raw.get(_CHECKSUM) is not None:
-            return ProjectConfig.recorded(raw["config"])
-        return ProjectConfig(**raw["config"])  # written by hand
+        return ProjectConfig(**_read(project_dir)["config"])
     except ConfigurationError as error:
         name = project_dir.name
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
@@ -119,12 +112,7 @@ def _read(project_dir: Path) -> dict[str, Any]:
     name = project_dir.name
     try:
         raw: dict[str, Any] = json.loads(files.read(project_dir / PROJECT_FILE))
-        if raw["format_version"] > FORMAT_VERSION:
-            raise FormatError(
-                f"Project {name!r} has format {raw['format_version']}, this release reads up to {FORMAT_VERSION}:"
-                f" upgrade llama-index-contextual.",
-                name=name,
-            )
+        require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
         # A file without a checksum was written by hand, which is allowed; missing settings have their defaults.
         content = {key: value for key, value in raw.items() if key != _CHECKSUM}
         if raw.get(_CHECKSUM) not in (None, checksum(content)):
@@ -133,8 +121,8 @@ def _read(project_dir: Path) -> dict[str, Any]:
                 f" {_CHECKSUM!r}, otherwise restore the file.",
                 name=name,
             )
-        if set(content) - {_LEDGER} != {"format_version", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
-            raise KeyError("format_version, config")
+        if set(content) - {_LEDGER} != {"format", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
+            raise KeyError("format, config")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damage_error(project_dir, error) from error
     return raw

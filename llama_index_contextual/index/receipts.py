@@ -172,8 +172,6 @@ class Receipts:
 
     def cost(self) -> ProjectCost:
         """Return the cost of all runs."""
-        if not self._store.has_table("runs"):
-            return ProjectCost()
         rows = self._store.rows("runs", "ORDER BY run")
         ((number,),) = self._store.query("SELECT count(*) FROM runs")
         return ProjectCost(

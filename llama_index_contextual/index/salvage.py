@@ -71,13 +71,11 @@ def open_or_salvage(directory: Path) -> OpenVersion:
 
 
 def inspect_parts(directory: Path, manifest: Manifest) -> list[Condition]:
-    """Return the condition of each part of a version, or of all files of a version of an earlier format.
+    """Return the condition of each part of a version.
 
     Raises:
         FormatError: A part was written by a newer release.
     """
-    if manifest.files:
-        return [inspect_files(directory, manifest.files)]
     return [inspect_part(part_directory(directory, entry.name), entry, manifest.dimensions) for entry in manifest.parts]
 
 
@@ -127,27 +125,23 @@ class DamagedVersion(OpenVersion):
         readable: list[LivePart] = []
         unreadable: list[DocumentRecord] = []
         self._sources = read_sources(directory.parent.parent)
-        entries = (None,) if whole.files else whole.parts
-        for entry, condition in zip(entries, conditions, strict=True):
-            place = directory if entry is None else part_directory(directory, entry.name)
-            if not condition.faults and entry is not None:
+        for entry, condition in zip(whole.parts, conditions, strict=True):
+            place = part_directory(directory, entry.name)
+            if not condition.faults:
                 sound.append(entry)
                 continue
             self.faults += condition.faults
-            gone = () if entry is None else entry.gone
             if DOCSTORE in condition.sound:
-                records_of_whole = RecordIndex(whole.records) if entry is None else None
-                part = Part(Description(place, entry, condition.sound, records_of_whole, compared=condition.sound))
+                part = Part(Description(place, entry, condition.sound, compared=condition.sound))
                 part.users = 1
-                readable.append(LivePart(part, gone))
+                readable.append(LivePart(part, entry.gone))
             else:
-                records, facts = (list(whole.records), {}) if entry is None else records_of_part(place, condition)
-                for first, last in reversed(gone):
+                records, facts = records_of_part(place, condition)
+                for first, last in reversed(entry.gone):
                     del records[first : last + 1]
                 unreadable += records
-                is_certain = entry is None or RECORDS in condition.sound
-                self._find_originals(records, facts, is_certain=is_certain)
-        self.manifest = replace(whole, parts=sound, files={}, records=())
+                self._find_originals(records, facts, is_certain=RECORDS in condition.sound)
+        self.manifest = replace(whole, parts=sound)
         self.parts = [*open_parts(directory, self.manifest, "size"), *readable]
         if self.is_remote and (lost := lost_documents(self)):
             self.faults.append(
@@ -235,7 +229,7 @@ class DamagedVersion(OpenVersion):
 
 @dataclass(frozen=True)
 class Condition:
-    """Condition of the files of a part, or of a version of an earlier format.
+    """Condition of the files of a part.
 
     Attributes:
         sound: The files that have their checksums.
@@ -252,7 +246,7 @@ def inspect_files(place: Path, described: Files) -> Condition:
     """Compare every file with its SHA-256.
 
     Args:
-        place: Directory of a part, or of a version of an earlier format.
+        place: Directory of a part.
         described: Its files.
     """
     sound: dict[str, Mapping[str, Any]] = {}

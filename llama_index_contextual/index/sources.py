@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 SOURCES_FILE = "sources.json"
 
-_HEAD = b'{"format_version": 2}\n'
-"""First line of the file. In format 1, the file is one JSON object with a list of the paths."""
+_HEAD = b'{"format": 1}\n'
+"""First line of the file; each further line is a path."""
 _MAX_NAMESAKES = 32
 """Number of files with the same name that are compared with a document."""
 _MAX_FILES = 200_000
@@ -87,16 +87,13 @@ def read_sources(project_dir: Path) -> dict[str, str]:
 def _read_paths(project_dir: Path) -> list[str]:
     try:
         content = files.read(project_dir / SOURCES_FILE)
-        entries: Iterable[object]
-        if content.startswith(_HEAD):
-            entries = map(_path_in, content.splitlines()[1:])
-        else:
-            raw = json.loads(content)
-            entries = raw["files"] if raw["format_version"] == 1 else ()
+        if not content.startswith(_HEAD):
+            raise ValueError("not a list of paths")
+        entries = map(_path_in, content.splitlines()[1:])
         return [path for path in entries if isinstance(path, str) and "\0" not in path]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         logger.warning(
             "%s/%s cannot be read (%s) and is written anew by the next ingest.",
             project_dir.name,

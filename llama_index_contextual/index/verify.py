@@ -51,7 +51,6 @@ from llama_index_contextual.index.remote_check import damaged_chunks, drop_lefto
 from llama_index_contextual.index.salvage import (
     Condition,
     DamagedVersion,
-    inspect_files,
     inspect_part,
     records_of_part,
 )
@@ -246,7 +245,7 @@ def _settings(project_dir: Path) -> Iterator[Problem]:
     try:
         read_config(project_dir)
     except FormatError as error:
-        yield Problem(PROJECT_FILE, _fault(error, PROJECT_FILE), _UPGRADE)
+        yield Problem(PROJECT_FILE, _fault(error, PROJECT_FILE), _other_format(error))
     except FileNotFoundError:
         message = "is missing: restore it from a backup, or create the project again, which keeps its ledger"
         yield Problem(PROJECT_FILE, message, _command(project_dir, "create"))
@@ -312,8 +311,6 @@ def _check_versions(project_dir: Path, names: Sequence[str]) -> _Checked:
         faults: list[Exception] = []
         try:
             manifest = read_manifest(directory)
-            if manifest.files:
-                conditions.append(inspect_files(directory, manifest.files))
             for entry in manifest.parts:
                 part = replace(entry, gone=())
                 if part not in checked.parts:
@@ -358,8 +355,8 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
     for name, faults in checked.faults.items():
         is_old = live not in (None, name)
         lost, remedy = "", _command(project_dir, "verify", "--repair")
-        if any(isinstance(error, FormatError) for error in faults):
-            remedy = _UPGRADE
+        if (of_format := next((error for error in faults if isinstance(error, FormatError)), None)) is not None:
+            remedy = _other_format(of_format)
         elif not is_old:
             lost, remedy = _restoration(project_dir, name, sound, checked, is_live=name == live)
         listed: set[str] = set()
@@ -410,9 +407,13 @@ def _list(documents: Sequence[str]) -> str:
     return f"; it belongs to {pluralize(len(documents), 'document')}: {shown}{', …' if documents[_MAX_LISTED:] else ''}"
 
 
+def _other_format(error: FormatError) -> str:
+    return _UPGRADE if error.remedy is None else error.remedy.command_line
+
+
 def _fault(error: Exception, file: str) -> str:
     """Return the first sentence of an error message, without the name of the file."""
-    return str(error).split(". ")[0].removeprefix(f"{file} ").removesuffix(".")
+    return str(getattr(error, "problem", error)).split(". ")[0].removeprefix(f"{file} ").removesuffix(".")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,7 +457,7 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
     try:
         state = _check_ledger(path)
     except FormatError as error:
-        yield Problem(LEDGER_FILE, _fault(error, LEDGER_FILE), _UPGRADE)
+        yield Problem(LEDGER_FILE, _fault(error, LEDGER_FILE), _other_format(error))
         return
     except LedgerError as error:
         message = f"could not be checked: it {_fault(error, LEDGER_FILE)}"

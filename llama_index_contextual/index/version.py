@@ -77,14 +77,9 @@ class OpenVersion:
         self.parts = open_parts(directory, self.manifest, check, reads=reads)
 
     @property
-    def is_of_earlier_format(self) -> bool:
-        """Whether its files cannot be shared with a new version."""
-        return bool(self.manifest.files)
-
-    @property
     def is_remote(self) -> bool:
         """Whether an engine keeps the chunks and vectors; see `index/engine.py`."""
-        return bool(self.manifest.config.get("backend", "files") != "files")
+        return bool(self.manifest.config["backend"] != "files")
 
     @property
     def has_semantic(self) -> bool:
@@ -94,16 +89,7 @@ class OpenVersion:
     @property
     def has_lexical(self) -> bool:
         """Whether the version has a lexical index."""
-        if self.is_of_earlier_format:
-            return any(part.part.has_lexical for part in self.parts)
-        return bool(self.manifest.config.get("bm25"))
-
-    @property
-    def has_documents(self) -> bool:
-        """Whether the version has an index of documents in addition to the lexical index."""
-        if self.is_of_earlier_format:
-            return any(part.part.has_documents for part in self.parts)
-        return self.has_lexical
+        return bool(self.manifest.config["bm25"])
 
     @cached_property
     def records(self) -> Records:

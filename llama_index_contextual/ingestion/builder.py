@@ -202,9 +202,8 @@ class VersionBuilder:
         # A variant of the documents is built in a directory of its own.
         self._shares = (
             self.before is not None
-            and not self.before.is_of_earlier_format
             and self.before.directory.parent.parent == self.project_dir
-            and self.before.manifest.config.get("backend", "files") == self.config.backend
+            and self.before.manifest.config["backend"] == self.config.backend
         )
         self._base: Sequence[LivePart] = self.before.parts if self.before is not None and self._shares else []
 
@@ -345,7 +344,7 @@ class VersionBuilder:
             documents=sum(len(part.records) for part in parts),
             chunks=sum(part.size for part in parts),
             size=sum(part.part.bytes for part in parts),
-            parts=[replace(part.part.entry, gone=part.gone) for part in parts if part.part.entry is not None],
+            parts=[replace(part.part.entry, gone=part.gone) for part in parts],
             automatic=automatic,
             keeps=keeps,
         )
@@ -383,7 +382,7 @@ class VersionBuilder:
 
     def _merge_key(self, parts: Sequence[LivePart]) -> str:
         """Return a checksum of everything that a merged part depends on."""
-        entries = [asdict(replace(part.part.entry, gone=part.gone)) for part in parts if part.part.entry is not None]
+        entries = [asdict(replace(part.part.entry, gone=part.gone)) for part in parts]
         settings = {name: getattr(self.config, name) for name in ("bm25", "faiss", "faiss_index", "language")}
         return files.xxh3_of(json.dumps([entries, settings, __version__], sort_keys=True).encode())
 

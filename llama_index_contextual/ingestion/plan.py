@@ -1037,7 +1037,7 @@ def plan_run(
         PathNotFoundError: A path does not exist.
     """
     records = [] if before is None else before.records
-    changed = [] if before is None else config.rebuild_fields(ProjectConfig.recorded(before.manifest.config))
+    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
     if changed and options.retry_failed:
         _require_nothing_failed(records, changed)
     is_stale = options.purpose == "rebuild" and before is not None and has_drifted(before)

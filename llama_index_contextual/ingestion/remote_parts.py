@@ -42,7 +42,7 @@ from llama_index_contextual.index.manifest import (
     DocumentRecord,
     PartEntry,
 )
-from llama_index_contextual.index.part import LivePart
+from llama_index_contextual.index.part import LivePart, Part
 from llama_index_contextual.index.remote import (
     SAMPLE,
     RemotePart,
@@ -388,13 +388,17 @@ class RemotePartWriter:
         return int(sample.shape[1])
 
 
+def _has_terms(part: Part) -> bool:
+    return f"{BM25_DIRECTORY}/{COUNTS_FILE}" in part.files
+
+
 def _has_chunk_terms(source: LivePart) -> bool:
     return f"{CHUNKS_DIRECTORY}/{COUNTS_FILE}" in source.part.files
 
 
 def _term_numbers(vocabulary: Mapping[str, int], parts: Sequence[LivePart]) -> NDArray[np.int32]:
     """Return the number of each term in the collection: the one that another part has given it, or a new one."""
-    known = [part_terms(part) for part in dict.fromkeys(part.part for part in parts) if part.has_lexical]
+    known = [part_terms(part) for part in dict.fromkeys(part.part for part in parts) if _has_terms(part)]
     highest = max((int(statistics.numbers.max(initial=-1)) for _, statistics in known), default=-1)
     numbers = np.full(len(vocabulary), -1, dtype=np.int32)
     for at, term in enumerate(vocabulary):

@@ -372,7 +372,7 @@ def _publish(
     rewrite: bool = False,
 ) -> Manifest:
     """Publish the documents of a version without some of them, with the settings that it was built with."""
-    built_with = ProjectConfig.recorded(before.manifest.config)
+    built_with = ProjectConfig(**before.manifest.config)
     pending = config.rebuild_fields(built_with)
     unchanged = config.changed(**{name: getattr(built_with, name) for name in pending})
     builder = VersionBuilder(project_dir, unchanged, before, set(dropped))

@@ -1233,7 +1233,7 @@ class Project:
             name = current_name(self.directory)
             if name is None:
                 return None
-            return ProjectConfig.recorded(read_manifest(version_directory(self.directory, name)).config)
+            return ProjectConfig(**read_manifest(version_directory(self.directory, name)).config)
         except (CorruptVersionError, FormatError):
             return None
 

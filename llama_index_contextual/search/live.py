@@ -548,15 +548,13 @@ class SearchableVersion(OpenVersion):
 
     @cached_property
     def documents(self) -> DocumentLeg | None:
-        """The index of documents; None if the version has none."""
-        if not self.has_documents:
+        """The index of documents; None if the version has no lexical index."""
+        if not self.has_lexical:
             return None
         return DocumentLeg(DocumentIndex(self._terms(DOCUMENTS_DIRECTORY), self._documents_of_rows()), self.docstore)
 
     def _terms(self, name: str) -> LexicalIndex:
         """Return the index with the given name over all parts."""
-        if self.is_of_earlier_format:
-            return LexicalIndex.load(self.directory / name)
         parts = []
         for one in self.parts:
             part, of_chunks = one.part, name == BM25_DIRECTORY

@@ -140,7 +140,7 @@ def test_a_new_project_consists_of_its_settings_only(manager: ProjectManager) ->
     assert project.config == config == manager.load("a").config
     assert set(entries(project.directory)) <= {"project.json", "CURRENT", ".lock"}
     written = json.loads((project.directory / "project.json").read_text(encoding="utf-8"))
-    assert (written["format_version"], written["config"]) == (2, config.model_dump())
+    assert (written["format"], written["config"]) == (1, config.model_dump())
 
 
 def test_creating_a_project_twice_fails_with_advice_and_keeps_the_first(manager: ProjectManager) -> None:
@@ -205,14 +205,14 @@ def test_the_error_for_an_unknown_project_lists_the_existing_ones(manager: Proje
 
 
 DAMAGED = {
-    "cut": b'{"format_version": 1, "conf',
+    "cut": b'{"format": 1, "conf',
     "empty": b"",
     "a list": b"[]",
     "a number": b"7",
     "without its format": b'{"config": {}}',
-    "without its settings": b'{"format_version": 1}',
-    "format as text": b'{"format_version": "1", "config": {}}',
-    "settings as a list": b'{"format_version": 1, "config": [1]}',
+    "without its settings": b'{"format": 1}',
+    "format as text": b'{"format": "1", "config": {}}',
+    "settings as a list": b'{"format": 1, "config": [1]}',
     "not UTF-8": b"\xff\xfe\x00",
     "very deep": b"[" * 100_000,
 }
@@ -229,8 +229,8 @@ def test_damaged_settings_are_named_with_a_solution(manager: ProjectManager, con
 
 def test_settings_of_a_newer_release_ask_for_an_upgrade(manager: ProjectManager) -> None:
     project = manager.create("a", ProjectConfig.local())
-    (project.directory / "project.json").write_text('{"format_version": 3, "config": {}}')
-    with pytest.raises(FormatError, match="'a' has format 3, this release reads up to 2: upgrade"):
+    (project.directory / "project.json").write_text('{"format": 2, "config": {}}')
+    with pytest.raises(FormatError, match=r"a/project.json has format 2, this release reads up to 1: upgrade"):
         manager.load("a")
 
 
@@ -247,7 +247,7 @@ def test_settings_of_a_newer_release_ask_for_an_upgrade(manager: ProjectManager)
 )
 def test_an_invalid_setting_in_the_file_is_named(manager: ProjectManager, config: dict[str, Any], message: str) -> None:
     project = manager.create("a", ProjectConfig.local())
-    (project.directory / "project.json").write_text(json.dumps({"format_version": 1, "config": config}))
+    (project.directory / "project.json").write_text(json.dumps({"format": 1, "config": config}))
     with pytest.raises(ProjectError, match=message) as raised:
         manager.load("a")
     assert raised.value.name == "a"

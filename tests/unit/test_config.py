@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from llama_index_contextual.config import FORMER_DEFAULTS, RETRIEVAL_FIELDS, ProjectConfig
+from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 
 
@@ -150,22 +150,6 @@ def test_settings_are_frozen_and_changed_by_a_copy() -> None:
 def test_settings_survive_as_json() -> None:
     config = ProjectConfig.local(language="german", rrf_k=60, context_prompt="{segment} {chunk}")
     assert ProjectConfig(**json.loads(json.dumps(config.model_dump()))) == config
-
-
-def test_a_setting_missing_from_a_record_has_its_former_default() -> None:
-    record = ProjectConfig(top_k=7).model_dump()
-    for name, former in FORMER_DEFAULTS.items():
-        assert former != ProjectConfig.model_fields[name].default, f"{name}: the former default is the present one"
-        del record[name]
-    config = ProjectConfig.recorded(record)
-    assert (config.fusion, config.semantic_weight, config.lexical_weight, config.top_k) == ("rrf", 0.5, 0.5, 7)
-    assert ProjectConfig.recorded(config.model_dump()) == config
-    assert ProjectConfig.recorded(ProjectConfig().model_dump()) == ProjectConfig()
-
-
-def test_a_project_recorded_without_its_pdf_engine_keeps_the_former_one() -> None:
-    assert ProjectConfig.recorded({}).pdf_engine == "pypdf"
-    assert ProjectConfig().pdf_engine == "pdfium"
 
 
 def test_changes_that_need_a_rebuild_are_identified() -> None:

@@ -96,7 +96,7 @@ def test_the_command_printed_by_verify_mends_the_damage(
 def test_a_version_of_a_newer_release_is_neither_damaged_nor_removed(published: Project, version: Path) -> None:
     published.ingest([Document(id_="note", text="A note.")])
     manifest = version / "manifest.json"
-    manifest.write_text(manifest.read_text("utf-8").replace('"format_version": 3', '"format_version": 4'), "utf-8")
+    manifest.write_text(manifest.read_text("utf-8").replace('"format": 1', '"format": 2'), "utf-8")
     assert "upgrade llama-index-contextual" in (published.versions()[0].damage or "")
     assert found(published.verify(repair=True)) == {"versions/v000001": "pip install --upgrade llama-index-contextual"}
     assert version.is_dir()

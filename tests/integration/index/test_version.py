@@ -207,13 +207,13 @@ def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: 
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("project.json", 2), ("versions/v000001/manifest.json", 3), ("parts/p000001/part.json", 3)]
+    ("name", "known"), [("project.json", 1), ("versions/v000001/manifest.json", 1), ("parts/p000001/part.json", 1)]
 )
 def test_files_of_a_newer_release_are_refused_with_a_message(
     name: str, known: int, published: Project, version: Path
 ) -> None:
     path = published.directory / name
-    path.write_text(path.read_text("utf-8").replace(f'"format_version": {known}', f'"format_version": {known + 1}'))
+    path.write_text(path.read_text("utf-8").replace(f'"format": {known}', f'"format": {known + 1}'))
     if path.name == "part.json":  # a version names it by its checksum
         manifest = read_manifest(version)
         (entry,) = manifest.parts

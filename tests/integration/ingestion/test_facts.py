@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.index.manifest import checksum
 from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -71,24 +69,6 @@ def test_figures_of_facts_count_as_those_of_the_passage(tmp_path: Path) -> None:
     llm.enqueue("In 2024 returns rose by 3 % [Source 1].")
     response: Any = project.as_query_engine(similarity_top_k=1, min_confidence=0.0).query("How did returns develop?")
     assert response.citations.unsupported == ()
-
-
-def test_a_project_recorded_without_the_setting_pays_nothing_again(tmp_path: Path) -> None:
-    project, llm, folder = make(tmp_path, name_facts=False)
-    assert BARE in chunk_of(project, "report.txt").get_content(metadata_mode=MetadataMode.EMBED)
-    assert not any("Halpha" in prompt for prompt in llm.history)
-    path = project.directory / "project.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    del record["config"]["name_facts"], record["xxh3"]
-    record["xxh3"] = checksum(record)
-    path.write_text(json.dumps(record), encoding="utf-8")
-    llm.history.clear()
-    embed_model = CountingEmbedding()
-    loaded = ProjectManager(project.directory.parent).load("p", llm=llm, embed_model=embed_model)
-    assert loaded.config.name_facts is False
-    loaded.rebuild()
-    loaded.ingest([folder], file_metadata=facts)
-    assert (llm.history, embed_model.texts) == ([], [])
 
 
 def test_turning_it_on_asks_again_for_documents_with_facts_only(tmp_path: Path) -> None:

@@ -1,8 +1,4 @@
-"""A project of an earlier release is built again: unchanged texts cost nothing, and others are priced before.
-
-`tests/data/first-release` is a project written by release 0.1.0's first format, of `handbook.md` and `lease.pdf` in
-`tests/data`; a `LoopbackProvider` wrote its contexts.
-"""
+"""A project is built again with other settings or a better reader: unchanged texts cost nothing, others are priced."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from llama_index_contextual.cli.app import app
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -27,13 +24,23 @@ DATA = ROOT / "tests" / "data"
 
 @pytest.fixture
 def former(tmp_path: Path, provider: LoopbackProvider) -> Project:
-    """A copy of the project, next to a copy of its documents."""
-    shutil.copytree(DATA / "first-release", tmp_path / "projects")
+    """A project with contexts that were paid for, next to its documents."""
     (tmp_path / "documents").mkdir()
     for name in ("handbook.md", "lease.pdf"):
         shutil.copy(DATA / name, tmp_path / "documents")
-    project = ProjectManager(tmp_path / "projects").load("first")
-    project.update_config(ocr=None)
+    config = ProjectConfig(
+        llm="openai:gpt-4.1-mini",
+        embed_model="openai:text-embedding-3-small",
+        faiss=False,
+        ocr=None,
+        segment_size=1000,
+        segment_overlap=100,
+        chunk_size=100,
+        chunk_overlap=10,
+    )
+    project = ProjectManager(tmp_path / "projects").create("first", config)
+    project.ingest([tmp_path / "documents"])
+    provider.history.clear()
     return project
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import struct
 import threading
 import zlib
@@ -26,7 +25,6 @@ from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, confidence,
 from llama_index_contextual.readers.pdf.process import LastLine
 from tests.integration.readers import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
-from tests.support.source import ROOT
 from tests.support.trees import write
 
 ENGINE = OcrEngine("rapidocr", "3.10.0")
@@ -395,29 +393,6 @@ def test_forgetting_removes_the_pages(child: None, manager: ProjectManager, tmp_
     assert "The text of page 3." in (project.directory / "ledger.sqlite").read_bytes().decode(errors="replace")
     project.remove("scan.pdf", forget=True)
     assert "The text of page" not in (project.directory / "ledger.sqlite").read_bytes().decode(errors="replace")
-
-
-DATA = ROOT / "tests" / "data"
-
-
-@pytest.mark.parametrize(
-    "written", ["ledger-format-1.sqlite", "first-release/first/ledger.sqlite", "ledger-format-2.sqlite"]
-)
-def test_a_ledger_of_an_earlier_format_takes_pages_and_stays_the_same_ledger(written: str, tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    shutil.copy(DATA / written, path)
-    before = path.read_bytes()
-    with closing(Ledger(path, read_only=True)) as ledger:
-        identity, contexts = ledger.identity, ledger.info().contexts
-        assert (ledger.page("key"), ledger.info().pages, ledger.damaged_rows()) == (None, 0, {})
-    assert path.read_bytes() == before
-    with closing(Ledger(path)) as ledger:
-        ledger.add_page("key", '{"boxes": []}', "rapidocr 3.10.0")
-    with closing(Ledger(path)) as ledger:
-        assert identity in (None, ledger.identity)  # format 1 had none
-        assert (ledger.info().contexts, ledger.info().pages) == (contexts, 1)
-        assert ledger.page("key") == '{"boxes": []}'
-        assert ledger.damaged_rows() == {}
 
 
 # ---- the engines themselves ------------------------------------------------------------------------------------------

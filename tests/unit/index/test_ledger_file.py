@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.errors import CorruptVersionError, LedgerBusyError, LedgerError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerBusyError, LedgerError
 from llama_index_contextual.index import kvstore, ledger_file
 from llama_index_contextual.index.batches import BatchReply
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key, vector_key
@@ -25,9 +25,7 @@ from llama_index_contextual.index.ledger_file import TABLES, row_checksum, trans
 from llama_index_contextual.index.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text
-from tests.support.source import ROOT
 
-GOLDEN = ROOT / "tests" / "data" / "ledger-format-1.sqlite"
 MODEL = "openai:text-embedding-3-small"
 CONTEXTS = {content_key("q", str(n)): f"Context {n} of the valve manual, Zölle \u2028 🦙." for n in range(6)}
 CONTEXTS[content_key("q", "nul")] = "Context with controls.\n\tKept."
@@ -39,12 +37,6 @@ def entry(
     key: str, context: str = "A context of the passage in its text, as long as it has to be here."
 ) -> LedgerEntry:
     return LedgerEntry(key=key, context=context, model="m")
-
-
-@pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    """A ledger of the first format, as it was written then."""
-    return Path(shutil.copyfile(GOLDEN, tmp_path / "ledger.sqlite"))
 
 
 @pytest.fixture
@@ -69,32 +61,15 @@ def change(path: Path, statement: str, *values: object) -> None:
 # ---- formats -------------------------------------------------------------------------------------------------------
 
 
-def serves_everything(ledger: Ledger) -> bool:
-    return (
-        ledger.contexts(list(CONTEXTS)) == CONTEXTS
-        and set(ledger.vectors(VECTORS, dimensions=16)) == set(VECTORS)
-        and [(b.file_id, b.batch_id, b.requests) for b in ledger.batches.open_batches()]
-        == [("file-open", "batch-open", 2), ("file-upload", None, 1)]
-        and ledger.batches.reply("done-1")
-        == BatchReply(custom_id="done-1", text="A reply.", finish_reason="stop", input_tokens=10, output_tokens=3)
-        and all(ledger.batches.has_request(name) for name in ("open-1", "open-2", "upload-1", "done-1"))
-    )
-
-
-def test_a_ledger_of_format_1_is_upgraded_with_all_its_rows(golden: Path) -> None:
-    with closing(Ledger(golden)) as ledger:
-        assert serves_everything(ledger)
-        assert ledger.damaged_rows() == {}
-        identity = ledger.identity
-        assert identity is not None
-        paid = {e.key: (e.input_tokens, e.cached_tokens, e.output_tokens) for e in ledger.entries()}
-    assert paid[content_key("q", "3")] == (103, 64, 9)
-    assert paid[content_key("q", "0")] == (None, None, None)
-    upgraded = golden.read_bytes()
-    with closing(Ledger(golden)) as ledger:
-        assert serves_everything(ledger)
-        assert ledger.identity == identity
-    assert golden.read_bytes() == upgraded, "it is upgraded once"
+@pytest.mark.parametrize("row", ['{"version": 1}', '{"version": 2, "id": "7", "xxh3": "%s"}'])
+def test_a_ledger_from_before_the_first_release_is_refused_and_its_contexts_can_be_taken_along(
+    row: str, path: Path
+) -> None:
+    sealed = row.replace("%s", xxhash.xxh3_64_hexdigest(b'{"id": "7", "version": 2}'))
+    change(path, "UPDATE kv SET value = ? WHERE key = 'format'", sealed)
+    for read_only in (True, False):
+        with pytest.raises(FormatError, match=r"^ledger.sqlite was written before the first release"):
+            Ledger(path, read_only=read_only)
 
 
 @pytest.mark.parametrize(

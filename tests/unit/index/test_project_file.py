@@ -43,9 +43,7 @@ def test_settings_may_be_changed_by_hand_once_their_checksum_is_removed(director
         read_config(directory)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"format_version": 1}']
-)
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"format": 1}'])
 def test_a_damaged_settings_file_is_an_error_with_advice(content: bytes, directory: Path) -> None:
     (directory / "project.json").write_bytes(content)
     with pytest.raises(ProjectError, match=r"reports/project.json is damaged \(\w+\): restore it, or delete it"):
@@ -53,9 +51,22 @@ def test_a_damaged_settings_file_is_an_error_with_advice(content: bytes, directo
 
 
 def test_a_project_of_a_newer_release_is_refused(directory: Path) -> None:
-    rewrite(directory, format_version=3)
-    with pytest.raises(FormatError, match=r"Project 'reports' has format 3, this release reads up to 2: upgrade"):
+    rewrite(directory, format=2)
+    with pytest.raises(FormatError, match=r"reports/project.json has format 2, this release reads up to 1: upgrade"):
         read_config(directory)
+
+
+def test_a_project_from_before_the_first_release_is_refused_and_its_contexts_can_be_taken_along(
+    directory: Path,
+) -> None:
+    content = json.loads((directory / "project.json").read_bytes())
+    (directory / "project.json").write_text(json.dumps({"format_version": 2, "config": content["config"]}))
+    with pytest.raises(
+        FormatError, match=r"^reports/project.json was written before the first release: export"
+    ) as info:
+        read_config(directory)
+    assert info.value.remedy is not None
+    assert "`ledger import`" in info.value.remedy.command_line
 
 
 def test_only_one_thread_or_process_writes_at_a_time(directory: Path) -> None:

@@ -15,7 +15,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.bm25 import SETTINGS_FILE, LexicalIndex, TermCounts
+from llama_index_contextual.index.bm25 import LexicalIndex, TermCounts
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.retrievers import LexicalRetriever
@@ -187,10 +187,6 @@ def test_settings_survive_on_disk(tmp_path: Path) -> None:
     loaded = LexicalRetriever.from_persist_dir(str(tmp_path))
     assert (loaded.lexical_index.analyzer.language, loaded.lexical_index.analyzer.has_periods) == ("german", True)
     assert ids(loaded.retrieve("Prüfung der STRASSE")) == ["a"]
-    settings = json.loads((tmp_path / SETTINGS_FILE).read_bytes())
-    del settings["periods"]
-    (tmp_path / SETTINGS_FILE).write_text(json.dumps(settings))
-    assert not LexicalIndex.load(tmp_path).analyzer.has_periods, "an earlier index has no terms of periods"
 
 
 def test_a_loaded_index_answers_as_the_one_that_was_saved(tmp_path: Path) -> None:
