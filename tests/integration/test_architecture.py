@@ -191,7 +191,9 @@ def writing_calls(source: Source) -> Iterator[str]:
 
 
 def reads(name: str, call: ast.Call) -> bool:
-    """Return whether a call of `open` or `path.open` asks for reading, by a mode that is written out."""
+    """Return whether a call of `open` or `path.open` opens the null device, or asks for reading by its mode."""
+    if call.args and ast.unparse(call.args[0]) == "os.devnull":
+        return True
     modes = [*call.args[1 if name in ("open", "io.open") else 0 :][:1]]
     modes += [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
     return all(isinstance(mode, ast.Constant) and mode.value in READ_MODES for mode in modes)
