@@ -154,7 +154,6 @@ class CorruptVersionError(ProjectError):
 
     Attributes:
         file: Name of the file, relative to the project's directory.
-        documents: Ids of the documents that `rebuild` cannot restore, if they can be read.
     """
 
     def __init__(
@@ -163,12 +162,10 @@ class CorruptVersionError(ProjectError):
         *,
         name: str | None = None,
         file: str | None = None,
-        documents: tuple[str, ...] = (),
         remedy: Remedy | None = None,
     ) -> None:
         super().__init__(message, name=name, remedy=remedy)
         self.file = file
-        self.documents = documents
 
 
 class LedgerError(ProjectError):

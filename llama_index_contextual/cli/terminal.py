@@ -259,8 +259,6 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False, is_n
         say(f"[dim]renamed[/] {safe(former)} to {safe(doc_id)}", to=err)
     for notice in report.notices:
         say(f"[yellow]note[/] {safe(notice)}", to=err)
-    for line in report.lost_lines():
-        say(f"[red]lost[/] {safe(line)}", to=err)
     for doc_id in report.missing:
         advice = "its file no longer exists; the document is kept unless --replace is given"
         say(f"[yellow]missing[/] {safe(doc_id)}: {advice}", to=err)

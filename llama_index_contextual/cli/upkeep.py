@@ -90,7 +90,7 @@ def rollback(
 def verify(
     name: Name,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Repair the damage that can be repaired without the documents.")
+        bool, typer.Option("--repair", help="Repair the damage, and name the documents that are to be ingested again.")
     ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -100,6 +100,8 @@ def verify(
         report = open_root(root).verify(name, repair=repair)
         if as_json:
             say_json(asdict(report))
+        for line in report.repair.lines() if report.repair is not None and not as_json else ():
+            say(safe(line))
         for problem in report.problems if not as_json else ():
             colour = "yellow" if problem.harmless else "red"
             repair_hint = f"To repair it: {safe(problem.remedy)}"
@@ -268,21 +270,16 @@ def configure(
 def rebuild(
     name: Name,
     max_cost: MaxCost = None,
-    allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Leave out documents of damaged files that cannot be restored.")
-    ] = False,
     quiet: Quiet = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Publish a version with the current settings, from the stored documents; restore those in damaged files."""
+    """Publish a version with the current settings, from the stored documents."""
     with errors_in_one_line():
         project = open_project(root, name)
         if project.config.context == "llm" and not quiet:
             say(safe(project.estimate().in_short()), to=err)
-        report = interruptible(
-            project, lambda: project.rebuild(max_cost=max_cost, allow_loss=allow_loss, show_progress=not quiet)
-        )
+        report = interruptible(project, lambda: project.rebuild(max_cost=max_cost, show_progress=not quiet))
         show_report(report, retry=proposed("retry", name), as_json=as_json)
 
 

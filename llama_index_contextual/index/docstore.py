@@ -6,11 +6,12 @@ chunks, are not stored: they are assembled from their chunks on demand, with lin
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sqlite3
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,22 +30,22 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.filters import Column, FieldTest, evaluate, valid_filters
 from llama_index_contextual.index.kvstore import Access, SQLiteKVStore, refuse_write
-from llama_index_contextual.index.node_rows import COLUMNS, StoredText, node_of, packer, row_of, unpacker
+from llama_index_contextual.index.node_rows import COLUMNS, StoredText, node_of, packer, row_checksum, row_of, unpacker
 from llama_index_contextual.index.storable import require_storable
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
     "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
     " start_char INTEGER, end_char INTEGER, shape INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL,"
-    " body TEXT NOT NULL)",
+    " body TEXT NOT NULL, checksum INTEGER)",
     "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
 )
 _INSERT = (
-    "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body)"
-    " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body)"
+    "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body, checksum)"
+    " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body, :checksum)"
     " ON CONFLICT (id) DO UPDATE SET doc_id = excluded.doc_id, start_char = excluded.start_char,"
     " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text, metadata = excluded.metadata,"
-    " body = excluded.body"
+    " body = excluded.body, checksum = excluded.checksum"
 )
 _COLUMNS = ", ".join(COLUMNS)
 PARENT_SQL = f"json_extract(body, '$.relationships.\"{NodeRelationship.PARENT.value}\".node_id')"
@@ -236,19 +237,19 @@ class SQLiteDocumentStore(KVDocumentStore):
             numbers: dict[int, int] = {}
             last = 0
             while rows := source._kv.query(
-                "SELECT id, doc_id, start_char, end_char, text, metadata, body, shape, position FROM nodes"
+                "SELECT id, doc_id, start_char, end_char, text, metadata, body, checksum, shape, position FROM nodes"
                 " WHERE position > ? ORDER BY position LIMIT 512",
                 (last,),
             ):
                 last = rows[-1][-1]
-                copied = [row for row in rows if live is None or live[row[8] - 1]]
+                copied = [row for row in rows if live is None or live[row[-1] - 1]]
                 # Only the shapes of these nodes: a shape can contain data of its node, such as an image.
-                for shape in {row[7] for row in copied} - numbers.keys():
+                for shape in {row[8] for row in copied} - numbers.keys():
                     numbers[shape] = _shape_number(connection, bodies[shape])
                 connection.executemany(
-                    "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, shape)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    ((*row[:7], numbers[row[7]]) for row in copied),
+                    "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, checksum, shape)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    ((*row[:8], numbers[row[8]]) for row in copied),
                 )
             frames = source._kv.query("SELECT key, value FROM kv WHERE collection = ?", (FRAMES,))
             kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)
@@ -502,6 +503,21 @@ class SQLiteDocumentStore(KVDocumentStore):
         ):
             yield from ((row[-1], self._node(row, unpack)) for row in rows)
             last = rows[-1][-1]
+
+    def sound_nodes(self, positions: Iterable[int]) -> dict[int, BaseNode]:
+        """Return the nodes at some positions of a file that may be damaged: those whose rows have their checksums."""
+        nodes: dict[int, BaseNode] = {}
+        unpack = unpacker()
+        for position in positions:
+            with contextlib.suppress(sqlite3.Error, ValueError):
+                ((shape, checksum, *row),) = self._kv.query(
+                    "SELECT shapes.body, checksum, id, doc_id, start_char, end_char, text, metadata, nodes.body"
+                    " FROM nodes JOIN shapes USING (shape) WHERE position = ?",
+                    (position,),
+                )
+                if checksum == row_checksum(shape, *row):
+                    nodes[position] = node_of(json.loads(shape), (row[0], None, *row[4:]), unpack)
+        return nodes
 
     def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
         """Return the positions of the nodes among `node_ids` that exist."""

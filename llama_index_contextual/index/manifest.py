@@ -3,7 +3,7 @@
 parts/p000001/                     a part, which several versions may share
   part.json                        content of the part, with size and checksums of every file
   docstore.sqlite                  chunks, records of the documents, and data to reconstruct them
-  documents.json                   a copy of the records, and the user's metadata of files, for `rebuild`
+  documents.json                   a copy of the records, by which a damaged part names its documents
   default__vector_store.faiss      vectors (absent without the semantic index)
   bm25/                            lexical index (absent without it)
   bm25/documents/                  index of documents by name and opening
@@ -287,11 +287,11 @@ _TAKE_ALONG = Remedy(
     " there: contexts in it are not paid for again",
 )
 _WITH_THE_OTHER_FILES = Remedy(
-    "Restore the live version with `rebuild`, which processes only the documents of damaged parts again, or return to"
-    " the previous version with `rollback`: contexts that were paid for are read from the ledger",
-    "Restore the live version with `llama-index-contextual rebuild {project}`, which processes only the documents of"
-    " damaged parts again, or return to the previous version with `rollback`: contexts that were paid for are read from"
-    " the ledger",
+    "Publish a version without the damaged parts with `verify(repair=True)`, which names the documents to ingest again,"
+    " or return to the previous version with `rollback`: contexts that were paid for are read from the ledger",
+    "Publish a version without the damaged parts with `llama-index-contextual verify {project} --repair`, which names"
+    " the documents to ingest again, or return to the previous version with `rollback`: contexts that were paid for are"
+    " read from the ledger",
 )
 _WITHOUT_THE_VERSION = Remedy(
     "Return to the previous version with `rollback`, or ingest all documents again with `replace=True`: contexts that"

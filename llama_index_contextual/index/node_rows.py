@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import xxhash
 import zstandard
 from llama_index.core.schema import BaseNode, NodeRelationship, TextNode
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
@@ -46,7 +47,19 @@ def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict
         "metadata": _dump(node.metadata),
         "body": _dump(own),
     }
-    return json.dumps(shape, sort_keys=True), row
+    shared_fields = json.dumps(shape, sort_keys=True)
+    return shared_fields, {**row, "checksum": row_checksum(shared_fields, *row.values())}
+
+
+def row_checksum(shape: str, *values: StoredText | int | None) -> int:
+    """Return the xxh3 of a row, by which a repair recognizes that it is sound, as a signed number.
+
+    Args:
+        shape: The shape of the node, as JSON.
+        *values: The id, the document, both offsets, the text, the metadata and the other fields.
+    """
+    data = b"\0".join(value if isinstance(value, bytes) else str(value).encode() for value in (shape, *values))
+    return xxhash.xxh3_64_intdigest(data) - 2**63
 
 
 def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:

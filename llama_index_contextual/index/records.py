@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
-from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index import files
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.manifest import DOCSTORE, RECORDS, DocumentRecord, checksum
 
 _DIGEST = 32  # digits of the xxh3 of a file; with the user's metadata of it, the content hash is a longer SHA-256
 
@@ -152,3 +159,55 @@ class Records(Sequence[DocumentRecord]):
 def _folded(doc_id: str) -> str:
     """Return an id in the form in which file systems that ignore case, and those that normalize names, compare it."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", doc_id).casefold())
+
+
+# ---- copy of the records, by which a damaged part names its documents ------------------------------------------------
+
+_UNREADABLE = (OSError, sqlite3.Error, ValueError, TypeError, KeyError, AttributeError)
+
+
+def write_records(place: Path, records: Sequence[DocumentRecord]) -> None:
+    """Write a copy of the records of a part, with a checksum of its own; it is not synced."""
+    content = {"records": [asdict(record) for record in records]}
+    data = json.dumps({**content, "xxh3": checksum(content)}, ensure_ascii=False).encode()
+    path = place / RECORDS
+    files.let_write(path, lambda: path.write_bytes(data))
+
+
+def records_of_part(place: Path, gone: Sequence[tuple[int, int]] = ()) -> list[DocumentRecord]:
+    """Return the records of a part that may be damaged: from the copy, or else from the document store.
+
+    Args:
+        place: Directory of the part.
+        gone: Numbers of the documents that are left out, as ranges (first, last).
+
+    Returns:
+        The records; none if they cannot be read.
+    """
+    for read in (_records_in_copy, _records_in_docstore):
+        with contextlib.suppress(*_UNREADABLE):
+            records = read(place)
+            for first, last in reversed(gone):
+                del records[first : last + 1]
+            return records
+    return []
+
+
+def has_sound_records(place: Path) -> bool:
+    """Return whether the copy of the records of a part has its checksum."""
+    try:
+        return bool(_records_in_copy(place))
+    except _UNREADABLE:
+        return False
+
+
+def _records_in_copy(place: Path) -> list[DocumentRecord]:
+    content = json.loads(files.read(place / RECORDS))
+    if content.pop("xxh3") != checksum(content):
+        raise ValueError("The copy of the records has changed.")
+    return [DocumentRecord(**record) for record in content["records"]]
+
+
+def _records_in_docstore(place: Path) -> list[DocumentRecord]:
+    with contextlib.closing(SQLiteDocumentStore(place / DOCSTORE, access="read")) as docstore:
+        return [DocumentRecord(**record) for record in docstore.records()]

@@ -24,9 +24,9 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.version import DocumentFrame, OpenVersion
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.readers.base import is_own_key
-from llama_index_contextual.readers.discovery import content_hash, printable
+from llama_index_contextual.readers.discovery import content_hash, printable, unescaped
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +62,8 @@ def former_facts(version: OpenVersion, record: DocumentRecord) -> list[dict[str,
 
     A title may come from the user or from the file; only the content hash of an unchanged file tells.
     """
-    frame = version.frame(record.doc_id)
-    return [{}] if frame is None else facts_of(frame)
-
-
-def facts_of(frame: DocumentFrame) -> list[dict[str, Any]]:
-    """Return what the user's metadata of a document may have been, given its frame; see `former_facts`."""
+    if (frame := version.frame(record.doc_id)) is None:
+        return [{}]
     # Metadata that a reader finds in a file is never embedded.
     own = {
         k: v for k, v in frame.metadata.items() if not is_own_key(k) and k not in {keys.TITLE, *frame.excluded_embed}
@@ -101,6 +97,26 @@ def _read_paths(project_dir: Path) -> list[str]:
             type(error).__name__,
         )
         return []
+
+
+def inputs_of(project_dir: Path, records: Iterable[DocumentRecord]) -> dict[str, str]:
+    """Return what to ingest to read documents again under the same ids: the folder that was given, or the file.
+
+    Args:
+        project_dir: Directory of the project.
+        records: Records of the documents.
+
+    Returns:
+        The path by document id, for the documents whose file still exists.
+    """
+    paths, inputs = read_sources(project_dir), {}
+    for record in records:
+        path = Path(paths.get(record.origin or "", ""))
+        names = tuple(map(unescaped, record.doc_id.split("/")))
+        if path.is_file():
+            is_below = len(names) > 1 and path.parts[-len(names) :] == names
+            inputs[record.doc_id] = str(path.parents[len(names) - 2] if is_below else path)
+    return inputs
 
 
 def sources_fault(project_dir: Path, origins: Collection[str]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -24,7 +24,7 @@ from llama_index_contextual.errors import (
     ProjectNotFoundError,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.check import is_damage, part_directory, read_manifest
+from llama_index_contextual.index.check import check_contents, is_damage, part_directory, read_manifest, read_part
 from llama_index_contextual.index.current import (
     CURRENT,
     VERSIONS,
@@ -39,7 +39,7 @@ from llama_index_contextual.index.current import (
 from llama_index_contextual.index.engine import COLLECTION_FILE
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.ledger_lines import salvage
-from llama_index_contextual.index.manifest import PARTS, PartEntry
+from llama_index_contextual.index.manifest import PARTS, Manifest, PartEntry
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
     ledger_identity,
@@ -47,14 +47,9 @@ from llama_index_contextual.index.project_file import (
     record_ledger,
     write_lock,
 )
+from llama_index_contextual.index.records import records_of_part
 from llama_index_contextual.index.remote_check import damaged_chunks, drop_leftover_chunks, leftover_chunks
-from llama_index_contextual.index.salvage import (
-    Condition,
-    DamagedVersion,
-    inspect_part,
-    records_of_part,
-)
-from llama_index_contextual.index.sources import SOURCES_FILE, sources_fault
+from llama_index_contextual.index.sources import SOURCES_FILE, inputs_of, sources_fault
 from llama_index_contextual.index.version import OpenVersion
 
 DAMAGED = ".damaged"
@@ -93,6 +88,55 @@ class Problem:
     documents: Sequence[str] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """Repair of a damaged live version.
+
+    Attributes:
+        version: Name of the version that was published without the damaged parts, and is live.
+        former: Name of the damaged version, which stays on disk until the next repair.
+        kept: Ids of the documents of damaged parts that could be read, which the new version contains.
+        missing: Ids of the others, each with the file or folder to ingest again; None if the document was not read from
+            a file, or if the file does not exist any more.
+        unnamed: Number of further documents, whose ids could not be read.
+        cost: What it costs to ingest these files and folders again, with the contexts and vectors in the ledger; None
+            if there are none.
+    """
+
+    version: str
+    former: str
+    kept: Sequence[str] = ()
+    missing: Mapping[str, str | None] = field(default_factory=dict)
+    unnamed: int = 0
+    cost: str | None = None
+
+    def lines(self) -> list[str]:
+        """Return the repair in sentences."""
+        lines = [f"Version {self.version} is live: {self.former} without its damaged parts."]
+        if self.kept:
+            lines.append(f"It contains {pluralize(len(self.kept), 'document')} of damaged parts that could be read.")
+        again = [doc_id for doc_id, path in self.missing.items() if path is not None]
+        if again:
+            cost = "" if self.cost is None else f" (this costs: {self.cost})"
+            inputs = ", ".join(sorted({path for path in self.missing.values() if path is not None}))
+            lines.append(f"Ingest {pluralize(len(again), 'document')} again from {inputs}{cost}: {', '.join(again)}.")
+        if lost := [doc_id for doc_id, path in self.missing.items() if path is None]:
+            lines.append(
+                f"{pluralize(len(lost), 'document')} without a file can only be ingested again, or restored with the"
+                f" files of {self.former} from a backup: {', '.join(lost)}."
+            )
+        if self.unnamed:
+            lines.append(f"The ids of {pluralize(self.unnamed, 'more document')} cannot be read.")
+        return lines
+
+
+PartFaults = Mapping[PartEntry, Sequence[CorruptVersionError]]
+"""The errors of each part of a project, by its entry without the documents that are gone."""
+
+PublishSound = Callable[[str, PartFaults], Repair]
+"""Publishes the documents of a version, given its name, without those of damaged parts that cannot be read."""
+
+
 @dataclass(frozen=True)
 class VerifyReport:
     """Result of checking a project.
@@ -100,10 +144,12 @@ class VerifyReport:
     Attributes:
         versions: Names of the versions that were checked, oldest first.
         problems: The problems; empty if there are none.
+        repair: Repair of the live version, or None.
     """
 
     versions: Sequence[str]
     problems: Sequence[Problem]
+    repair: Repair | None = None
 
     @property
     def sound(self) -> bool:
@@ -111,7 +157,7 @@ class VerifyReport:
         return all(problem.harmless for problem in self.problems)
 
 
-def verify_project(project_dir: Path) -> VerifyReport:
+def verify_project(project_dir: Path, known: PartFaults | None = None) -> VerifyReport:
     """Check every version, the settings and the ledger of a project.
 
     Every byte of a version counts. Of the ledger, each row has a checksum, and SQLite checks the structure around the
@@ -122,6 +168,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
 
     Args:
         project_dir: Directory of the project.
+        known: The errors of parts that were checked just before.
 
     Raises:
         ProjectNotFoundError: The project was deleted.
@@ -132,7 +179,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
             name=project_dir.name,
         )
     names = version_names(project_dir)
-    checked = _check_versions(project_dir, names)
+    checked = _check_versions(project_dir, names, known)
     collection = _collection(project_dir, names, checked)
     sound = [name for name in names if name not in checked.faults]
     problems = [
@@ -147,10 +194,15 @@ def verify_project(project_dir: Path) -> VerifyReport:
     return VerifyReport(names, sorted(problems, key=lambda problem: problem.harmless))
 
 
-def repair_project(project_dir: Path) -> VerifyReport:
-    """Remove damaged versions that are not live, recover a damaged ledger, and check the project again.
+def repair_project(project_dir: Path, publish_sound: PublishSound | None = None) -> VerifyReport:
+    """Repair the ledger, the live version and leftovers, remove other damaged versions, and check the project again.
 
-    The live version does not change; if it is damaged, use `rebuild`.
+    Of the live version, one without the damaged parts is published. The damaged one stays on disk until the next
+    repair, or until its turn comes to be removed as an old version.
+
+    Args:
+        project_dir: Directory of the project.
+        publish_sound: Publishes a version without damaged parts; without it, the live version is not repaired.
 
     Raises:
         ProjectLockedError: Another process is writing.
@@ -158,17 +210,20 @@ def repair_project(project_dir: Path) -> VerifyReport:
         LedgerError: The ledger cannot be checked, so it was not changed.
     """
     with write_lock(project_dir):
+        _repair_ledger(project_dir)  # first, because it receives the contexts and vectors of damaged parts
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
         checked = _check_versions(project_dir, names)
         _check_chunks(project_dir, names, checked)
         drop_leftover_chunks(project_dir, names)
+        repair = None
+        if publish_sound is not None and live is not None and checked.is_repairable(live):
+            repair = publish_sound(live, checked.parts)
         for name, faults in checked.faults.items():
-            if live not in (None, name) and any(map(is_damage, faults)):
+            if live not in (None, name) and any(map(is_damage, faults)) and name in version_names(project_dir):
                 remove_version(project_dir, name)
         remove_unused_parts(project_dir)
-        _repair_ledger(project_dir)
-    return verify_project(project_dir)
+    return replace(verify_project(project_dir, checked.parts), repair=repair)
 
 
 def _repair_ledger(project_dir: Path) -> None:
@@ -282,48 +337,66 @@ class _Checked:
     """Result of comparing versions with their checksums.
 
     Attributes:
+        parts: The errors of each part, by its entry.
         faults: The errors of each damaged version.
-        conditions: The condition of the parts of each version.
-        parts: The condition of each part, by its entry.
+        manifests: The manifests that can be read, by version.
     """
 
+    parts: dict[PartEntry, Sequence[CorruptVersionError]]
     faults: dict[str, list[Exception]] = field(default_factory=dict)
-    conditions: dict[str, list[Condition]] = field(default_factory=dict)
-    parts: dict[PartEntry, Condition] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
 
-    def documents(self, project_dir: Path) -> dict[str, tuple[str, ...]]:
-        """Return the ids of the documents of each damaged part, by its name; none if they cannot be read."""
-        return {
-            entry.name: tuple(
-                record.doc_id for record in records_of_part(project_dir / PARTS / entry.name, condition)[0]
-            )
-            for entry, condition in self.parts.items()
-            if condition.faults
-        }
+    def damaged_parts(self, name: str) -> list[PartEntry]:
+        """Return the damaged parts of a version; none if its manifest cannot be read."""
+        manifest = self.manifests.get(name)
+        return [entry for entry in manifest.parts if self.parts[replace(entry, gone=())]] if manifest else []
+
+    def is_repairable(self, name: str) -> bool:
+        """Return whether a version has damage in its parts or chunks, and nothing else prevents reading it."""
+        return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
-def _check_versions(project_dir: Path, names: Sequence[str]) -> _Checked:
+def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults | None = None) -> _Checked:
     """Compare the files of versions with their checksums; a part that several versions share is read once."""
-    checked = _Checked()
+    checked = _Checked(dict(known or {}))
     for name in names:
         directory = version_directory(project_dir, name)
-        conditions = checked.conditions[name] = []
         faults: list[Exception] = []
         try:
-            manifest = read_manifest(directory)
+            manifest = checked.manifests[name] = read_manifest(directory)
             for entry in manifest.parts:
                 part = replace(entry, gone=())
                 if part not in checked.parts:
-                    place = part_directory(directory, entry.name)
-                    checked.parts[part] = inspect_part(place, part, manifest.dimensions)
-                conditions.append(checked.parts[part])
-            faults += [fault for condition in conditions for fault in condition.faults]
+                    checked.parts[part] = part_faults(part_directory(directory, entry.name), part)
+                faults += checked.parts[part]
         except (CorruptVersionError, FormatError) as error:
             faults.append(error)
         # A writer may have removed an old version in the meantime.
         if faults and (directory.is_dir() or name == live_if_sound(project_dir)):
             checked.faults[name] = faults
     return checked
+
+
+def part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
+    """Compare every file of a part with its SHA-256, and return the errors.
+
+    Args:
+        place: Directory of the part.
+        entry: Its entry in the manifest of a version.
+
+    Raises:
+        FormatError: The part was written by a newer release.
+    """
+    faults: list[CorruptVersionError] = []
+    try:
+        for name, expected in read_part(place, entry).files.items():
+            try:
+                check_contents(place, {name: expected}, "sha256")
+            except CorruptVersionError as error:
+                faults.append(error)
+    except CorruptVersionError as error:  # of the manifest
+        faults.append(error)
+    return faults
 
 
 def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
@@ -349,55 +422,55 @@ def _check_chunks(project_dir: Path, names: Sequence[str], checked: _Checked) ->
 
 
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
+    """Return the damage of versions; of a part that several versions share, that of the live one."""
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
-    documents_of = checked.documents(project_dir)
-    for name, faults in checked.faults.items():
-        is_old = live not in (None, name)
-        lost, remedy = "", _command(project_dir, "verify", "--repair")
-        if (of_format := next((error for error in faults if isinstance(error, FormatError)), None)) is not None:
-            remedy = _other_format(of_format)
-        elif not is_old:
-            lost, remedy = _restoration(project_dir, name, sound, checked, is_live=name == live)
-        listed: set[str] = set()
-        for error in faults:
+    documents_of: dict[str, Sequence[str]] = {}
+    for name in sorted(checked.faults, key=lambda name: name != live):
+        remedy = _remedy(project_dir, name, live, sound, checked)
+        parts = {entry.name: entry for entry in checked.damaged_parts(name)}
+        for error in checked.faults[name]:
             file = getattr(error, "file", None) or f"{VERSIONS}/{name}"
-            part = next(iter(PurePosixPath(file).parts[1:]), "")
-            documents = documents_of.get(part, ())
-            fault = _fault(error, file)
-            if part not in listed:  # several files of a part belong to the same documents
-                fault += _list(documents)
-                listed.add(part)
-            problem = Problem(file, fault + lost, remedy, harmless=is_old, documents=documents)
-            lost = ""
-            # A part may belong to several versions: the live one decides.
-            if file not in problems or not problem.harmless:
-                problems[file] = problem
+            if file in problems:
+                continue
+            fault, part = _fault(error, file), next(iter(PurePosixPath(file).parts[1:]), "")
+            if part in parts and part not in documents_of:
+                records = records_of_part(project_dir / PARTS / part, parts[part].gone)
+                documents_of[part] = tuple(record.doc_id for record in records)
+                fault += _list(documents_of[part])  # once, as several files of a part contain the same documents
+            is_old = live not in (None, name)
+            problems[file] = Problem(file, fault, remedy, harmless=is_old, documents=documents_of.get(part, ()))
     yield from problems.values()
 
 
-def _restoration(
-    project_dir: Path, name: str, sound: Sequence[str], checked: _Checked, *, is_live: bool
-) -> tuple[str, str]:
-    """Return which documents of a damaged version are lost, and the command that restores most of them."""
-    previous = _command(project_dir, "rollback", f"--to {sound[-1]}") if sound else None
-    anew = _command(project_dir, "ingest", "PATHS", "--replace")
-    if not all(map(is_damage, checked.faults[name])):
-        return "", _command(project_dir, "verify")
-    try:
-        version = DamagedVersion(version_directory(project_dir, name), checked.conditions[name])
-    except BackendError:  # reported with the engine
-        return "", _command(project_dir, "verify")
-    except (CorruptVersionError, FormatError):  # the manifest of the version is damaged
-        return "", previous or anew
-    with closing(version):
-        number = len(version.lost) + version.unnamed
-        lost = f"; {pluralize(number, 'document')} cannot be restored" if number else ""
-        if is_live and not number:
-            return lost, _command(project_dir, "rebuild")
-        if is_live and previous is None and (len(version.records) or version.originals):
-            return lost, _command(project_dir, "rebuild", "--allow-loss")
-        return lost, previous or anew
+def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str], checked: _Checked) -> str:
+    """Return the command that repairs a damaged version."""
+    faults = checked.faults[name]
+    if (of_format := next((error for error in faults if isinstance(error, FormatError)), None)) is not None:
+        return _other_format(of_format)
+    if not all(map(is_damage, faults)):
+        return _command(project_dir, "verify")
+    if live is not None and name != live and (inputs := _missing_inputs(project_dir, name, live, checked)):
+        return _command(project_dir, "ingest", *map(shlex.quote, inputs))
+    if live is not None and (name != live or checked.is_repairable(name)):
+        return _command(project_dir, "verify", "--repair")
+    if sound:
+        return _command(project_dir, "rollback", f"--to {sound[-1]}")
+    return _command(project_dir, "ingest", "PATHS", "--replace")
+
+
+def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) -> list[str]:
+    """Return the files and folders of documents that the live version lacks since a damaged version was repaired."""
+    if name not in checked.manifests or live in checked.faults or checked.manifests[live].keeps != name:
+        return []
+    with closing(OpenVersion(version_directory(project_dir, live), check="size")) as version:
+        records = [
+            record
+            for entry in checked.manifests[name].parts
+            for record in records_of_part(project_dir / PARTS / entry.name, entry.gone)
+            if version.record(record.doc_id) is None
+        ]
+    return sorted(set(inputs_of(project_dir, records).values()))
 
 
 def _list(documents: Sequence[str]) -> str:

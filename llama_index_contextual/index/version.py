@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,10 +18,12 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.check import Check, read_manifest
 from llama_index_contextual.index.docstore import FRAMES, SQLiteDocumentStore
 from llama_index_contextual.index.export import INDEX_ID, VersionStorageContext
-from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.manifest import DocumentRecord, checksum
 from llama_index_contextual.index.part import open_parts
 from llama_index_contextual.index.records import Records
 from llama_index_contextual.index.version_docstore import VersionDocumentStore
+
+_CHECKSUM = "xxh3"
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,26 @@ class OpenVersion:
         check: How to compare the files with their descriptions.
         reads: Names of the files of a part that are compared with "xxh3", while only the sizes of the others are; None
             for all.
+        without: Names of parts that are left out because they are damaged.
 
     Raises:
         CorruptVersionError: A file is damaged or missing, or belongs to another version.
         FormatError: The version was written by a newer release.
     """
 
-    def __init__(self, directory: Path, *, check: Check = "xxh3", reads: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        check: Check = "xxh3",
+        reads: Collection[str] | None = None,
+        without: Collection[str] = (),
+    ) -> None:
         self.directory = directory
         self.name = directory.name
-        self.manifest = read_manifest(directory)
+        self.without = without
+        manifest = read_manifest(directory)
+        self.manifest = replace(manifest, parts=[entry for entry in manifest.parts if entry.name not in without])
         self.parts = open_parts(directory, self.manifest, check, reads=reads)
 
     @property
@@ -200,10 +212,19 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
 
 def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
     """Store the frame of a document in a version that is being built."""
-    docstore.put_extra(FRAMES, doc_id, asdict(frame))
+    content = asdict(frame)
+    docstore.put_extra(FRAMES, doc_id, {**content, _CHECKSUM: checksum(content)})
 
 
-def load_frame(docstore: SQLiteDocumentStore, doc_id: str) -> DocumentFrame | None:
-    """Return the frame of a document that `store_frame` has stored, or None."""
-    raw = docstore.get_extra(FRAMES, doc_id)
-    return None if raw is None else DocumentFrame(**raw)
+def load_frame(docstore: SQLiteDocumentStore, doc_id: str, *, check: bool = False) -> DocumentFrame | None:
+    """Return the frame of a document that `store_frame` has stored, or None.
+
+    Raises:
+        ValueError: `check` is set, and the frame does not have its checksum.
+    """
+    if (raw := docstore.get_extra(FRAMES, doc_id)) is None:
+        return None
+    expected = raw.pop(_CHECKSUM)
+    if check and expected != checksum(raw):
+        raise ValueError(f"The frame of {doc_id!r} has changed.")
+    return DocumentFrame(**raw)

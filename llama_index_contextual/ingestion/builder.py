@@ -49,7 +49,7 @@ from llama_index_contextual.index.manifest import (
     PartEntry,
 )
 from llama_index_contextual.index.part import LivePart, Part, open_part, open_written
-from llama_index_contextual.index.salvage import write_copy_of_records
+from llama_index_contextual.index.records import write_records
 from llama_index_contextual.index.version import DocumentFrame, OpenVersion, store_frame
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class PartWriter:
             merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
         """
         self._docstore.write_records([asdict(record) for record in self.records])
-        write_copy_of_records(self.directory, self.records, self._docstore, merged_from)
+        write_records(self.directory, self.records)
         self._docstore.index_metadata()
         if self._vectors is not None and self.chunks:
             self._vectors.compact(self._config.faiss_index)

@@ -237,7 +237,10 @@ def estimate(
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)
-    embedded = Tokens(input_tokens=counter.embedding.tokens)
+    embedded = counter.embedding.tokens
+    embedding_dollars: float | None = 0.0
+    if embed_model is not None and embedded:
+        embedding_dollars = prices.dollars(embed_model, Tokens(input_tokens=embedded))
     cost_options = list(counter.options(prices))
     return CostEstimate(
         model=None if counter.writer is None else counter.writer.model,
@@ -248,8 +251,8 @@ def estimate(
         known_contexts=counter.known_contexts,
         options=cost_options,
         chosen=counter.chosen(cost_options, sender),
-        embedding_tokens=counter.embedding.tokens,
-        embedding_dollars=0.0 if embed_model is None else prices.dollars(embed_model, embedded),
+        embedding_tokens=embedded,
+        embedding_dollars=embedding_dollars,
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
         skipped=tuple(intake.skipped),

@@ -49,7 +49,6 @@ from llama_index_contextual.errors import ConfigurationError, ContextualError, R
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.receipts import RunCost
-from llama_index_contextual.index.salvage import DamagedVersion
 from llama_index_contextual.index.version import DocumentFrame, OpenVersion
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
@@ -277,17 +276,38 @@ class Stages:
         """Return the name under which the ledger stores the vector of a text."""
         return model if self.splitter is None or len(windows) == 1 else self.splitter.name(model)
 
+    def vector_keys(self, nodes: Sequence[BaseNode]) -> list[tuple[str, str]]:
+        """Return the key of the vector of each chunk in the ledger, and the name of the model that it is stored with.
+
+        The local model has none, because its vectors are not stored.
+        """
+        if self.embed_model_name is None or self.embed_model_name == LOCAL or not nodes:
+            return []
+        texts, name = self._texts_to_embed(nodes), self.embed_model_name
+        if not isinstance(self.embed_model, ContextualEmbedding):
+            return self._keys_of(name, nodes, texts)
+        embedded = [window.text for (window,) in texts]
+        keys_of: dict[int, str] = {}
+        for part in document_parts(self.embed_model, nodes, embedded):
+            of_part = document_keys([embedded[at] for at in part], name, self.embed_model.dimensions)
+            keys_of.update(zip(part, of_part, strict=True))
+        return [(keys_of[at], name) for at in range(len(nodes))]
+
+    def _keys_of(
+        self, model: str, nodes: Sequence[BaseNode], texts: Sequence[Sequence[Window]]
+    ) -> list[tuple[str, str]]:
+        # Some models return vectors of the requested length.
+        length = getattr(self.embed_model, "dimensions", None)
+        names = [self._name_of_vectors(model, windows) for windows in texts]
+        whole = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
+        return [(vector_key(text, name, length), name) for text, name in zip(whole, names, strict=True)]
+
     def _known_vectors(
         self, model: str, nodes: Sequence[BaseNode], texts: Sequence[Sequence[Window]]
     ) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
         """Return the key of each text, and the vectors in the ledger."""
-        # Some models return vectors of the requested length.
-        length = getattr(self.embed_model, "dimensions", None)
-        text_keys = [
-            vector_key(node.get_content(metadata_mode=MetadataMode.EMBED), self._name_of_vectors(model, text), length)
-            for node, text in zip(nodes, texts, strict=True)
-        ]
-        return text_keys, self.ledger.vectors(text_keys, dimensions=length)
+        text_keys = [key for key, _ in self._keys_of(model, nodes, texts)]
+        return text_keys, self.ledger.vectors(text_keys, dimensions=getattr(self.embed_model, "dimensions", None))
 
     async def _aembed_new(
         self, model: BaseEmbedding, new: Mapping[str, Sequence[Window]], name: str
@@ -594,53 +614,6 @@ async def abuild(
             await running.abort(error)
             raise
     return total
-
-
-async def arestore(
-    records: Iterable[DocumentRecord],
-    before: DamagedVersion,
-    stages: Stages,
-    builder: VersionBuilder,
-    *,
-    counter: ProgressCounter,
-) -> None:
-    """Add documents of damaged parts with their chunks as they are.
-
-    Vectors that are damaged come from the ledger, or are computed again.
-
-    Args:
-        records: Records of the documents.
-        before: The version with the damaged parts.
-        stages: Components that process documents.
-        builder: Builder of the version.
-        counter: Counter of the finished work.
-    """
-    batches = _stored_batches(records, before)
-    while batch := await asyncio.to_thread(next, batches, None):
-        computed = await stages.aembed([node for _, nodes, vectors in batch if vectors is None for node in nodes])
-        at = 0
-        for record, nodes, vectors in batch:
-            if vectors is None and computed is not None:
-                vectors = computed[at : at + len(nodes)]
-                at += len(nodes)
-            await asyncio.to_thread(builder.append, record, nodes, vectors, before.frame(record.doc_id))
-            counter.add(1, 0, record.characters)
-
-
-def _stored_batches(
-    records: Iterable[DocumentRecord], before: DamagedVersion
-) -> Iterator[list[tuple[DocumentRecord, list[BaseNode], NDArray[np.float32] | None]]]:
-    """Yield documents with their stored chunks and vectors, in batches of at least `BATCH_CHUNKS` chunks."""
-    batch, size = [], 0
-    for record in records:
-        nodes = list(before.docstore.iterate(doc_id=record.doc_id))
-        batch.append((record, nodes, before.stored_vectors(record.doc_id)))
-        size += len(nodes)
-        if size >= BATCH_CHUNKS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 Batch = list[tuple[Job, list[BaseNode]]]

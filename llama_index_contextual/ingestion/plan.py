@@ -36,7 +36,6 @@ from llama_index_contextual.errors import ConfigurationError, InputError, PathNo
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.records import Records
-from llama_index_contextual.index.salvage import DamagedVersion, Original
 from llama_index_contextual.index.sources import content_hash_with, former_facts, origin, origin_of
 from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.index.version import OpenVersion
@@ -696,14 +695,6 @@ class Intake:
         self.skipped += identities.copies
         self.warnings += identities.notes
 
-    def take_originals(self, originals: Iterable[Original]) -> None:
-        """Take the files of documents that are to be read again."""
-        for original in originals:
-            doc_id = original.ref.doc_id
-            self.files[doc_id], self.hashes[doc_id] = original.ref, original.content_hash
-            if original.facts:
-                self.facts[str(original.ref.path)] = original.facts
-
     def jobs(self, reader: FileReader, doc_ids: Collection[str], failed: list[str]) -> Iterator[Job]:
         """Yield the requested documents; unreadable files are added to `skipped`, and their ids to `failed`."""
         refs = (ref for doc_id, ref in self.files.items() if doc_id in doc_ids)
@@ -886,8 +877,6 @@ class Plan:
     Attributes:
         keep: Documents copied unchanged from the previous version.
         rework: Documents of the previous version processed again, because settings changed or chunks failed.
-        restore: Documents of damaged parts whose chunks are sound.
-        reread: Ids of the other documents of damaged parts, which are read from their files again.
         add: Ids of documents that are not in the previous version.
         update: Ids of documents whose content has changed.
         rename: Documents of the previous version whose file has a new name or location, by new id.
@@ -898,8 +887,6 @@ class Plan:
 
     keep: list[DocumentRecord] = field(default_factory=list)
     rework: list[DocumentRecord] = field(default_factory=list)
-    restore: list[DocumentRecord] = field(default_factory=list)
-    reread: list[str] = field(default_factory=list)
     add: list[str] = field(default_factory=list)
     update: list[str] = field(default_factory=list)
     rename: dict[str, DocumentRecord] = field(default_factory=dict)
@@ -910,18 +897,18 @@ class Plan:
     @property
     def changes_nothing(self) -> bool:
         """Whether the new version would equal the previous one."""
-        return not (self.rework or self.restore or self.to_read or self.drop or self.moved)
+        return not (self.rework or self.to_read or self.drop or self.moved)
 
     @property
     def not_kept(self) -> set[str]:
         """Ids of the documents of the previous version that are not kept as they are."""
-        reworked = (record.doc_id for record in (*self.rework, *self.restore, *self.rename.values()))
+        reworked = (record.doc_id for record in (*self.rework, *self.rename.values()))
         return {*reworked, *self.update, *self.drop, *self.moved}
 
     @property
     def to_read(self) -> list[str]:
         """Ids of the documents that are processed from the inputs of the call."""
-        return [*self.add, *self.update, *self.rename, *self.reread]
+        return [*self.add, *self.update, *self.rename]
 
 
 def make_plan(
@@ -936,7 +923,6 @@ def make_plan(
     new: Collection[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     moved: Mapping[str, str] = MappingProxyType({}),
-    damaged: Collection[str] = (),
 ) -> Plan:
     """Return the action for each document.
 
@@ -951,11 +937,10 @@ def make_plan(
         new: Ids of inputs that are not the document with this id in the previous version.
         renamed: Former id -> new id, of inputs that had another id.
         moved: Origin, by document id, of inputs whose file has a new location.
-        damaged: Ids of documents in damaged parts.
     """
     plan = Plan(rebuild=rebuild)
     same = set()
-    named = {*contents, *renamed, *moved, *remove, *damaged}
+    named = {*contents, *renamed, *moved, *remove}
     others_stay = not (replace or rebuild or retry_failed)
     for record in records:
         doc_id = record.doc_id
@@ -977,8 +962,6 @@ def make_plan(
             plan.update.append(doc_id)
         elif rebuild or (retry_failed and record.fallback_chunks):
             plan.rework.append(record)
-        elif doc_id in damaged:
-            plan.restore.append(record)
         else:
             plan.keep.append(record)
     plan.add.extend(doc_id for doc_id in contents if doc_id not in same and doc_id not in plan.rename)
@@ -1002,7 +985,6 @@ class RunOptions:
         max_cost: Limit in dollars, or None.
         batch: Request contexts through the provider's Batch API.
         sync: The inputs are folders, and documents whose file in them is gone are removed; None for other runs.
-        allow_loss: Leave out documents of damaged parts that cannot be restored.
         purpose: Purpose of the run, for its receipt.
     """
 
@@ -1017,7 +999,6 @@ class RunOptions:
     max_cost: float | None = None
     batch: bool = False
     sync: SyncOptions | None = None
-    allow_loss: bool = False
     purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
 
     @property
@@ -1062,11 +1043,7 @@ def plan_run(
         new=intake.identities.new,
         renamed=intake.identities.renamed,
         moved={doc_id: origin(intake.files[doc_id].path) for doc_id in intake.identities.moved},
-        damaged=before.damaged if isinstance(before, DamagedVersion) else (),
     )
-    if isinstance(before, DamagedVersion):
-        intake.take_originals(before.originals)
-        plan.reread.extend(intake.files)
     return intake, plan
 
 
@@ -1157,11 +1134,12 @@ def _written_contexts(before: OpenVersion, record: DocumentRecord, document: Doc
 
 def _job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
     document = before.document(record)
-    nodes = None if document else [_without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
+    nodes = None if document else [without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
     return Job(document, nodes, record.doc_id, record.content_hash, record.characters, record.origin)
 
 
-def _without_context(node: BaseNode) -> BaseNode:
+def without_context(node: BaseNode) -> BaseNode:
+    """Return a stored chunk as it was before its context was written; a context that the user has given stays."""
     if has_given_context(node):
         return node
     metadata = {

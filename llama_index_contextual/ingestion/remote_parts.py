@@ -43,6 +43,7 @@ from llama_index_contextual.index.manifest import (
     PartEntry,
 )
 from llama_index_contextual.index.part import LivePart, Part
+from llama_index_contextual.index.records import write_records
 from llama_index_contextual.index.remote import (
     SAMPLE,
     RemotePart,
@@ -53,7 +54,6 @@ from llama_index_contextual.index.remote import (
     tune,
 )
 from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, missing
-from llama_index_contextual.index.salvage import DamagedVersion, write_copy_of_records
 from llama_index_contextual.index.version import DocumentFrame, OpenVersion, store_frame
 from llama_index_contextual.retrievers.remote import TermStatistics, chunk_terms, part_terms
 
@@ -105,7 +105,7 @@ class RemoteParts:
             self._engine.end(None, self._version)
         elif gone := [record.doc_id for record in before.records if record.doc_id not in alive]:
             self._engine.end(gone, self._version)
-        if isinstance(before, DamagedVersion):  # it does not know all its documents
+        if before is not None and before.without:  # of these parts, the documents may be unknown
             alive_keys = {key for part in parts for key in _keys_of(part)}
             strays = [key for key in self._engine.keys(View(self._version)) if key not in alive_keys]
             self._engine.end_chunks(strays, self._version)
@@ -117,8 +117,8 @@ class RemoteParts:
                 f" {pluralize(actual, 'chunk')} of the new version instead of {expected}, so it is not published",
                 name=self._project_dir.name,
                 remedy=Remedy(
-                    "call `rebuild`, which restores chunks that are missing",
-                    "run `llama-index-contextual rebuild {project}`, which restores chunks that are missing",
+                    "call `verify(repair=True)`, which names the documents to ingest again",
+                    "run `llama-index-contextual verify {project} --repair`, which names the documents to ingest again",
                 ),
             )
 
@@ -274,7 +274,7 @@ class RemotePartWriter:
                 save_sample(self.directory, np.array(sample))
         self._store.write_records([asdict(record) for record in self.records])
         self._store.write_values()
-        write_copy_of_records(self.directory, self.records, self._store, merged_from)
+        write_records(self.directory, self.records)
         self._scratch.close()
         for path in self.directory.glob(f"{_SCRATCH}*"):
             files.remove(path)

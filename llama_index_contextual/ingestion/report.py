@@ -91,10 +91,8 @@ class IngestReport:
         renamed: Former id -> new id, of documents whose file has a new name or location.
         unchanged: Ids of documents of this call that were copied from the previous version; documents that the call
             does not name are not included.
-        rebuilt: Ids of documents processed again because settings changed, chunks had failed, or files were damaged.
+        rebuilt: Ids of documents processed again because settings changed, or chunks had failed.
         removed: Ids of documents that are no longer in the version.
-        lost: Ids of documents in damaged files that `rebuild` could not restore: ingest them again.
-        lost_unnamed: Number of such documents whose ids could not be read.
         missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace`.
         skipped: Files and empty Documents that were not read, each with its reason.
         warnings: Warnings about files that were read.
@@ -119,8 +117,6 @@ class IngestReport:
     unchanged: Sequence[str] = ()
     rebuilt: Sequence[str] = ()
     removed: Sequence[str] = ()
-    lost: Sequence[str] = ()
-    lost_unnamed: int = 0
     missing: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
     warnings: Sequence[FileWarning] = ()
@@ -161,14 +157,7 @@ class IngestReport:
         for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
                 counts.append(f"{number} {name}")
-        if lost := len(self.lost) + self.lost_unnamed:
-            counts.append(f"{lost} lost")
         return f"{', '.join(counts)}; {pluralize(self.chunks, 'chunk')}"
-
-    def lost_lines(self) -> list[str]:
-        """Return one line for each document that could not be restored, and one for those without a name."""
-        more = f"{pluralize(self.lost_unnamed, 'document')} whose ids could not be read"
-        return [f"{name}: ingest it again" for name in self.lost] + ([more] if self.lost_unnamed else [])
 
     def receipt(self) -> str:
         """Return the actual and the expected cost of the run in one line; empty if nothing was charged."""
@@ -236,7 +225,6 @@ class IngestReport:
         lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
         lines += [f"  renamed {former} to {doc_id}" for former, doc_id in self.renamed.items()]
         lines += [f"  {notice}" for notice in self.notices]
-        lines += [f"  lost {line}" for line in self.lost_lines()]
         lines += [f"  missing {doc_id}" for doc_id in self.missing]
         lines += [f"  skipped {line}" for line in skipped_lines(self.skipped)]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]

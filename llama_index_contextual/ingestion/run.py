@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from llama_index_contextual.contextualizer.base import Contextualized
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.index.manifest import Manifest
-from llama_index_contextual.index.salvage import DamagedVersion
 from llama_index_contextual.index.sources import remember_sources
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.builder import VersionBuilder
@@ -26,7 +25,6 @@ from llama_index_contextual.ingestion.pipeline import (
     Stages,
     abuild,
     acollect_replies,
-    arestore,
     cut,
     model_notices,
     paid_stages,
@@ -63,8 +61,6 @@ async def arun(
 ) -> IngestReport:
     """Build and publish a version; without changes, nothing is published.
 
-    If the previous version is damaged, its documents are restored.
-
     Args:
         inputs: Paths, Documents and nodes.
         options: Options of the run.
@@ -79,13 +75,10 @@ async def arun(
     Raises:
         InputError: There is nothing to ingest.
         BudgetExceededError: The next call could exceed `max_cost`.
-        CorruptVersionError: A document of a damaged part cannot be restored, and `allow_loss` is not set.
     """
     started = time.monotonic()
     executor = executor or LocalExecutor()
     records = [] if before is None else before.records
-    damaged = before if isinstance(before, DamagedVersion) else None
-    _require_restored(damaged, options, {})
     intake, plan = await asyncio.to_thread(plan_run, inputs, options, config, before)
     named: Collection[str] = intake.hashes
     if not inputs and not options.retry_failed:
@@ -93,7 +86,7 @@ async def arun(
     live = None if before is None else before.name
     chunks = 0 if before is None else before.manifest.chunks
     paths = [ref.path for ref in intake.files.values()]
-    if plan.changes_nothing and damaged is None and (before is not None or options.sync is not None):
+    if plan.changes_nothing and (before is not None or options.sync is not None):
         if before is not None:
             await run_to_completion(partial(remember_sources, project_dir, paths))
         return _report(plan, intake, named, live, chunks, started)
@@ -140,8 +133,6 @@ async def arun(
         )
         counter.enter("ingest")
         stages = executor.place(paid_stages(stages, spending, replies, retries_refused=options.requests_held_back))
-        if damaged is not None:
-            await arestore(plan.restore, damaged, stages, builder, counter=counter)
         if (others_changed := intake.others_changed(unread, inputs, options.limits)) is not None:
             stack.callback(others_changed.cancel)
             stages = replace(stages, others_changed=others_changed)
@@ -155,10 +146,8 @@ async def arun(
             return report.with_receipt(spending, writes=config.context == "llm")
         if replies is not None:
             replies.close(spending)
-        unrestored = _unrestored(plan, intake, failed)
-        _require_restored(damaged, options, unrestored)
         emptied = _keep_former_content(builder, before, plan, failed)
-        if not builder.documents and not options.remove and not intake.removed and damaged is None:
+        if not builder.documents and not options.remove and not intake.removed:
             if options.sync is not None:  # the folders may be filled later
                 return _report(plan, intake, named, live, chunks, started, without=failed)
             raise InputError(nothing_to_ingest(intake.skipped), value=inputs, remedy=remedy_for(intake.skipped))
@@ -166,7 +155,7 @@ async def arun(
         if options.retry_failed and not _has_new_contexts(plan, outcome):
             plan.keep.extend(plan.rework)
             plan.rework.clear()
-        if before is not None and damaged is None and not _has_changed(plan, failed):
+        if before is not None and not _has_changed(plan, failed):
             await run_to_completion(partial(remember_sources, project_dir, paths))
             report = _report(plan, intake, named, before.name, chunks, started, without=failed)
             return report.completed(outcome).with_receipt(spending, writes=config.context == "llm")
@@ -183,8 +172,6 @@ async def arun(
         counter.enter("done")
     report = _report(plan, intake, named, manifest.version, manifest.chunks, started, without=failed)
     report = replace(report.completed(outcome), notices=model_notices(stages, config, before, project=project_dir.name))
-    if damaged is not None:
-        report = replace(report, lost=(*damaged.lost, *unrestored), lost_unnamed=damaged.unnamed)
     return report.with_receipt(spending, writes=config.context == "llm")
 
 
@@ -213,24 +200,12 @@ def _has_new_contexts(plan: Plan, outcome: Contextualized) -> bool:
     return before != {failure.node_id for failure in outcome.failures}
 
 
-def _require_restored(damaged: DamagedVersion | None, options: RunOptions, unread: Mapping[str, str]) -> None:
-    if damaged is not None and not options.allow_loss and (error := damaged.loss(unread)) is not None:
-        raise error
-
-
-def _unrestored(plan: Plan, intake: Intake, failed: Collection[str]) -> dict[str, str]:
-    """Return why files of documents of damaged parts could not be read, by document id."""
-    reasons = {file.path: file.reason for file in intake.skipped}
-    return {doc_id: f"its file {reasons[intake.files[doc_id].shown]}" for doc_id in plan.reread if doc_id in failed}
-
-
 def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake, *, writes_contexts: bool) -> ProgressCounter:
     todo = plan.to_read
-    stored = [*plan.rework, *plan.restore]
-    size = sum(intake.size(doc_id) for doc_id in todo) + sum(record.characters for record in stored)
+    size = sum(intake.size(doc_id) for doc_id in todo) + sum(record.characters for record in plan.rework)
     return ProgressCounter(
         progress,
-        documents_total=len(todo) + len(stored),
+        documents_total=len(todo) + len(plan.rework),
         bytes_total=size,
         writes_contexts=writes_contexts,
     )
@@ -299,10 +274,7 @@ def _report(
         updated=tuple(doc_id for doc_id in plan.update if doc_id not in without),
         renamed={record.doc_id: doc_id for doc_id, record in plan.rename.items() if doc_id not in without},
         unchanged=tuple(unchanged),
-        rebuilt=(
-            *(record.doc_id for record in (*plan.rework, *plan.restore)),
-            *(doc_id for doc_id in plan.reread if doc_id not in without),
-        ),
+        rebuilt=tuple(record.doc_id for record in plan.rework),
         removed=tuple(plan.drop),
         missing=tuple(doc_id for doc_id in intake.missing if doc_id not in plan.drop),
         skipped=tuple(intake.skipped),
@@ -363,6 +335,12 @@ def rewrite(project_dir: Path, config: ProjectConfig, before: OpenVersion) -> st
     return _publish(project_dir, config, before, rewrite=True).version
 
 
+def settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
+    """Return the settings of a project, without changes that need a rebuild since a version was built."""
+    built_with = ProjectConfig(**manifest.config)
+    return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
+
+
 def _publish(
     project_dir: Path,
     config: ProjectConfig,
@@ -372,10 +350,7 @@ def _publish(
     rewrite: bool = False,
 ) -> Manifest:
     """Publish the documents of a version without some of them, with the settings that it was built with."""
-    built_with = ProjectConfig(**before.manifest.config)
-    pending = config.rebuild_fields(built_with)
-    unchanged = config.changed(**{name: getattr(built_with, name) for name in pending})
-    builder = VersionBuilder(project_dir, unchanged, before, set(dropped))
+    builder = VersionBuilder(project_dir, settings_of(before.manifest, config), before, set(dropped))
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
         builder.keep(record for record in before.records if record.doc_id not in dropped)

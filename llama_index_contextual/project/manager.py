@@ -164,12 +164,17 @@ class ProjectManager:
 
         Args:
             name: Its name.
-            repair: As for `Project.verify`.
+            repair: As for `Project.verify`; the live version is only repaired if the project can be loaded.
 
         Raises:
             ProjectNotFoundError: There is no project of that name.
         """
-        return (repair_project if repair else verify_project)(self._existing(name))
+        directory = self._existing(name)
+        try:
+            project = self.load(name)
+        except ProjectError:  # it is in the report
+            return (repair_project if repair else verify_project)(directory)
+        return project.verify(repair=repair)
 
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""

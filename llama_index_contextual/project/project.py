@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.util
 import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -85,15 +86,15 @@ from llama_index_contextual.index.project_file import (
 )
 from llama_index_contextual.index.publish import rollback
 from llama_index_contextual.index.receipts import ProjectCost, RunCost, record_answers
-from llama_index_contextual.index.salvage import open_or_salvage
-from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
+from llama_index_contextual.index.verify import PartFaults, Repair, VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.executors import Executor
 from llama_index_contextual.ingestion.pipeline import Stages, make_stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
+from llama_index_contextual.ingestion.repair import publish_sound
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, progress_bar
-from llama_index_contextual.ingestion.run import arun, preview, remove_documents, rewrite
+from llama_index_contextual.ingestion.run import arun, preview, remove_documents, rewrite, settings_of
 from llama_index_contextual.ingestion.sync import FileDigests, SyncOptions
 from llama_index_contextual.models import (
     ModelSetting,
@@ -527,7 +528,7 @@ class Project:
             ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)))
             embed_model = self._embed_model_name()
             given = _items(inputs)
-            before = self._version_to_build_on(embed_model, replace=replace, restores=not given)
+            before = self._version_to_build_on(embed_model, replace=replace)
             if before is not None:
                 stack.callback(before.close)
             passed = self._passed_embed_model
@@ -581,7 +582,6 @@ class Project:
         self,
         *,
         max_cost: float | None = None,
-        allow_loss: bool = False,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
@@ -590,23 +590,16 @@ class Project:
         Contexts and embeddings whose request has not changed are read from the ledger; `estimate()` counts and prices
         the others. `rebuild` blocks until the version is published; `arebuild` does not block the event loop.
 
-        If files of the live version are damaged, the documents in them are restored: from the chunks, if these are
-        sound, or else from the original files, if these have not changed. The other documents are not processed, unless
-        settings have changed. Until the new version is published, the damaged one stays live.
-
         Args:
             max_cost: Limit of the run in dollars, as in `ingest`.
-            allow_loss: Leave out documents that cannot be restored; `lost` in the report names them, so that they can
-                be ingested again.
             show_progress: Show a progress bar.
             progress: Called as the work proceeds.
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`.
-            CorruptVersionError: The manifest of the live version is damaged, or documents cannot be restored and
-                `allow_loss` is not set; `documents` of the exception names them, and nothing is changed.
+            CorruptVersionError: A file of the live version is damaged; `verify` shows how to repair it.
         """
-        options = RunOptions(purpose="rebuild", max_cost=max_cost, allow_loss=allow_loss)
+        options = RunOptions(purpose="rebuild", max_cost=max_cost)
         return await self._arun([], options, show_progress=show_progress, progress=progress)
 
     rebuild = blocking(arebuild)
@@ -656,9 +649,7 @@ class Project:
             # Another program may hold the ledger for a while.
             ledger = await run_to_completion(partial(stack.enter_context, project_ledger(self.directory)))
             name = await asyncio.to_thread(self._embed_model_name)
-            before = await asyncio.to_thread(
-                self._version_to_build_on, name, replace=options.replace, restores=options.purpose == "rebuild"
-            )
+            before = await asyncio.to_thread(self._version_to_build_on, name, replace=options.replace)
             if before is not None:
                 stack.callback(before.close)
             if progress is None and show_progress:
@@ -684,11 +675,9 @@ class Project:
         passed = self._passed_embed_model
         return require_independent_vectors(self.config.embed_model) if passed is None else embedding_identity(passed)
 
-    def _version_to_build_on(
-        self, embed_model_name: str | None, *, replace: bool, restores: bool = False
-    ) -> OpenVersion | None:
+    def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
         try:
-            version = self._open_live(open_or_salvage if restores else None)
+            version = self._open_live()
         except CorruptVersionError:
             if replace:
                 return None
@@ -1250,12 +1239,32 @@ class Project:
 
         Args:
             repair: First remove leftovers and damaged versions that are not live, and recover the readable rows of a
-                damaged ledger.
+                damaged ledger. If parts of the live version are damaged, publish a version without them; `repair` in
+                the report names the documents to ingest again, and says what that costs. No provider is called.
 
         Raises:
             ProjectNotFoundError: The project was deleted.
         """
-        return (repair_project if repair else verify_project)(self.directory)
+        return repair_project(self.directory, self._publish_sound) if repair else verify_project(self.directory)
+
+    def _publish_sound(self, live: str, faults: PartFaults) -> Repair:
+        """Publish the live version without damaged parts; the lock must be held."""
+        directory = version_directory(self.directory, live)
+        manifest = read_manifest(directory)
+        config = settings_of(manifest, self.config)
+        embed_model = None
+        if manifest.embed_model is not None:
+            with contextlib.suppress(ModelError, ConfigurationError):  # its vectors are in the ledger by its name
+                embed_model = self._embed_model_of(config.embed_model, manifest.embed_model)
+        with project_ledger(self.directory) as ledger:
+            stages = make_stages(config, ledger=ledger, llm=self._llm, embed_model=embed_model, model_id=self._model_id)
+            stages = dataclasses.replace(stages, embed_model_name=manifest.embed_model)
+            repair = publish_sound(directory, faults, config, stages)
+        inputs = sorted({path for path in repair.missing.values() if path is not None})
+        try:
+            return dataclasses.replace(repair, cost=self.estimate(inputs).in_short()) if inputs else repair
+        except ConfigurationError:  # the embedding model was passed as an object, without which nothing is ingested
+            return repair
 
     def rollback(self, to: str | None = None) -> str:
         """Make an earlier version the live one, and return its name; the later ones stay on disk.

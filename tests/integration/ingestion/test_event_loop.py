@@ -15,7 +15,6 @@ from llama_index_contextual.contextualizer import base as contextualizer
 from llama_index_contextual.contextualizer import llm as engine
 from llama_index_contextual.contextualizer import structural
 from llama_index_contextual.embeddings import batching
-from llama_index_contextual.index import salvage
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import Stages
@@ -103,7 +102,7 @@ async def test_the_event_loop_is_not_blocked_during_an_ingest(
 @pytest.mark.parametrize(
     ("watched", "work"),
     [
-        ([(project_module, "make_stages"), (salvage, "OpenVersion")], lambda project: rebuild(project)),
+        ([(project_module, "make_stages"), (project_module, "OpenVersion")], lambda project: rebuild(project)),
         ([(project_module, "OpenVersion")], lambda project: project.aretry_failed()),
         ([(project_module, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
         ([(project_module, "remove_documents")], lambda project: project.aremove("a")),

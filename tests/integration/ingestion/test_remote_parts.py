@@ -109,7 +109,7 @@ def lose(project: Project, *key: Any) -> None:
     engine._client.delete(engine.collection.name, [qdrant.point_id(*key)])
 
 
-def test_a_lost_chunk_is_reported_and_a_rebuild_reads_its_document_again(project: Project, tmp_path: Path) -> None:
+def test_a_document_with_a_lost_chunk_is_named_by_a_repair_and_ingested_again(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     folder.mkdir()
     for number in range(5):
@@ -121,9 +121,27 @@ def test_a_lost_chunk_is_reported_and_a_rebuild_reads_its_document_again(project
     report = project.verify()
     assert not report.sound
     assert "notes/4.md" in report.problems[0].message
-    assert project.rebuild().version == "v000002"
+    repair = project.verify(repair=True).repair
+    assert repair is not None
+    assert (repair.version, repair.missing) == ("v000002", {"notes/4.md": str(folder)})
+    assert len(project.retrieve("pump", top_k=50)) == 4
+    (problem,) = project.verify().problems
+    assert problem.harmless
+    assert f" ingest {project.name} {folder} " in problem.remedy
+    project.ingest(folder)
     assert len(project.retrieve("pump", top_k=50)) == 5
     assert project.verify().sound
+    assert project.verify(repair=True).problems == []
+
+
+def test_a_repair_drops_the_chunks_of_a_damaged_part(project: Project) -> None:
+    project.ingest(documents("one"))
+    project.ingest([Document(text="one more", id_="x")])
+    (project.directory / "parts" / "p000001" / "part.json").unlink()
+    repair = project.verify(repair=True).repair
+    assert repair is not None
+    assert (len(repair.missing), repair.kept) == (6, ())
+    assert [hit.text for hit in project.retrieve("one more report", top_k=50)] == ["one more"]
     assert project.verify(repair=True).problems == []
 
 

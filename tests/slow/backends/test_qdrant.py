@@ -250,7 +250,9 @@ def test_a_collection_that_is_gone_is_an_error_and_no_empty_answer(
     server.client.delete_collection(name)
     fresh = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
     for reader in (project, fresh):
-        with pytest.raises(CorruptVersionError, match=r"There is no collection .*`rebuild` reads the documents again"):
+        with pytest.raises(
+            CorruptVersionError, match=r"There is no collection .*`verify --repair` names the documents"
+        ):
             reader.retrieve("pump", mode=mode)
     assert not project.verify().sound
     with pytest.raises(CorruptVersionError, match="has 1 chunk of the new version instead of 6, so it is not pub"):
@@ -309,7 +311,9 @@ def test_a_server_that_stops_after_the_switch_does_not_make_a_published_version_
     assert len(project.retrieve("pump", top_k=50)) == 6
 
 
-def test_a_rebuild_restores_a_collection_that_is_gone(server: QdrantServer, tmp_path: Path) -> None:
+def test_after_the_repair_of_a_collection_that_is_gone_its_documents_are_ingested_again(
+    server: QdrantServer, tmp_path: Path
+) -> None:
     folder = tmp_path / "größe"
     folder.mkdir()
     for number in range(3):
@@ -318,7 +322,10 @@ def test_a_rebuild_restores_a_collection_that_is_gone(server: QdrantServer, tmp_
     project.ingest(folder)
     (name,) = server.indexes
     server.client.delete_collection(name)
-    assert project.rebuild().lost == ()
+    repair = project.verify(repair=True).repair
+    assert repair is not None
+    assert len(repair.missing) == 3
+    project.ingest(sorted(set(map(str, repair.missing.values()))))
     assert len(project.retrieve("pump", top_k=50)) == 3
     assert project.verify(repair=True).sound
 

@@ -1,0 +1,249 @@
+"""Publish a version without damaged parts.
+
+Documents of a damaged part are kept if all of their chunks have their checksums and their vectors are known: from the
+part, from the ledger, or from a model in this process. Others are copied from an older version that has the same state
+of them. What is left is named, to be ingested again. Before that, contexts and vectors that can be read are written to
+the ledger, so that they are not paid for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from llama_index.core.schema import BaseNode
+from numpy.typing import NDArray
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.llm import LLMContextualizer
+from llama_index_contextual.contextualizer.prompts import keyed
+from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.index.check import read_manifest
+from llama_index_contextual.index.current import number, version_directory, version_names
+from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.faiss_file import read_index
+from llama_index_contextual.index.ledger import LedgerEntry
+from llama_index_contextual.index.manifest import (
+    DOCSTORE,
+    FAISS_FILE,
+    PART_MANIFEST,
+    PARTS,
+    REMOTE_FILE,
+    DocumentRecord,
+    PartEntry,
+)
+from llama_index_contextual.index.records import has_sound_records, records_of_part
+from llama_index_contextual.index.remote_check import lost_documents
+from llama_index_contextual.index.sources import inputs_of
+from llama_index_contextual.index.verify import PartFaults, Repair
+from llama_index_contextual.index.version import DocumentFrame, OpenVersion, load_frame
+from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.ingestion.pipeline import Stages
+from llama_index_contextual.ingestion.plan import without_context
+from llama_index_contextual.models import is_in_process
+
+_ROWS = 1_000  # contexts and vectors that are committed to the ledger together
+
+
+def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, stages: Stages) -> Repair:
+    """Publish the documents of a version without those of damaged parts that cannot be read.
+
+    Args:
+        directory: Directory of the version; the write lock of its project must be held.
+        faults: The errors of each part of the project.
+        config: Settings of the project, with those that the version was built with.
+        stages: Components that process documents, and the ledger.
+    """
+    project_dir = directory.parent.parent
+    whole = read_manifest(directory)
+    damaged = {entry.name for entry, errors in faults.items() if errors}
+    missing: list[DocumentRecord] = []
+    kept: list[str] = []
+    with ExitStack() as stack:
+        before = OpenVersion(directory, check="size", without=damaged)
+        stack.callback(before.close)
+        lost = set(lost_documents(before)) if before.is_remote else set()
+        missing += (record for record in before.records if record.doc_id in lost)
+        sound = [record for record in before.records if record.doc_id not in lost]
+        builder = VersionBuilder(project_dir, config, before, lost)
+        stack.callback(builder.discard)
+        builder.keep(sound)
+        older = _Older(directory, damaged, config, stack)
+        rescued = _Rescued(stages)
+        for entry in (entry for entry in whole.parts if entry.name in damaged):
+            for document in _documents(project_dir / PARTS / entry.name, entry, faults[replace(entry, gone=())]):
+                record = document.record
+                rescued.add(document.nodes, document.vectors)
+                vectors = _vectors(document, stages, whole.dimensions) if document.is_complete else None
+                if document.is_complete and (vectors is not None or not config.faiss or not document.nodes):
+                    builder.append(record, document.nodes, vectors, document.frame)
+                    kept.append(record.doc_id)
+                elif older.take_over(record, builder):
+                    kept.append(record.doc_id)
+                else:
+                    missing.append(record)
+        rescued.commit()
+        manifest = builder.publish(embed_model=whole.embed_model, keeps=directory.name)
+    inputs = inputs_of(project_dir, missing)
+    return Repair(
+        version=manifest.version,
+        former=directory.name,
+        kept=tuple(kept),
+        missing={record.doc_id: inputs.get(record.doc_id) for record in missing},
+        unnamed=max(0, whole.documents - manifest.documents - len(missing)),
+    )
+
+
+# ---- documents of a damaged part -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A document of a damaged part.
+
+    Attributes:
+        record: Its record.
+        nodes: Its chunks that have their checksums.
+        vectors: Their vectors, or None if the file with the vectors is damaged.
+        frame: Its frame, or None.
+        is_complete: Whether all of it has its checksums.
+    """
+
+    record: DocumentRecord
+    nodes: list[BaseNode]
+    vectors: NDArray[np.float32] | None = None
+    frame: DocumentFrame | None = None
+    is_complete: bool = False
+
+
+def _documents(place: Path, entry: PartEntry, faults: Sequence[CorruptVersionError]) -> Iterator[_Document]:
+    """Yield the documents of a damaged part, as far as they can be read."""
+    damaged = {Path(fault.file or "").relative_to(f"{PARTS}/{entry.name}").as_posix() for fault in faults}
+    gone = {number for first, last in entry.gone for number in range(first, last + 1)}
+    records = records_of_part(place)
+    live = [(at, record) for at, record in enumerate(records) if at not in gone]
+    ends = np.cumsum([record.chunks for record in records]).tolist()
+    is_certain = has_sound_records(place) or not {DOCSTORE, PART_MANIFEST} & damaged
+    if not is_certain or (place / REMOTE_FILE).exists():
+        yield from (_Document(record, []) for _, record in live)
+        return
+    try:
+        docstore = SQLiteDocumentStore(place / DOCSTORE, access="read")
+    except sqlite3.Error:
+        yield from (_Document(record, []) for _, record in live)
+        return
+    has_vectors = not {FAISS_FILE, PART_MANIFEST} & damaged and (place / FAISS_FILE).exists()
+    index = read_index(place / FAISS_FILE, mapped=True) if has_vectors else None
+    with closing(docstore):
+        for at, record in live:
+            rows = range(ends[at] - record.chunks, ends[at])
+            nodes = docstore.sound_nodes(row + 1 for row in rows)
+            vectors = None
+            if index is not None and nodes:
+                vectors = index.reconstruct_batch(np.array([position - 1 for position in nodes]))
+            frame, is_complete = None, len(nodes) == record.chunks
+            try:
+                frame = load_frame(docstore, record.doc_id, check=True)
+            except (sqlite3.Error, ValueError, TypeError, KeyError):
+                is_complete = False
+            yield _Document(record, list(nodes.values()), vectors, frame, is_complete)
+
+
+def _vectors(document: _Document, stages: Stages, dimensions: int | None) -> NDArray[np.float32] | None:
+    """Return the vectors of a complete document, without a call to a provider; None if one of them is missing."""
+    if document.vectors is not None or not document.nodes or stages.embed_model_name is None:
+        return document.vectors
+    names = [key for key, _ in stages.vector_keys(document.nodes)]
+    known = stages.ledger.vectors(names, dimensions=dimensions)
+    if names and known.keys() >= set(names):
+        return np.stack([known[name] for name in names])
+    if stages.embed_model is not None and is_in_process(stages.embed_model_name):
+        return run_sync(lambda: stages.aembed(document.nodes))
+    return None
+
+
+class _Older:
+    """Older versions, from which documents can be copied.
+
+    Args:
+        directory: Directory of the damaged version.
+        damaged: Names of the damaged parts of the project.
+        config: The settings that it was built with.
+        stack: Closes the versions.
+    """
+
+    def __init__(self, directory: Path, damaged: set[str], config: ProjectConfig, stack: ExitStack) -> None:
+        self._versions: list[OpenVersion] = []
+        project_dir = directory.parent.parent
+        names = [name for name in version_names(project_dir) if number(name) < number(directory.name)]
+        for name in reversed(names):
+            with contextlib.suppress(CorruptVersionError, FormatError):  # its manifest is damaged
+                version = OpenVersion(version_directory(project_dir, name), check="size", without=damaged)
+                stack.callback(version.close)
+                if not (version.is_remote or config.rebuild_fields(ProjectConfig(**version.manifest.config))):
+                    self._versions.append(version)
+
+    def take_over(self, record: DocumentRecord, builder: VersionBuilder) -> bool:
+        """Add a document to a new version if an older one has the same state of it; return whether it was added."""
+        for version in self._versions:
+            former = version.record(record.doc_id)
+            if former is not None and former.content_hash == record.content_hash:
+                builder.take_over(version, replace(former, origin=record.origin))
+                return True
+        return False
+
+
+# ---- the ledger ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Rescued:
+    """Contexts and vectors on their way to the ledger, which it may lack.
+
+    Attributes:
+        stages: Components that process documents, and the ledger.
+        contexts: The contexts.
+        vectors: The vectors by key, by the name of the model that they are stored with.
+    """
+
+    stages: Stages
+    contexts: list[LedgerEntry] = field(default_factory=list)
+    vectors: dict[str, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
+
+    def add(self, nodes: Sequence[BaseNode], vectors: NDArray[np.float32] | None) -> None:
+        """Add what the ledger lacks of the chunks of a document."""
+        writer = self.stages.contextualizer
+        if isinstance(writer, LLMContextualizer):
+            contexts = {
+                node.node_id: keys.context_parts(node.metadata)[1]
+                for node in nodes
+                if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
+            }
+            for segment, chunks, _ in writer.missing([without_context(node) for node in nodes]):
+                for key, same in keyed(segment, chunks, prompt=writer.template, model=writer.model).items():
+                    if context := contexts.get(same[0].node_id):
+                        self.contexts.append(LedgerEntry(key=key, context=context, model=writer.model))
+        if vectors is not None:
+            names = self.stages.vector_keys(nodes)
+            known = self.stages.ledger.vectors([key for key, _ in names], dimensions=vectors.shape[1])
+            for (key, model), vector in zip(names, vectors, strict=False):  # no keys of the local model
+                if key not in known:
+                    self.vectors.setdefault(model, {})[key] = vector
+        if len(self.contexts) + sum(map(len, self.vectors.values())) > _ROWS:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit them; they are on disk when this returns."""
+        if self.contexts:
+            self.stages.ledger.add_contexts(self.contexts)
+        for model, vectors in self.vectors.items():
+            self.stages.ledger.add_vectors(model, list(vectors), np.stack(list(vectors.values())))
+        self.contexts.clear()
+        self.vectors.clear()
