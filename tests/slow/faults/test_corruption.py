@@ -136,12 +136,12 @@ def spoil(path: Path) -> None:
     damage(path, "bit 0", path, random.Random(0))
 
 
-def test_a_damaged_live_version_is_rebuilt_without_paying_again(copy: Path) -> None:
+def test_a_damaged_live_version_is_replaced_without_paying_again(copy: Path) -> None:
     disk = copy.parent.parent
     paid = load(disk).info().ledger.contexts
     for version in (LIVE, BEFORE):
         spoil(first_file(part_of(copy, version)))
-    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has changed .* `rebuild`"):
+    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has changed .* `verify\(repair=True\)`"):
         load(disk).ingest(documents(2))
     report = load(disk).ingest(documents(2), replace=True)
     assert report.contexts_paid == 0
