@@ -29,7 +29,7 @@ from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.faiss_file import read_index, write_index
 from llama_index_contextual.index.kvstore import refuse_write
-from llama_index_contextual.index.part import LivePart, Part, open_parts
+from llama_index_contextual.index.part import Part, open_parts
 from llama_index_contextual.index.scan import inner_products, top
 from llama_index_contextual.index.storable import require_storable
 from llama_index_contextual.index.version_docstore import VersionDocumentStore, first_rows
@@ -389,8 +389,8 @@ class VersionVectorStore(UnitFaissVectorStore):
         parts = docstore.parts
         super().__init__(docstore=docstore)
         self._directory, self._dimensions = directory, dimensions
-        if len(parts) == 1 and parts[0].rows is None and parts[0].part.has_semantic:
-            self._faiss_index = parts[0].part.index
+        if len(parts) == 1 and parts[0].rows is None and parts[0].has_semantic:
+            self._faiss_index = parts[0].index
 
     @property
     def dimensions(self) -> int:
@@ -400,7 +400,7 @@ class VersionVectorStore(UnitFaissVectorStore):
     def __len__(self) -> int:
         return len(self._docstore)
 
-    def _parts(self) -> Iterator[tuple[int, LivePart]]:
+    def _parts(self) -> Iterator[tuple[int, Part]]:
         """Yield the parts with vectors, each with its first row."""
         docstore: Any = self._docstore
         parts = docstore.parts
@@ -413,9 +413,9 @@ class VersionVectorStore(UnitFaissVectorStore):
         for start, part in self._parts():
             allowed = None if mask is None else mask[start : start + part.size]
             if part.rows is not None:
-                passing, allowed = allowed, np.zeros(part.part.index.ntotal, dtype=np.bool_)
+                passing, allowed = allowed, np.zeros(part.index.ntotal, dtype=np.bool_)
                 allowed[part.rows] = True if passing is None else passing
-            best, hits, of_part = search_index(part.part.index, query, k, allowed)
+            best, hits, of_part = search_index(part.index, query, k, allowed)
             if part.rows is not None:
                 hits = np.searchsorted(part.rows, hits)
                 of_part = None if of_part is None else of_part[part.rows]
@@ -436,7 +436,7 @@ class VersionVectorStore(UnitFaissVectorStore):
             if len(places):
                 of_part = wanted[places] - start
                 of_part = of_part if part.rows is None else part.rows[of_part]
-                vectors[places] = reconstructed(part.part.index, of_part)
+                vectors[places] = reconstructed(part.index, of_part)
         return vectors
 
     def sampled_vectors(self, size: int) -> NDArray[np.float32]:
@@ -445,9 +445,7 @@ class VersionVectorStore(UnitFaissVectorStore):
         The sample does not depend on how the nodes are distributed over parts, except that it may be a little smaller
         where some of them are gone. Versions share the samples of their parts.
         """
-        drawn = [
-            (part, part.part.shared(f"sample-{size}", partial(_draw, part.part, size))) for _, part in self._parts()
-        ]
+        drawn = [(part, part.shared(f"sample-{size}", partial(_draw, part, size))) for _, part in self._parts()]
         limit = min((sample.limit for _, sample in drawn), default=0)
         hashes, vectors = [np.zeros(0, dtype=np.uint64)], [np.zeros((0, self._dimensions), dtype=np.float32)]
         for part, sample in drawn:

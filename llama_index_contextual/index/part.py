@@ -1,8 +1,8 @@
 """Parts of versions: immutable directories with documents, their chunks and the indexes over them.
 
-Several versions share a part, and each may lack some of its documents (`LivePart`). Within a process, all versions that
-are open at the same time share the open files of a part, and files that have been compared with their checksums once
-are not read again for that purpose while they have the same inode, size and time of modification.
+Several versions share a part, and each may lack some of its documents (`Part.gone`). Within a process, all versions
+that are open at the same time share the open files of a part, and files that have been compared with their checksums
+once are not read again for that purpose while they have the same inode, size and time of modification.
 
 A reader compares all files of a part before it uses one. A writer that only adds to a version compares those that it
 reads itself, the document stores, and the sizes of the others: publishing neither reads nor copies them, and the new
@@ -117,24 +117,58 @@ def file_states(directory: Path, names: Iterable[str]) -> FileStates | None:
     return {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in states.items()}
 
 
-class Part:
-    """An open part; its files are opened when they are first used, and closed when all versions have released it.
-
-    Args:
-        description: Its files.
+class _OpenFiles:
+    """The files of a part that are open; all versions of this process share them.
 
     Attributes:
-        users: Number of versions that use it.
+        description: The files.
+        users: Number of versions that use them.
     """
 
     def __init__(self, description: Description) -> None:
         self.description = description
-        self.directory = description.directory
-        self.files = description.files
-        self.entry = description.entry
         self.users = 0
         self._lock = new_rlock()
-        self._shared: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
+
+    def get(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` has returned the first time."""
+        with self._lock:
+            if name not in self._values:
+                self._values[name] = make()
+            return cast(T, self._values[name])
+
+    def close(self) -> None:
+        """Close the files; they are opened again if they are used."""
+        with self._lock:
+            if (docstore := self._values.get(DOCSTORE)) is not None:
+                docstore.close()
+            self._values.clear()
+
+
+class Part:
+    """An open part of a version, without the documents that are gone.
+
+    Its files are opened when they are first used, and closed when all versions have released them. The rows and the
+    numbers of documents are those of all documents, also of those that are gone; see `live` and `live_documents`.
+
+    Args:
+        opened: Its open files.
+        gone: Numbers of the documents that are gone.
+    """
+
+    def __init__(self, opened: _OpenFiles, gone: Ranges = ()) -> None:
+        self.gone = gone
+        self.directory = opened.description.directory
+        self.files = opened.description.files
+        self._opened = opened
+
+    # ---- files, which all versions share -----------------------------------------------------------------------------
+
+    @property
+    def entry(self) -> PartEntry:
+        """The entry of the part in the manifest of the version."""
+        return replace(self._opened.description.entry, gone=self.gone)
 
     def require_sound(self) -> None:
         """Compare all files with their checksums before they are copied.
@@ -142,16 +176,14 @@ class Part:
         Raises:
             CorruptVersionError: A file is missing or has changed.
         """
-        self.description.compare(self.files)
+        self._opened.description.compare(self.files)
 
     def release(self) -> None:
         """Close the files if no other version uses the part."""
-        if _parts.release(self):
-            with self._lock:
-                if (docstore := self.__dict__.pop("docstore", None)) is not None:
-                    docstore.close()
-                self.__dict__.pop("index", None)
-                self._shared.clear()
+        if _parts.release(self._opened):
+            self._opened.close()
+        for name in ("docstore", "index"):
+            self.__dict__.pop(name, None)
 
     @property
     def has_semantic(self) -> bool:
@@ -166,6 +198,9 @@ class Part:
     @cached_property
     def docstore(self) -> SQLiteDocumentStore:
         """The chunks."""
+        return self.shared(DOCSTORE, self._open_docstore)
+
+    def _open_docstore(self) -> SQLiteDocumentStore:
         if REMOTE_FILE in self.files:
             # Imported here, because parts in files need none of it.
             from llama_index_contextual.index.engine import open_engine
@@ -179,27 +214,17 @@ class Part:
         """The FAISS index, memory-mapped."""
         from llama_index_contextual.index.faiss_file import read_index
 
-        return read_index(self.directory / FAISS_FILE, mapped=True)
+        return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE, mapped=True))
 
     @cached_property
     def record_index(self) -> RecordIndex:
-        """The records of the documents, to be found by id, origin and content."""
-        if self.description.records is None:
-            records = [DocumentRecord(**record) for record in self.docstore.records()]
-            self.description.records = RecordIndex(records)
-        return self.description.records
+        """The records of all documents, to be found by number, id, origin and content."""
+        description = self._opened.description
+        if description.records is None:
+            description.records = RecordIndex([DocumentRecord(**record) for record in self.docstore.records()])
+        return description.records
 
     @property
-    def records(self) -> Sequence[DocumentRecord]:
-        """The records of the documents, by number."""
-        return self.record_index.records
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """The number of each document, by id."""
-        return self.record_index.by_id
-
-    @cached_property
     def chunks_of(self) -> NDArray[np.int64]:
         """The number of chunks of each document; shape (documents,)."""
         return self.record_index.chunks
@@ -207,34 +232,21 @@ class Part:
     @cached_property
     def document_of(self) -> NDArray[np.int32]:
         """The number of the document of each row; shape (rows,)."""
-        return np.repeat(np.arange(len(self.records), dtype=np.int32), self.chunks_of)
+        documents = np.arange(len(self.chunks_of), dtype=np.int32)
+        return self.shared("document_of", lambda: np.repeat(documents, self.chunks_of))
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """Return an object made from the files of this part, which all versions share."""
-        with self._lock:
-            if name not in self._shared:
-                self._shared[name] = make()
-            return cast(T, self._shared[name])
+        return self._opened.get(name, make)
 
-
-class LivePart:
-    """A part as a version sees it, without the documents that are gone.
-
-    Args:
-        part: The part.
-        gone: Numbers of the documents that are gone.
-    """
-
-    def __init__(self, part: Part, gone: Ranges = ()) -> None:
-        self.part = part
-        self.gone = gone
+    # ---- what of it the version contains -----------------------------------------------------------------------------
 
     @cached_property
     def live_documents(self) -> NDArray[np.bool_] | None:
         """Which documents are live, by number; None if all are."""
         if not self.gone:
             return None
-        live = np.ones(len(self.part.records), dtype=np.bool_)
+        live = np.ones(len(self.chunks_of), dtype=np.bool_)
         for first, last in self.gone:
             live[first : last + 1] = False
         return live
@@ -242,13 +254,12 @@ class LivePart:
     @cached_property
     def live_entries(self) -> NDArray[np.bool_] | None:
         """Which entries of the index of documents are live; documents without chunks have none. None if all are."""
-        return None if self.live_documents is None else self.live_documents[self.part.chunks_of > 0]
+        return None if self.live_documents is None else self.live_documents[self.chunks_of > 0]
 
     @cached_property
     def live(self) -> NDArray[np.bool_] | None:
         """Which rows of the part are live; None if all are."""
-        documents = self.live_documents
-        return None if documents is None else documents[self.part.document_of]
+        return None if self.live_documents is None else self.live_documents[self.document_of]
 
     @cached_property
     def rows(self) -> NDArray[np.int64] | None:
@@ -258,38 +269,34 @@ class LivePart:
     @cached_property
     def size(self) -> int:
         """Number of live rows."""
-        return int(self.part.chunks_of.sum()) if self.rows is None else len(self.rows)
+        return int(self.chunks_of.sum()) if self.rows is None else len(self.rows)
 
     @cached_property
     def records(self) -> Sequence[DocumentRecord]:
         """The records of the live documents."""
-        live = self.live_documents
-        return self.part.records if live is None else [self.part.records[at] for at in np.flatnonzero(live).tolist()]
+        records, live = self.record_index.records, self.live_documents
+        return records if live is None else [records[at] for at in np.flatnonzero(live).tolist()]
 
     def has(self, doc_id: str) -> bool:
         """Return whether a document is live in this part."""
-        number = self.part.numbers.get(doc_id)
+        number = self.record_index.by_id.get(doc_id)
         return number is not None and (self.live_documents is None or bool(self.live_documents[number]))
-
-    def record(self, doc_id: str) -> DocumentRecord | None:
-        """Return the record of a live document, or None."""
-        return self.part.records[self.part.numbers[doc_id]] if self.has(doc_id) else None
 
     def is_live(self, row: int) -> bool:
         """Return whether a row of the part is live."""
         return self.live is None or bool(self.live[row])
 
-    def without(self, doc_ids: Iterable[str]) -> LivePart:
-        """Return the part without further documents."""
-        numbers = {self.part.numbers[doc_id] for doc_id in doc_ids if self.has(doc_id)}
+    def without(self, doc_ids: Iterable[str]) -> Part:
+        """Return the part without further documents; it is released together with this one."""
+        numbers = {self.record_index.by_id[doc_id] for doc_id in doc_ids if self.has(doc_id)}
         if not numbers:
             return self
         gone = {number for first, last in self.gone for number in range(first, last + 1)}
-        return LivePart(self.part, ranges(gone | numbers))
+        return Part(self._opened, ranges(gone | numbers))
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
         """Return which of the live rows pass the filters, or None without filters."""
-        mask = self.part.docstore.mask(filters)
+        mask = self.docstore.mask(filters)
         return mask if mask is None or self.rows is None else mask[self.rows]
 
 
@@ -311,7 +318,7 @@ def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 def open_parts(
     directory: Path, manifest: Manifest, check: Check, *, reads: Collection[str] | None = None
-) -> list[LivePart]:
+) -> list[Part]:
     """Open the parts of a version, which must be released.
 
     Args:
@@ -326,11 +333,10 @@ def open_parts(
         FormatError: A part was written by a newer release.
     """
     with contextlib.ExitStack() as opened:
-        parts: list[LivePart] = []
+        parts: list[Part] = []
         for entry in manifest.parts:
-            part = open_part(part_directory(directory, entry.name), entry, check, reads=reads)
-            opened.callback(part.release)  # unless all can be opened
-            parts.append(LivePart(part, entry.gone))
+            parts.append(open_part(part_directory(directory, entry.name), entry, check, reads=reads))
+            opened.callback(parts[-1].release)  # unless all can be opened
         opened.pop_all()
     return parts
 
@@ -338,12 +344,12 @@ def open_parts(
 def open_part(directory: Path, entry: PartEntry, check: Check, *, reads: Collection[str] | None = None) -> Part:
     """Open a part, given its entry in the manifest of a version; see `open_parts`."""
     if check == "xxh3":
-        return _parts.open(directory, entry, reads)
+        return Part(_parts.open(directory, entry, reads), entry.gone)
     described = read_part(directory, entry).files
     check_contents(directory, described, check)
-    part = Part(Description(directory, entry, described))
-    part.users += 1
-    return part
+    opened = _OpenFiles(Description(directory, entry, described))
+    opened.users = 1
+    return Part(opened, entry.gone)
 
 
 def open_written(directory: Path, entry: PartEntry, records: Sequence[DocumentRecord]) -> Part:
@@ -359,23 +365,23 @@ def open_written(directory: Path, entry: PartEntry, records: Sequence[DocumentRe
     """
     description = _describe(directory, entry)
     check_files(directory, description.files, "size")
-    return _parts.add(description.of_written(records))
+    return Part(_parts.add(description.of_written(records)))
 
 
 class _OpenParts:
-    """The open parts of this process, and the descriptions of those that were open lately."""
+    """The open files of the parts of this process, and the descriptions of those that were open lately."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._open: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
+        self._open: weakref.WeakValueDictionary[str, _OpenFiles] = weakref.WeakValueDictionary()
         self._descriptions: LRUCache[str, Description] = LRUCache(_REMEMBERED)
 
-    def open(self, directory: Path, entry: PartEntry, reads: Collection[str] | None) -> Part:
-        """Return an open part, of which the files in `reads`, None for all, have been compared with their checksums."""
+    def open(self, directory: Path, entry: PartEntry, reads: Collection[str] | None) -> _OpenFiles:
+        """Return the files of a part; those named in `reads` (all if None) have been compared with their checksums."""
         key = os.path.abspath(directory)
         with self._lock:
-            part = self._open.get(key)
-        description = self._descriptions.get(key) if part is None else part.description
+            opened = self._open.get(key)
+        description = self._descriptions.get(key) if opened is None else opened.description
         if description is None or not description.is_valid(entry):
             description = _describe(directory, entry)
         if reads is not None:
@@ -383,25 +389,25 @@ class _OpenParts:
         description.compare(description.files if reads is None else reads)
         return self.add(description)
 
-    def add(self, description: Description) -> Part:
-        """Return an open part with this description."""
+    def add(self, description: Description) -> _OpenFiles:
+        """Return the files of a part with this description."""
         key = os.path.abspath(description.directory)
         with self._lock:
-            part = self._open.get(key)
-            if part is None or part.description is not description:
-                part = self._open[key] = Part(description)
+            opened = self._open.get(key)
+            if opened is None or opened.description is not description:
+                opened = self._open[key] = _OpenFiles(description)
                 self._descriptions.put(key, description)
-            part.users += 1
-            return part
+            opened.users += 1
+            return opened
 
-    def release(self, part: Part) -> bool:
+    def release(self, opened: _OpenFiles) -> bool:
         """Count one user less, and return whether there is none any more."""
-        key = os.path.abspath(part.directory)
+        key = os.path.abspath(opened.description.directory)
         with self._lock:
-            part.users -= 1
-            if part.users == 0 and self._open.get(key) is part:
+            opened.users -= 1
+            if opened.users == 0 and self._open.get(key) is opened:
                 del self._open[key]
-            return part.users == 0
+            return opened.users == 0
 
 
 def _describe(directory: Path, entry: PartEntry) -> Description:

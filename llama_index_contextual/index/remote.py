@@ -37,7 +37,7 @@ from llama_index_contextual.index.facets import Condition, condition_of
 from llama_index_contextual.index.faiss_store import Rows, UnitFaissVectorStore
 from llama_index_contextual.index.filters import FieldTest, valid_filters
 from llama_index_contextual.index.manifest import MANIFEST, REMOTE_FILE, SAMPLE_FILE
-from llama_index_contextual.index.part import LivePart, Part, open_parts
+from llama_index_contextual.index.part import Part, open_parts
 from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, fetched, missing
 from llama_index_contextual.index.scan import products
 from llama_index_contextual.index.version_docstore import VersionDocumentStore
@@ -105,7 +105,7 @@ class RemoteVersionStore(VersionDocumentStore):
         directory: Directory of the version.
     """
 
-    def __init__(self, parts: Sequence[LivePart], directory: Path) -> None:
+    def __init__(self, parts: Sequence[Part], directory: Path) -> None:
         super().__init__(parts)
         self.directory = directory
         self.number = number(directory.name)
@@ -187,9 +187,9 @@ class RemoteVersionStore(VersionDocumentStore):
         """Return the ids of the documents of which at least one node passes the filters."""
         ids, mask, start = set[str](), self.mask(filters), 0
         for part in self.parts:
-            numbers = part.part.document_of if part.rows is None else part.part.document_of[part.rows]
+            numbers = part.document_of if part.rows is None else part.document_of[part.rows]
             passing = numbers if mask is None else numbers[mask[start : start + part.size]]
-            ids.update(part.part.records[document].doc_id for document in np.unique(passing).tolist())
+            ids.update(part.record_index.records[document].doc_id for document in np.unique(passing).tolist())
             start += part.size
         return ids
 
@@ -226,7 +226,7 @@ class RemoteVersionStore(VersionDocumentStore):
             copy.add_documents(block)
         for part in self.parts:
             for record in part.records:
-                if (frame := part.part.docstore.get_extra(FRAMES, record.doc_id)) is not None:
+                if (frame := part.docstore.get_extra(FRAMES, record.doc_id)) is not None:
                     copy.put_extra(FRAMES, record.doc_id, frame)
         copy.persist(persist_path, fs)
         copy.close()
@@ -370,21 +370,21 @@ def tune(project_dir: Path, store: RemoteVectorStore, *, is_rebuilt: bool) -> No
         write_collection(project_dir, replace(collection, ef=None, probed=0))
 
 
-def _store(part: LivePart) -> RemoteDocumentStore:
-    store: Any = part.part.docstore
+def _store(part: Part) -> RemoteDocumentStore:
+    store: Any = part.docstore
     return store  # type: ignore[no-any-return]
 
 
-def _live_sample(part: LivePart) -> NDArray[np.float32]:
+def _live_sample(part: Part) -> NDArray[np.float32]:
     """Return the sample of a part, without vectors that are gone."""
 
     def load() -> NDArray[np.float32]:
-        vectors = np.load(part.part.directory / SAMPLE_FILE)
+        vectors = np.load(part.directory / SAMPLE_FILE)
         return np.ascontiguousarray(vectors, dtype=np.float32)
 
-    if SAMPLE_FILE not in part.part.files:
+    if SAMPLE_FILE not in part.files:
         return np.zeros((0, 0), dtype=np.float32)
-    vectors: NDArray[np.float32] = part.part.shared(SAMPLE_FILE, load)
+    vectors: NDArray[np.float32] = part.shared(SAMPLE_FILE, load)
     if part.live is None:
         return vectors
     return vectors[part.live[sampled_rows(len(part.live))]]

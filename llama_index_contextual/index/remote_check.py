@@ -105,9 +105,9 @@ def lost_documents(version: OpenVersion) -> list[str]:
     present = set(store.engine.keys(View(store.number)))
     lost: list[str] = []
     for part in version.parts:
-        rows = np.arange(len(part.part.document_of)) if part.rows is None else part.rows
-        keys = part.part.docstore.keys_of_rows(rows)  # type: ignore[attr-defined]
-        documents = part.part.document_of[rows].tolist()
+        rows = np.arange(len(part.document_of)) if part.rows is None else part.rows
+        keys = part.docstore.keys_of_rows(rows)  # type: ignore[attr-defined]
+        documents = part.document_of[rows].tolist()
         numbers = {document for key, document in zip(keys, documents, strict=True) if key not in present}
-        lost += [part.part.records[document].doc_id for document in sorted(numbers)]
+        lost += [part.record_index.records[document].doc_id for document in sorted(numbers)]
     return lost

@@ -96,7 +96,7 @@ class OpenVersion:
     @property
     def has_semantic(self) -> bool:
         """Whether the version has a semantic index."""
-        return any(part.part.has_semantic for part in self.parts)
+        return any(part.has_semantic for part in self.parts)
 
     @property
     def has_lexical(self) -> bool:
@@ -106,7 +106,7 @@ class OpenVersion:
     @cached_property
     def records(self) -> Records:
         """The records of the documents, in the order of their first chunk."""
-        return Records([(part.part.record_index, part.live_documents) for part in self.parts])
+        return Records([(part.record_index, part.live_documents) for part in self.parts])
 
     def record(self, doc_id: str) -> DocumentRecord | None:
         """Return the record of a document, or None."""
@@ -191,7 +191,7 @@ class OpenVersion:
             self.docstore.close()
         parts, self.parts = self.parts, []
         for part in parts:
-            part.part.release()
+            part.release()
 
 
 def open_storage_context(version_dir: str | Path) -> VersionStorageContext:

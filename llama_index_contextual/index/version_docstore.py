@@ -22,7 +22,7 @@ from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.filters import valid_filters
 from llama_index_contextual.index.kvstore import SQLiteKVStore
-from llama_index_contextual.index.part import LivePart
+from llama_index_contextual.index.part import Part
 
 
 class RowIds(Sequence[str]):
@@ -32,7 +32,7 @@ class RowIds(Sequence[str]):
         parts: The parts of the version.
     """
 
-    def __init__(self, parts: Sequence[LivePart]) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._starts = first_rows(parts).tolist()
         self._of_parts: list[tuple[Sequence[str], Sequence[int] | None] | None] = [None] * len(parts)
@@ -59,7 +59,7 @@ class RowIds(Sequence[str]):
     def _read(self, at: int) -> tuple[Sequence[str], Sequence[int] | None]:
         """Return the ids of a part, and its live rows if not all of them are."""
         part = self._parts[at]
-        of_part = part.part.docstore.ids, None if part.rows is None else part.rows.tolist()
+        of_part = part.docstore.ids, None if part.rows is None else part.rows.tolist()
         self._of_parts[at] = of_part
         return of_part
 
@@ -71,7 +71,7 @@ class RowIds(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
 
-def first_rows(parts: Sequence[LivePart]) -> NDArray[np.int64]:
+def first_rows(parts: Sequence[Part]) -> NDArray[np.int64]:
     """Return the row of the version at which each part starts, and the number of rows."""
     return np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
 
@@ -95,16 +95,16 @@ class VersionDocumentStore(SQLiteDocumentStore):
         parts: The parts of the version.
     """
 
-    def __init__(self, parts: Sequence[LivePart]) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         # Not the base class, which opens a database: everything is in the parts.
         self._kv, self._lock = _Nothing(), new_lock()
         KVDocumentStore.__init__(self, self._kv)
-        self._live_parts: Sequence[LivePart] | None = parts
+        self._live_parts: Sequence[Part] | None = parts
         self._starts = first_rows(parts)
         self._row_ids = RowIds(parts)
 
     @property
-    def parts(self) -> Sequence[LivePart]:
+    def parts(self) -> Sequence[Part]:
         """The parts."""
         if self._live_parts is None:
             raise sqlite3.ProgrammingError("The version is closed.")
@@ -118,7 +118,7 @@ class VersionDocumentStore(SQLiteDocumentStore):
         """Write the chunks to a file and sync it."""
         copy = SQLiteDocumentStore()
         for part in self.parts:
-            copy.copy_from(part.part.docstore, part.live, {record.doc_id for record in part.records})
+            copy.copy_from(part.docstore, part.live, {record.doc_id for record in part.records})
         copy.persist(persist_path, fs)
         copy.close()
 
@@ -152,7 +152,7 @@ class VersionDocumentStore(SQLiteDocumentStore):
     def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
         """Yield the nodes among `node_ids` that exist, with their positions in their part."""
         for part in self.parts:
-            nodes = part.part.docstore.nodes_at(node_ids)
+            nodes = part.docstore.nodes_at(node_ids)
             yield from ((position, node) for position, node in nodes if part.is_live(position - 1))
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
@@ -165,40 +165,40 @@ class VersionDocumentStore(SQLiteDocumentStore):
         """Yield nodes with their positions in their part; see `iterate`."""
         for part in self.parts:
             if doc_id is None or part.has(doc_id):
-                nodes = part.part.docstore.iterate_positions(doc_id=doc_id, span=span, batch=batch)
+                nodes = part.docstore.iterate_positions(doc_id=doc_id, span=span, batch=batch)
                 yield from ((position, node) for position, node in nodes if part.is_live(position - 1))
 
     def get_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
         """Return the ids of a document's nodes in the order of the text, or None if it has none."""
         part = self._part_of(ref_doc_id)
-        return None if part is None else part.part.docstore.get_ref_doc_info(ref_doc_id)
+        return None if part is None else part.docstore.get_ref_doc_info(ref_doc_id)
 
     def get_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
         """Return the node ids of every document."""
-        infos = ((part, part.part.docstore.get_all_ref_doc_info()) for part in self.parts)
+        infos = ((part, part.docstore.get_all_ref_doc_info()) for part in self.parts)
         return {doc_id: info for part, of_part in infos for doc_id, info in of_part.items() if part.has(doc_id)}
 
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
         """Return a JSON object that was stored for a document, or None."""
         part = self._part_of(key)
-        return None if part is None else part.part.docstore.get_extra(collection, key)
+        return None if part is None else part.docstore.get_extra(collection, key)
 
-    def _part_of(self, doc_id: str) -> LivePart | None:
+    def _part_of(self, doc_id: str) -> Part | None:
         return next((part for part in self.parts if part.has(doc_id)), None)
 
     def _documents_of_parents(self) -> dict[str, str | None]:
         return {
             parent: doc_id
             for part in self.parts
-            for parent, doc_id in part.part.docstore._documents_of_parents().items()
+            for parent, doc_id in part.docstore._documents_of_parents().items()
             if doc_id is None or part.has(doc_id)
         }
 
     def _assemble(self, node_id: str) -> TextNode | None:
         for part in self.parts:
-            parents = part.part.docstore._documents_of_parents()
+            parents = part.docstore._documents_of_parents()
             if node_id in parents and ((doc_id := parents[node_id]) is None or part.has(doc_id)):
-                return part.part.docstore._assemble(node_id)
+                return part.docstore._assemble(node_id)
         return None
 
     # ---- metadata ----------------------------------------------------------------------------------------------------
@@ -207,17 +207,17 @@ class VersionDocumentStore(SQLiteDocumentStore):
         """Return the ids of the documents of which at least one node passes the filters."""
         ids: set[str] = set()
         for part in self.parts:
-            numbers = part.part.document_of if part.rows is None else part.part.document_of[part.rows]
+            numbers = part.document_of if part.rows is None else part.document_of[part.rows]
             mask = part.mask(filters)
             passing = np.unique(numbers if mask is None else numbers[mask])
-            ids.update(part.part.records[number].doc_id for number in passing.tolist())
+            ids.update(part.record_index.records[number].doc_id for number in passing.tolist())
         return ids
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
         """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
         values: dict[str, dict[str | int | float, None]] = {}
         for part in self.parts:
-            for key, value, doc_id in part.part.shared("metadata values", part.part.docstore.distinct_metadata):
+            for key, value, doc_id in part.shared("metadata values", part.docstore.distinct_metadata):
                 if value is not None and key not in skip and (doc_id is None or part.has(doc_id)):
                     values.setdefault(key, {})[value] = None
         return {key: sorted(values[key], key=lambda value: (isinstance(value, str), value)) for key in sorted(values)}
@@ -226,13 +226,13 @@ class VersionDocumentStore(SQLiteDocumentStore):
         """Return the metadata keys of all nodes, sorted; filters can refer to them."""
         keys: set[str] = set()
         for part in self.parts:
-            distinct = part.part.shared("metadata values", part.part.docstore.distinct_metadata)
+            distinct = part.shared("metadata values", part.docstore.distinct_metadata)
             keys.update(key for key, _, doc_id in distinct if doc_id is None or part.has(doc_id))
         return sorted(keys)
 
 
-def _live_rows(part: LivePart, node_ids: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _live_rows(part: Part, node_ids: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield the nodes among `node_ids` that are live in a part, with their rows there."""
-    for node_id, position in part.part.docstore.positions(node_ids).items():
+    for node_id, position in part.docstore.positions(node_ids).items():
         if part.is_live(position - 1):
             yield node_id, position - 1

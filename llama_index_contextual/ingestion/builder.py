@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ from llama_index_contextual.index.manifest import (
     Manifest,
     PartEntry,
 )
-from llama_index_contextual.index.part import LivePart, Part, open_part, open_written
+from llama_index_contextual.index.part import Part, open_part, open_written
 from llama_index_contextual.index.records import write_records
 from llama_index_contextual.index.version import DocumentFrame, OpenVersion, store_frame
 
@@ -115,28 +115,26 @@ class PartWriter:
             self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
             self._documents.add(nodes)
 
-    def copy(self, source: LivePart) -> None:
+    def copy(self, part: Part) -> None:
         """Add the live documents of another part.
 
         Raises:
             CorruptVersionError: A file of the part has changed since it was published.
         """
-        part, records = source.part, source.records
         part.require_sound()
+        records = part.records
         self.records += records
-        self._docstore.copy_from(part.docstore, source.live, {record.doc_id for record in records})
-        if self._vectors is not None and source.size:
-            rows = np.arange(source.size) if source.rows is None else source.rows
+        self._docstore.copy_from(part.docstore, part.live, {record.doc_id for record in records})
+        if self._vectors is not None and part.size:
+            rows = np.arange(part.size) if part.rows is None else part.rows
             for start in range(0, len(rows), _BLOCK):
                 self._vectors.add_to_index(part.index.reconstruct_batch(rows[start : start + _BLOCK]))
         if self._lexical is not None and self._documents is not None:
-            self._lexical.add_counts(
-                TermCounts.load(part.directory / BM25_DIRECTORY, len(part.document_of)), source.live
-            )
+            self._lexical.add_counts(TermCounts.load(part.directory / BM25_DIRECTORY, len(part.document_of)), part.live)
             counts = TermCounts.load(part.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(part.chunks_of)))
             sizes = np.fromiter((record.chunks for record in records if record.chunks), dtype=np.int64)
-            self._documents.add_counts(counts, source.live_entries, sizes)
-        self.chunks += source.size
+            self._documents.add_counts(counts, part.live_entries, sizes)
+        self.chunks += part.size
 
     def finish(self, merged_from: str | None = None) -> PartEntry:
         """Write the indexes, and complete the part; a version can name it afterwards.
@@ -193,10 +191,10 @@ class VersionBuilder:
         self._finished = remove_leftovers(self.project_dir)
         self._remote = self._remote_parts()
         self._name = next_name(self.project_dir)
-        self._parts: list[LivePart] = []
-        self._kept_parts: list[LivePart] | None = None
+        self._parts: list[Part] = []
+        self._kept_parts: list[Part] | None = None
         self._left_out: set[str] = set()  # documents that were dropped when parts were merged
-        self._opened: list[LivePart] = []
+        self._opened: list[Part] = []
         self._writer: PartWriter | RemotePartWriter | None = None
         self._dimensions = None if self.before is None else self.before.manifest.dimensions
         # A variant of the documents is built in a directory of its own.
@@ -205,7 +203,7 @@ class VersionBuilder:
             and self.before.directory.parent.parent == self.project_dir
             and self.before.manifest.config["backend"] == self.config.backend
         )
-        self._base: Sequence[LivePart] = self.before.parts if self.before is not None and self._shares else []
+        self._base: Sequence[Part] = self.before.parts if self.before is not None and self._shares else []
 
     def _remote_parts(self) -> RemoteParts | None:
         """Return the parts of the version if an engine keeps its chunks, or else None."""
@@ -227,7 +225,7 @@ class VersionBuilder:
         """Number of documents of the new version so far."""
         return self.appended + sum(len(part.records) for part in self._kept())
 
-    def _kept(self) -> list[LivePart]:
+    def _kept(self) -> list[Part]:
         """Return the parts of the previous version, partly merged, without the dropped documents."""
         if self._kept_parts is None:
             parts = (part.without(self.dropped) for part in self._base)
@@ -272,7 +270,7 @@ class VersionBuilder:
         if self._writer is not None and (known := self._writer.known(node_ids)):
             return known[0]
         for part in (*self._kept(), *self._parts):
-            for node_id, position in part.part.docstore.positions(node_ids).items():
+            for node_id, position in part.docstore.positions(node_ids).items():
                 if part.is_live(position - 1):
                     return node_id
         return None
@@ -310,7 +308,7 @@ class VersionBuilder:
         """Copy a document from the previous version, including its vectors, with a new record."""
         for part in before.parts:
             if part.has(record.doc_id):
-                part.part.require_sound()
+                part.require_sound()
         nodes = list(before.docstore.iterate(doc_id=record.doc_id))
         vectors = None
         if self.config.faiss and nodes:
@@ -333,7 +331,7 @@ class VersionBuilder:
         parts = [*self._kept(), *self._parts]
         if rewrite:
             parts = [self._merge([part]) if part.gone else part for part in parts]
-        has_vectors = any(part.part.has_semantic and part.size for part in parts)
+        has_vectors = any(part.has_semantic and part.size for part in parts)
         manifest = Manifest(
             version=self._name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -343,8 +341,8 @@ class VersionBuilder:
             dimensions=self._dimensions if has_vectors else None,
             documents=sum(len(part.records) for part in parts),
             chunks=sum(part.size for part in parts),
-            size=sum(part.part.bytes for part in parts),
-            parts=[replace(part.part.entry, gone=part.gone) for part in parts],
+            size=sum(part.bytes for part in parts),
+            parts=[part.entry for part in parts],
             automatic=automatic,
             keeps=keeps,
         )
@@ -360,9 +358,9 @@ class VersionBuilder:
     def _merge_kept(self) -> None:
         """Merge parts of the previous version, without the documents that are gone."""
         parts = self._kept()
-        base: list[LivePart] = []
+        base: list[Part] = []
         at = 0
-        for first, last in merges([(part.size, int(part.part.chunks_of.sum())) for part in parts]):
+        for first, last in merges([(part.size, int(part.chunks_of.sum())) for part in parts]):
             base += [*parts[at:first], self._merge(parts[first:last])]
             at = last
         if at:
@@ -370,7 +368,7 @@ class VersionBuilder:
             self._left_out |= self.dropped
             self._kept_parts = None
 
-    def _merge(self, parts: Sequence[LivePart]) -> LivePart:
+    def _merge(self, parts: Sequence[Part]) -> Part:
         merged_from = self._merge_key(parts)
         if (entry := self._finished.pop(merged_from, None)) is not None:
             with contextlib.suppress(CorruptVersionError):  # then it is merged again
@@ -380,27 +378,27 @@ class VersionBuilder:
             self._writer.copy(part)
         return self._finish(self._writer, merged_from)
 
-    def _merge_key(self, parts: Sequence[LivePart]) -> str:
+    def _merge_key(self, parts: Sequence[Part]) -> str:
         """Return a checksum of everything that a merged part depends on."""
-        entries = [asdict(replace(part.part.entry, gone=part.gone)) for part in parts]
+        entries = [asdict(part.entry) for part in parts]
         settings = {name: getattr(self.config, name) for name in ("bm25", "faiss", "faiss_index", "language")}
         return files.xxh3_of(json.dumps([entries, settings, __version__], sort_keys=True).encode())
 
-    def _finish(self, writer: PartWriter | RemotePartWriter, merged_from: str | None = None) -> LivePart:
+    def _finish(self, writer: PartWriter | RemotePartWriter, merged_from: str | None = None) -> Part:
         entry = writer.finish(merged_from)
         self._writer = None
         return self._opened_part(open_written(self.project_dir / PARTS / entry.name, entry, writer.records))
 
-    def _opened_part(self, part: Part) -> LivePart:
-        self._opened.append(LivePart(part))
-        return self._opened[-1]
+    def _opened_part(self, part: Part) -> Part:
+        self._opened.append(part)
+        return part
 
     def discard(self) -> None:
         """Remove the unpublished version and its parts, as the disk may be full; the live version is not affected."""
         opened, self._opened = self._opened, []
         self._parts, self._base, self._kept_parts = [], [], None
         for part in opened:
-            part.part.release()
+            part.release()
         if self._writer is not None:
             self._writer.discard()
         remove_leftovers(self.project_dir)

@@ -42,7 +42,7 @@ from llama_index_contextual.index.manifest import (
     DocumentRecord,
     PartEntry,
 )
-from llama_index_contextual.index.part import LivePart, Part
+from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.records import write_records
 from llama_index_contextual.index.remote import (
     SAMPLE,
@@ -79,7 +79,7 @@ class RemoteParts:
         self._version = number(version)
         self._is_rebuilt = False
 
-    def writer(self, directory: Path, parts: Sequence[LivePart], dropped: Sequence[LivePart]) -> RemotePartWriter:
+    def writer(self, directory: Path, parts: Sequence[Part], dropped: Sequence[Part]) -> RemotePartWriter:
         """Return a writer of a part.
 
         Args:
@@ -89,7 +89,7 @@ class RemoteParts:
         """
         return RemotePartWriter(directory, self._config, self._engine, self._version, parts, dropped)
 
-    def end(self, before: OpenVersion | None, kept: Sequence[LivePart], parts: Sequence[LivePart]) -> None:
+    def end(self, before: OpenVersion | None, kept: Sequence[Part], parts: Sequence[Part]) -> None:
         """Let the chunks die that the new version does not contain.
 
         Args:
@@ -122,7 +122,7 @@ class RemoteParts:
                 ),
             )
 
-    def published(self, parts: Sequence[LivePart], directory: Path, dimensions: int | None) -> None:
+    def published(self, parts: Sequence[Part], directory: Path, dimensions: int | None) -> None:
         """Remove chunks that no version contains any more, and choose how to search the new version, which is live."""
         try:
             drop_unused(self._project_dir, self._engine)
@@ -142,9 +142,9 @@ class RemoteParts:
             )
 
 
-def _keys_of(part: LivePart) -> list[Key]:
-    store = cast(RemoteDocumentStore, part.part.docstore)
-    return store.keys_of_rows(np.arange(len(part.part.document_of)) if part.rows is None else part.rows)
+def _keys_of(part: Part) -> list[Key]:
+    store = cast(RemoteDocumentStore, part.docstore)
+    return store.keys_of_rows(np.arange(len(part.document_of)) if part.rows is None else part.rows)
 
 
 def remote_parts(project_dir: Path, config: ProjectConfig, next_name: Callable[[Path], str]) -> RemoteParts | None:
@@ -186,8 +186,8 @@ class RemotePartWriter:
         config: ProjectConfig,
         engine: Engine,
         version: int,
-        parts: Sequence[LivePart],
-        dropped: Sequence[LivePart],
+        parts: Sequence[Part],
+        dropped: Sequence[Part],
     ) -> None:
         self.directory = directory
         self.chunks = 0
@@ -202,7 +202,7 @@ class RemotePartWriter:
         self._lexical = LexicalIndexBuilder(language=config.language)
         self._documents = DocumentIndexBuilder(language=config.language)
         self._copied: list[tuple[TermCounts, TermStatistics, NDArray[np.bool_]]] = []
-        self._sources: list[LivePart] = []
+        self._sources: list[Part] = []
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
         """Return the ids of nodes that the part contains, among `node_ids`."""
@@ -230,29 +230,29 @@ class RemotePartWriter:
             self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
             self._documents.add(nodes)
 
-    def copy(self, source: LivePart) -> None:
+    def copy(self, part: Part) -> None:
         """Add the live documents of another part.
 
         Raises:
             CorruptVersionError: A file of the part has changed since it was published.
         """
-        source.part.require_sound()
-        part, live = source.part, source.live_documents
-        self._sources.append(source)
-        numbers = np.arange(len(part.records)) if live is None else np.where(live, np.cumsum(live) - 1, -1)
+        part.require_sound()
+        live = part.live_documents
+        self._sources.append(part)
+        numbers = np.arange(len(part.chunks_of)) if live is None else np.where(live, np.cumsum(live) - 1, -1)
         store = cast(RemoteDocumentStore, part.docstore)
-        self._store.copy_places(store, source.live, np.where(numbers >= 0, numbers + len(self.records), -1))
-        self.records += source.records
+        self._store.copy_places(store, part.live, np.where(numbers >= 0, numbers + len(self.records), -1))
+        self.records += part.records
         if self._config.bm25:
             counts, statistics = part_terms(part)
-            entries = source.live_entries
+            entries = part.live_entries
             self._copied.append(
                 (counts, statistics, np.ones(len(counts.lengths), dtype=np.bool_) if entries is None else entries)
             )
             of_documents = TermCounts.load(part.directory / DOCUMENTS_DIRECTORY, len(counts.lengths))
-            sizes = np.fromiter((record.chunks for record in source.records if record.chunks), dtype=np.int64)
+            sizes = np.fromiter((record.chunks for record in part.records if record.chunks), dtype=np.int64)
             self._documents.add_counts(of_documents, entries, sizes)
-        self.chunks += source.size
+        self.chunks += part.size
 
     def finish(self, merged_from: str | None = None) -> PartEntry:
         """Send the chunks to the engine, write the rest, and complete the part; a version can name it afterwards.
@@ -262,7 +262,7 @@ class RemotePartWriter:
         """
         if self._config.bm25:
             files.make_directory(self.directory / BM25_DIRECTORY)
-        mean = next((mean for part in self._parts if (mean := RemotePart.of(part.part).mean_length)), None)
+        mean = next((mean for part in self._parts if (mean := RemotePart.of(part).mean_length)), None)
         dimensions = self._vectors[0].shape[1] if self._vectors else None
         if self._copied or not len(self._scratch):
             dimensions = self._finish_copy()
@@ -373,7 +373,7 @@ class RemotePartWriter:
             if self.chunks <= SAMPLE and all(_has_chunk_terms(source) for source in self._sources):
                 of_chunks = TermCountsBuilder()
                 for source in self._sources:
-                    of_chunks.add_counts(chunk_terms(source.part), source.live)
+                    of_chunks.add_counts(chunk_terms(source), source.live)
                 self._save_chunk_terms(of_chunks.build())
             TermStatistics(numbers, means, squares, np.concatenate(lengths)).save(self.directory / BM25_DIRECTORY)
             self._documents.build().lexical_index.save(self.directory / DOCUMENTS_DIRECTORY)
@@ -392,13 +392,13 @@ def _has_terms(part: Part) -> bool:
     return f"{BM25_DIRECTORY}/{COUNTS_FILE}" in part.files
 
 
-def _has_chunk_terms(source: LivePart) -> bool:
-    return f"{CHUNKS_DIRECTORY}/{COUNTS_FILE}" in source.part.files
+def _has_chunk_terms(source: Part) -> bool:
+    return f"{CHUNKS_DIRECTORY}/{COUNTS_FILE}" in source.files
 
 
-def _term_numbers(vocabulary: Mapping[str, int], parts: Sequence[LivePart]) -> NDArray[np.int32]:
+def _term_numbers(vocabulary: Mapping[str, int], parts: Sequence[Part]) -> NDArray[np.int32]:
     """Return the number of each term in the collection: the one that another part has given it, or a new one."""
-    known = [part_terms(part) for part in dict.fromkeys(part.part for part in parts) if _has_terms(part)]
+    known = [part_terms(part) for part in {part.directory: part for part in parts}.values() if _has_terms(part)]
     highest = max((int(statistics.numbers.max(initial=-1)) for _, statistics in known), default=-1)
     numbers = np.full(len(vocabulary), -1, dtype=np.int32)
     for at, term in enumerate(vocabulary):

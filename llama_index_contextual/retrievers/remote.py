@@ -40,7 +40,7 @@ from llama_index_contextual.index.bm25 import (
 )
 from llama_index_contextual.index.collection import TermHit
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, CHUNKS_DIRECTORY
-from llama_index_contextual.index.part import LivePart, Part
+from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.remote import RemotePart, RemoteVersionStore
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.retrievers.base import Ranking, lexical_query
@@ -139,19 +139,19 @@ class RemoteLexicalIndex(LexicalIndex):
         drift: Largest relative difference of the mean length that weights were stored with from the present one.
     """
 
-    def __init__(self, analyzer: Analyzer, parts: Sequence[LivePart]) -> None:
+    def __init__(self, analyzer: Analyzer, parts: Sequence[Part]) -> None:
         super().__init__(analyzer)
         self._terms_of: list[tuple[PartTerms, NDArray[np.int64]]] = []
         sizes, length, stored, start = [np.zeros(0, dtype=np.int64)], 0, set[float](), 0
         for part in parts:
-            of_part = part_terms(part.part)
-            chunks = part.part.chunks_of[part.part.chunks_of > 0]
+            of_part = part_terms(part)
+            chunks = part.chunks_of[part.chunks_of > 0]
             live = np.ones(len(chunks), dtype=np.bool_) if part.live_entries is None else part.live_entries
             self._terms_of.append((of_part, np.where(live, np.cumsum(live) - 1 + start, -1)))
             sizes.append(chunks[live])
             length += int(of_part[1].lengths[live].sum())
             start += len(sizes[-1])
-            if (mean := RemotePart.of(part.part).mean_length) is not None:
+            if (mean := RemotePart.of(part).mean_length) is not None:
                 stored.add(mean)
         self.chunks_of = np.concatenate(sizes)
         self.size = int(self.chunks_of.sum())
@@ -207,11 +207,11 @@ class RemoteLexicalIndex(LexicalIndex):
         raise NotImplementedError("The frequencies of this version are in its engine.")
 
 
-def _chunk_index(analyzer: Analyzer, parts: Sequence[LivePart]) -> LexicalIndex | None:
+def _chunk_index(analyzer: Analyzer, parts: Sequence[Part]) -> LexicalIndex | None:
     """Return the index of the chunks of small parts; None if there is a part that is not."""
-    if any(f"{CHUNKS_DIRECTORY}/{COUNTS_FILE}" not in part.part.files for part in parts):
+    if any(f"{CHUNKS_DIRECTORY}/{COUNTS_FILE}" not in part.files for part in parts):
         return None
-    return LexicalIndex(analyzer, [(chunk_terms(part.part), part.live) for part in parts])
+    return LexicalIndex(analyzer, [(chunk_terms(part), part.live) for part in parts])
 
 
 def chunk_terms(part: Part) -> TermCounts:

@@ -556,17 +556,17 @@ class SearchableVersion(OpenVersion):
     def _terms(self, name: str) -> LexicalIndex:
         """Return the index with the given name over all parts."""
         parts = []
-        for one in self.parts:
-            part, of_chunks = one.part, name == BM25_DIRECTORY
+        for part in self.parts:
+            of_chunks = name == BM25_DIRECTORY
             texts = len(part.document_of) if of_chunks else int(np.count_nonzero(part.chunks_of))
             counts = part.shared(name, functools.partial(TermCounts.load, part.directory / name, texts))
-            parts.append((counts, one.live if of_chunks else one.live_entries))
+            parts.append((counts, part.live if of_chunks else part.live_entries))
         return LexicalIndex(Analyzer(self.manifest.config["language"], has_periods=True), parts)
 
     def _documents_of_rows(self) -> NDArray[np.int32]:
         """Return for each row the number of its document among the documents with chunks."""
         of_parts = (
-            part.part.chunks_of if part.live_documents is None else part.part.chunks_of[part.live_documents]
+            part.chunks_of if part.live_documents is None else part.chunks_of[part.live_documents]
             for part in self.parts
         )
         sizes = np.concatenate([np.zeros(0, dtype=np.int64), *of_parts])
@@ -579,7 +579,7 @@ class SearchableVersion(OpenVersion):
         pairs = (
             pair
             for part in self.parts
-            for row, pair in part.part.shared("acronyms", functools.partial(_acronyms_of, part.part))
+            for row, pair in part.shared("acronyms", functools.partial(_acronyms_of, part))
             if part.is_live(row)
         )
         return Acronyms(most_frequent(pairs))

@@ -374,7 +374,7 @@ def query(root: Path, chunks: int, kind: str) -> Figures:
     parts = project.live_version.parts
     result: Figures = {
         "parts": len(parts),
-        "indexes": dict(Counter(type(part.part.index).__name__ for part in parts)),
+        "indexes": dict(Counter(type(part.index).__name__ for part in parts)),
         "query_own_MB": memory.own,
         "query_total_MB": memory.total,
     }

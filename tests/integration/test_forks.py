@@ -113,7 +113,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child(
 
 def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> None:
     answer(project)
-    store = project._live.current().parts[0].part.docstore._kv
+    store = project._live.current().parts[0].docstore._kv
     before = id(store._connection)
 
     def in_child() -> list[str]:
@@ -162,7 +162,7 @@ def test_a_fork_waits_for_a_statement_and_else_the_child_says_why_it_cannot_sear
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = answer(project)
-    with monkeypatch.context() as patch, held(project._live.current().parts[0].part.docstore._kv._lock):
+    with monkeypatch.context() as patch, held(project._live.current().parts[0].docstore._kv._lock):
         patch.setattr(forks, "WAIT", 0.05)
         outcome, why = fork_once(partial(answer, project), expected, SECONDS)
     assert outcome == "failed"

@@ -122,7 +122,7 @@ def test_every_span_of_the_original_is_read_back_including_gaps_between_chunks(p
 
 def names_of_files(published: Project) -> list[str]:
     (part,) = OpenVersion(published.directory / "versions" / "v000001").parts
-    return sorted(part.part.files)
+    return sorted(part.files)
 
 
 def damage(path: Path, how: str) -> None:

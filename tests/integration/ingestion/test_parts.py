@@ -50,7 +50,7 @@ def create(root: Path, name: str, **settings: object) -> Project:
 
 
 def part_names(project: Project) -> list[str]:
-    return [part.part.directory.name for part in project._live.current().parts]
+    return [part.directory.name for part in project._live.current().parts]
 
 
 def sizes(project: Project) -> list[int]:
@@ -233,9 +233,9 @@ def test_a_part_of_which_much_is_gone_is_written_again(tmp_path: Path) -> None:
     for number in range(4):
         project.remove(f"doc{number:03d}")
     (part,) = project._live.current().parts
-    assert part.part.directory.name != "p000001"
-    gone = len(part.part.document_of) - part.size
-    assert gone <= 0.1 * len(part.part.document_of)
+    assert part.directory.name != "p000001"
+    gone = len(part.document_of) - part.size
+    assert gone <= 0.1 * len(part.document_of)
     project.remove([record.doc_id for record in project.documents()])
     assert project.documents() == []
     assert project.retrieve("pump", mode="lexical").results == ()

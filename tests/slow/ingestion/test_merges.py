@@ -10,7 +10,7 @@ import pytest
 
 from llama_index_contextual.index import publish
 from llama_index_contextual.index.current import current_name, leftovers
-from llama_index_contextual.index.part import LivePart
+from llama_index_contextual.index.part import Part
 from llama_index_contextual.ingestion import builder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -30,8 +30,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     copy = builder.PartWriter.copy
 
-    def counted(self: builder.PartWriter, source: LivePart) -> None:
-        names.append(source.part.directory.name)
+    def counted(self: builder.PartWriter, source: Part) -> None:
+        names.append(source.directory.name)
         copy(self, source)
 
     monkeypatch.setattr(builder.PartWriter, "copy", counted)
