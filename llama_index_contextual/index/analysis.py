@@ -7,10 +7,12 @@ Scripts without spaces between words, and Korean with its word endings, are cut 
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from string import ascii_lowercase
 from typing import NamedTuple, TypeVar
@@ -228,12 +230,12 @@ class Analyzer:
         """
         if not self._stopwords:
             return False
-        own = self._stopwords | self._question_words
         words = {word.casefold() for word in tokens(text) if len(word) > 1}
-        for other in map(listed, {*_STOPWORD_LISTS.values()} - {_STOPWORD_LISTS.get(self.language)}):
-            if len(words & other) >= 2 and len(words & (other - own)) > len(words & (own - other)):
-                return True
-        return False
+        own = sum(word in self._stopwords or word in self._question_words for word in words)
+        # Words of both lists are in both numbers, so they do not affect which one is larger.
+        lists = Counter(chain.from_iterable(_lists_by_word().get(word, ()) for word in words))
+        del lists[_STOPWORD_LISTS[self.language]]
+        return max(lists.values(), default=0) > max(own, 1)
 
     def stems(self, words: Set[str]) -> set[str]:
         """Return the terms of lower-case words, without those of question words."""
@@ -304,6 +306,16 @@ def listed(name: str | None) -> frozenset[str]:
     logging.getLogger("bm25s").setLevel(logging.NOTSET)
     # Early releases have no lists for some languages.
     return frozenset(word.casefold() for word in getattr(stopwords, name, ()))
+
+
+@functools.cache
+def _lists_by_word() -> Mapping[str, Sequence[str]]:
+    """Return the names of the lists of function words that contain each word."""
+    lists: dict[str, list[str]] = {}
+    for name in dict.fromkeys(_STOPWORD_LISTS.values()):
+        for word in listed(name):
+            lists.setdefault(word, []).append(name)
+    return lists
 
 
 def tokens(text: str) -> list[str]:
