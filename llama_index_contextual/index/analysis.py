@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
 from llama_index_contextual._utils.forks import cached_property
-from llama_index_contextual.index.periods import date_token, find_periods, period_token, periods
+from llama_index_contextual.index.periods import date_token, find_periods, may_have_words, period_token, periods
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (
@@ -50,6 +50,7 @@ _CAMEL = regex.compile(
 )
 _MAX_TEXT_TOKENS = 200_000  # cached tokens of texts; a large corpus has more numbers than words
 _MAX_QUERY_TOKENS = 20_000  # cached tokens of queries, which have fewer words
+_MAX_WORDS = 50_000  # cached words of passages, with the punctuation marks around them
 _LONGEST_CACHED = 64  # characters of the longest token that is cached; longer ones seldom occur twice
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
@@ -178,6 +179,7 @@ class Analyzer:
         self.has_periods = has_periods
         self._terms_of = Memory(self.analyse, _MAX_QUERY_TOKENS)
         self._query_terms_of = Memory(self._analyse_query, _MAX_QUERY_TOKENS)
+        self._terms_of_word = Memory(self._analyse_word, _MAX_WORDS)
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text, in order, with repetitions."""
@@ -213,6 +215,19 @@ class Analyzer:
         """
         words = tokens(text)
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *self.period_terms(words)]
+
+    def matching(self, text: str, terms: frozenset[str]) -> frozenset[str]:
+        """Return which of some terms a text has, faster than `terms`.
+
+        Example:
+            >>> Analyzer("english").matching("Pumps lift water.", frozenset({"pump", "fee"}))
+            frozenset({'pump'})
+        """
+        # No token contains white space.
+        matched = terms.intersection(chain.from_iterable(map(self._terms_of_word.__getitem__, text.split())))
+        if self.has_periods and any(map(may_have_words, terms - matched)):
+            matched |= terms.intersection(periods(tokens(text)))
+        return matched
 
     def period_terms(self, words: list[str]) -> list[str]:
         """Return the terms of the periods that several tokens of a text name together, if they have terms."""
@@ -261,6 +276,10 @@ class Analyzer:
         for part in parts:
             terms.extend(self._word(part))
         return tuple(dict.fromkeys(terms))
+
+    def _analyse_word(self, word: str) -> tuple[str, ...]:
+        """Return the terms of characters between white space."""
+        return tuple(chain.from_iterable(map(self._terms_of.__getitem__, tokens(word))))
 
     def _analyse_query(self, token: str) -> tuple[str, ...]:
         is_name = len(token) > 1 and token.isupper()

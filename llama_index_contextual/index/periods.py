@@ -55,6 +55,7 @@ _ONE_TOKEN = re.compile(
     re.IGNORECASE,
 )
 _PERIOD_TERM = re.compile(r"fy\d{4}|\d{4}q[1-4]")
+_SPELT_TERM = re.compile(rf"{_PERIOD_TERM.pattern}|\d{{4}}-\d\d-\d\d")
 _NUMERIC_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2((?:19|20)\d\d)")
 
 
@@ -136,6 +137,11 @@ def date_token(token: str) -> str | None:
 def is_period(term: str) -> bool:
     """Return whether a term is a fiscal year or a quarter."""
     return _PERIOD_TERM.fullmatch(term) is not None
+
+
+def may_have_words(term: str) -> bool:
+    """Return whether a term is a fiscal year, a quarter or a date, which several words of a text can name together."""
+    return _SPELT_TERM.fullmatch(term) is not None
 
 
 def _word(words: Sequence[str], at: int) -> str:

@@ -32,12 +32,7 @@ def units(text: str) -> list[tuple[int, int]]:
         >>> [text[start:end] for start, end in units(text)]
         ['| Zone | Tariff |', '| Upper Vale | 2.95 |', 'The tariff is reviewed.']
     """
-    spans: list[tuple[int, int]] = []
-    for start, end in _lines(text):
-        cuts = structural_offsets(text[start:end])[Rank.SENTENCE] if end - start > LONG_LINE else ()
-        spans += itertools.pairwise([start, *(start + cut for cut in cuts), end])
-    trimmed = ((skip_space(text, start), strip_end(text, start, end)) for start, end in spans)
-    return [(start, end) for start, end in trimmed if start < end]
+    return [unit for start, end in _lines(text) for unit in _sentences(text, start, end)]
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
@@ -58,6 +53,15 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
+def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the units of a line: its sentences if it is long, or else the line."""
+    cuts = structural_offsets(text[start:end])[Rank.SENTENCE] if end - start > LONG_LINE else ()
+    for first, last in itertools.pairwise([start, *(start + cut for cut in cuts), end]):
+        span = skip_space(text, first), strip_end(text, first, last)
+        if span[0] < span[1]:
+            yield span
+
+
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:
     """Return the terms of each sentence of a question with their weights.
 
@@ -76,7 +80,9 @@ def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyz
     return [part for part in parts if len(part) >= _FEW_TERMS] or [dict(weights)]
 
 
-def coverage(text: str, header: str, parts: Sequence[Mapping[str, float]], analyzer: Analyzer) -> float:
+def coverage(
+    text: str, header: str, parts: Sequence[Mapping[str, float]], analyzer: Analyzer, *, least: float = 0.0
+) -> float:
     """Return the largest share of a part of the question that one unit covers together with the header, 0 to 1.
 
     Args:
@@ -84,6 +90,7 @@ def coverage(text: str, header: str, parts: Sequence[Mapping[str, float]], analy
         header: What stands before it: title, section, head of the table.
         parts: Terms of the question with their weights, from `question_parts`.
         analyzer: The analyzer of the index.
+        least: Returned if no unit covers more, such as the coverage of another passage.
 
     Example:
         >>> analyzer = Analyzer("english")
@@ -92,12 +99,17 @@ def coverage(text: str, header: str, parts: Sequence[Mapping[str, float]], analy
         1.0
     """
     wanted = frozenset(term for part in parts for term in part)
-    of_header = wanted.intersection(analyzer.terms(header))
+    of_header = analyzer.matching(header, wanted)
     totals = [sum(part.values()) for part in parts]
-    best = 0.0
-    for start, end in units(text):
-        matched = of_header.union(wanted.intersection(analyzer.terms(text[start:end])))
-        for part, total in zip(parts, totals, strict=True):
-            covered = sum(weight for term, weight in part.items() if term in matched)
-            best = max(best, covered / total if total else 0.0)
+
+    def share(start: int, end: int) -> float:
+        matched = of_header | analyzer.matching(text[start:end], wanted)
+        covered = (sum(part[term] for term in part if term in matched) for part in parts)
+        return max(one / total if total else 0.0 for one, total in zip(covered, totals, strict=True))
+
+    best = least
+    for line in _lines(text):
+        # A sentence covers no more than its line, and most lines cover no more than the best unit so far.
+        if share(*line) > best:
+            best = max(best, *(share(*unit) for unit in _sentences(text, *line)))
     return min(best, 1.0)
