@@ -138,7 +138,7 @@ _STAGES = {
     "Indexes": ("embed_model", "embed_window", "faiss", "faiss_index", "bm25", "language", "keep_versions"),
     "Search": (
         "mode", "top_k", "candidates", "fusion", "semantic_weight", "lexical_weight", "document_weight",
-        "sibling_weight", "document_idf", "rrf_k", "acronyms", "acronym_table", "rerank", "rerank_candidates",
+        "sibling_weight", "document_idf", "rrf_k", "acronym_table", "rerank", "rerank_candidates",
         "rerank_threshold",
     ),
 }  # fmt: skip

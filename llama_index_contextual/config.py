@@ -340,12 +340,6 @@ class ProjectConfig(BaseModel):
         description="Constant of reciprocal rank fusion; 60 in the paper.",
         json_schema_extra=_NO_REBUILD,
     )
-    acronyms: bool = Field(
-        default=False,
-        description="Whether to expand the acronyms of a question to their long forms, as defined in brackets in the"
-        " documents, and the reverse, in the lexical search.",
-        json_schema_extra=_NO_REBUILD,
-    )
     acronym_table: dict[str, str] = Field(
         default_factory=dict,
         description='Acronyms with their long forms, such as {"SLA": "service level agreement"}: a question with one is'

@@ -423,7 +423,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         requests_per_minute: Maximum number of calls per minute; None relies on the provider's headers alone.
         tokens_per_minute: Maximum number of prompt tokens per minute; None relies on the provider's headers alone.
         service_tier: "flex" for half the price and longer response times, if the provider offers it.
-        on_structure: Whether to put the structural line (title, section, opening, characteristic terms) before the
+        on_structure: Whether to put the structural line (title, section, opening) before the
             LLM's sentences: the line identifies the document, the sentences the place in it.
         on_error: "structural" to use the structural context for a chunk whose call failed, "raise" to raise the error.
         retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.

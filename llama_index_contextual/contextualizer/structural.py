@@ -1,17 +1,14 @@
 """Contexts from the structure of a document: without an LLM, deterministic, free of charge.
 
-A structural context names the document and the section, quotes the beginning of the document, and lists the
-characteristic terms of the segment.
+A structural context names the document and the section, and quotes the beginning of the document.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import BaseNode
 from pydantic import Field
 
@@ -23,17 +20,11 @@ from llama_index_contextual.contextualizer.base import (
     Segment,
     segments,
 )
-from llama_index_contextual.index.analysis import listed
 from llama_index_contextual.node_parser.tokens import count_tokens
 
-# Scripts without spaces have no words to count.
-_WORD = regex.compile(
-    r"[\p{L}--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]][\w\p{M}&'’-]{2,}", regex.V1
-)
 _LONGEST_WORD = 40
 _MAX_TITLE_TOKENS = 40
 _MAX_SECTION_TOKENS = 25
-_MAX_TERMS = 6
 # A paged document of so many chunks begins with a cover, whose first lines say what the document is. In hundreds of
 # chunks the rest of it only displaces their own words.
 _LONG_DOCUMENT = 100
@@ -41,7 +32,7 @@ _COVER_CHARACTERS = 150
 
 
 class StructuralContextualizer(Contextualizer):
-    """Build contexts from title, file name, section path, opening of the document and characteristic terms.
+    """Build contexts from title, file name, section path and opening of the document.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -68,14 +59,13 @@ class StructuralContextualizer(Contextualizer):
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return one context for each of the given chunks of a segment."""
         head = _document_line(segment)
-        terms = ", ".join(characteristic_terms(segment.text, _MAX_TERMS))
         # A single chunk contains the opening itself. The first of several gets it as well: with the words of the
         # opening only once, it would rank below the other chunks, which have them in addition to their own text.
         alone = segment.begins_document and len(segment.chunks) == 1
         opening = "" if alone else segment.opening
         if segment.document_size > _LONG_DOCUMENT and keys.PAGE_START in segment.chunks[0].metadata:
             opening = _shortened(opening, _COVER_CHARACTERS)
-        return [ChunkContext(self._write(head, opening, terms, chunk), "structural") for chunk in chunks]
+        return [ChunkContext(self._write(head, opening, chunk), "structural") for chunk in chunks]
 
     def below(
         self, segment: Segment, chunks: Sequence[BaseNode], written: Sequence[ChunkContext]
@@ -110,11 +100,11 @@ class StructuralContextualizer(Contextualizer):
             for chunk, context in zip(chunks, self.below(segment, chunks, contexts), strict=True):
                 chunk.metadata |= context.to_metadata()
 
-    def _write(self, head: str, opening: str, terms: str, chunk: BaseNode) -> str:
-        """Join the parts that fit, the most informative first: names, opening, terms."""
+    def _write(self, head: str, opening: str, chunk: BaseNode) -> str:
+        """Join the parts that fit, the most informative first: names, opening."""
         section = keys.label_of(chunk.metadata, keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
-        parts += [f"Begins: {opening}" if opening else "", f"Terms: {terms}." if opening and terms else ""]
+        parts += [f"Begins: {opening}" if opening else ""]
         limit = self.max_tokens * 3 // 2 if keys.PAGE_START in chunk.metadata else self.max_tokens
         return truncate(" ".join(part for part in parts if part), limit)
 
@@ -132,22 +122,6 @@ def _shortened(text: str, length: int) -> str:
         return text
     cut = text.rfind(" ", 0, length + 1)
     return f"{text[: cut if cut > 0 else length]} …"
-
-
-def characteristic_terms(text: str, count: int) -> list[str]:
-    """Return the `count` most frequent words of a text without stop words, ties in order of appearance.
-
-    Counting ignores case; each word is returned as it is first written.
-    """
-    stopwords = listed("STOPWORDS_EN_PLUS")
-    shown: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for word in _WORD.findall(text):
-        folded = word.casefold()
-        if folded not in stopwords:
-            shown.setdefault(folded, word)
-            counts[folded] += 1
-    return [shown[word] for word, _ in counts.most_common(count)]
 
 
 def truncate(text: str, max_tokens: int) -> str:

@@ -25,7 +25,7 @@ from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.prompts.mixin import PromptMixinType
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
@@ -50,7 +50,6 @@ from llama_index_contextual.index.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.index.export import INDEX_ID
 from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY
-from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.models import is_same_model, model_name
 from llama_index_contextual.retrievers.base import (
@@ -63,7 +62,7 @@ from llama_index_contextual.retrievers.base import (
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import QueryEmbedder, SemanticRetriever
-from llama_index_contextual.search.acronyms import Acronyms, explained, most_frequent
+from llama_index_contextual.search.acronyms import Acronyms
 from llama_index_contextual.search.confidence import JUDGED, RANKED, READ, Judgement, judge
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.search.queries import (
@@ -80,8 +79,6 @@ T = TypeVar("T")
 
 logger = get_logger(__name__)
 
-ACRONYM_WEIGHT = 0.1
-"""Weight in the lexical indexes of each term that an acronym adds to a question; a term of the question has 1."""
 
 _FUSION_FIELDS = (
     "semantic_weight",
@@ -265,7 +262,7 @@ class ProjectRetriever(CheckedRetriever):
         *,
         explain: bool = False,
     ) -> Candidates:
-        added = self._added_forms(bundle.query_str, current)
+        added = self._added_forms(bundle.query_str)
         request = Request(
             k=self.similarity_top_k,
             filters=self.filters,
@@ -293,16 +290,15 @@ class ProjectRetriever(CheckedRetriever):
         reranker = self._indexes.rerankers.of(self._config) if self._config.rerank == LLM_RERANK else None
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
-    def _added_forms(self, question: str, current: SearchableVersion) -> dict[str, float]:
+    def _added_forms(self, question: str) -> dict[str, float]:
         """Return the forms of acronyms that a question lacks, with the weight of each of their terms.
 
-        A form of the user's table means the same as the form in the question, so its terms together weigh as much as
-        one term of the question. Those that the documents explain are guesses and weigh less.
+        A form means the same as the one in the question, so its terms together weigh as much as one term of it.
         """
-        guessed = current.acronyms.added_to(question) if self._config.acronyms else ()
-        given = Acronyms(self._config.acronym_table).added_to(question) if self._config.acronym_table else ()
-        weights = dict.fromkeys(guessed, ACRONYM_WEIGHT)
-        return weights | {text: round(1 / max(1, len(re.findall(r"\w+", text))), 3) for text in given}
+        if not self._config.acronym_table:
+            return {}
+        added = Acronyms(self._config.acronym_table).added_to(question)
+        return {text: round(1 / max(1, len(re.findall(r"\w+", text))), 3) for text in added}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [*self.respond(query_bundle).results]
@@ -574,17 +570,6 @@ class SearchableVersion(OpenVersion):
         return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
     @cached_property
-    def acronyms(self) -> Acronyms:
-        """The acronyms that the version's texts explain."""
-        pairs = (
-            pair
-            for part in self.parts
-            for row, pair in part.shared("acronyms", functools.partial(_acronyms_of, part))
-            if part.is_live(row)
-        )
-        return Acronyms(most_frequent(pairs))
-
-    @cached_property
     def metadata_values(self) -> Mapping[str, Sequence[str | int | float]]:
         """The distinct values of the user's own metadata keys, by key; a filter can ask for them."""
         return self.docstore.metadata_values(skip=(*keys.OWN_KEYS, *keys.RESERVED_KEYS))
@@ -624,12 +609,6 @@ class SearchableVersion(OpenVersion):
         used: Mode = "semantic" if has["semantic"] else "lexical"
         missing = " and ".join(name for name, exists in has.items() if not exists)
         return used, [f"Mode {requested!r} was requested, but there is no {missing} index: answered with {used!r}."]
-
-
-def _acronyms_of(part: Part) -> list[tuple[int, tuple[str, str]]]:
-    """Return the acronyms that the texts of a part explain, with the row of the text."""
-    nodes = part.docstore.iterate_positions()
-    return [(position - 1, pair) for position, node in nodes for pair in explained(node.get_content(MetadataMode.NONE))]
 
 
 @dataclass(frozen=True, kw_only=True)

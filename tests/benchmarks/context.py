@@ -3,8 +3,8 @@
 1. weights: every set with each kind of context (see `quality`) and document weights from 0 to 0.8. If a context only
    told which document a chunk belongs to, a larger weight of the document would replace it. Then what both contexts
    change against each one, each with its own best document weight, so that no kind is at a disadvantage.
-2. line: the structural line without title and file name, without its opening (and so without terms), and without its
-   terms: alone, and before the LLM's sentences.
+2. line: the structural line without title and file name, and without its opening: alone, and before the LLM's
+   sentences.
 3. file: questions on the contracts without their "Consider the … between …;", inside a filter on the file. Here the
    document is known, and only the place in it is to be found.
 
@@ -50,7 +50,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "whole line": {},
     "without title": {"title": None, "file_name": None},
     "without opening": {"opening": ""},
-    "without terms": {"text": ""},
 }
 """What is taken out of the structural line: fields of the `Segment` that it is written from."""
 

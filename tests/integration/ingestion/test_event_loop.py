@@ -88,7 +88,7 @@ async def beside_a_clock(watched: list[tuple[Any, str]], work: Callable[[], Any]
 
 @pytest.mark.parametrize(
     ("context", "more"),
-    [("llm", OF_AN_LLM), ("structural", [(structural, "characteristic_terms")])],
+    [("llm", OF_AN_LLM), ("structural", [(structural, "truncate")])],
     ids=["llm", "structural"],
 )
 async def test_the_event_loop_is_not_blocked_during_an_ingest(

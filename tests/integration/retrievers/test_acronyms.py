@@ -1,4 +1,4 @@
-"""Acronyms that texts explain, and searches that use them."""
+"""Acronyms of a table, and searches that use them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 
@@ -16,40 +14,7 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
-from llama_index_contextual.search.acronyms import Acronyms, find_acronyms
-
-EXPLAINED = {
-    "Property, plant and equipment (PP&E) fell.": {"PP&E": "Property, plant and equipment"},
-    "of the Department of Motor Vehicles (DMV)": {"DMV": "Department of Motor Vehicles"},
-    "heat shock transcription factor (HSF)": {"HSF": "heat shock transcription factor"},
-    "messenger RNA (mRNA)": {"mRNA": "messenger RNA"},
-    "Lipschitz constants (LIPCON)": {"LIPCON": "Lipschitz constants"},
-    "application programming interfaces (APIs)": {"API": "application programming interfaces"},
-    "The value added\ntax (“VAT”)": {"VAT": "value added tax"},
-    "IT (information technology) costs": {"IT": "information technology"},
-}
-OTHERS = (
-    *("we use it (see Figure 2)", "(USA)", "foo(BAR)", "the pump (XYZ)", "a value (ab)", "HTTP (HTTPS)"),
-    *("HOME (home = env::var)", "()", "A. (AB)"),
-)
-
-
-@pytest.mark.parametrize("text", [*EXPLAINED, *OTHERS])
-def test_a_bracket_explains_an_acronym(text: str) -> None:
-    assert find_acronyms([text]) == EXPLAINED.get(text, {})
-
-
-def test_the_long_form_that_is_written_most_often_counts() -> None:
-    texts = ["Air Traffic Control (ATC)", "average total cost (ATC)", "Average total cost (ATC)"]
-    assert find_acronyms(texts) == {"ATC": "average total cost"}
-
-
-@given(st.lists(st.text(alphabet="aB (C)&.-’s\n", max_size=60), max_size=4))
-def test_any_text_gives_short_forms_of_two_capitals_that_are_shorter(texts: list[str]) -> None:
-    for short, long in find_acronyms(texts).items():
-        assert sum(letter.isupper() for letter in short) >= 2
-        assert len(short) < len(long)
-
+from llama_index_contextual.search.acronyms import Acronyms
 
 TABLE = Acronyms({"PP&E": "Property, plant and equipment", "IT": "information technology", "VAT": "value added tax"})
 
@@ -72,7 +37,7 @@ def test_a_question_gains_the_forms_that_it_lacks(question: str, added: tuple[st
 # ---- in a project ----------------------------------------------------------------------------------------------------
 
 TEXTS = {
-    "policy.txt": "Property, plant and equipment (PP&E) are carried at cost.",
+    "policy.txt": "Property, plant and equipment are carried at cost.",
     "notes.txt": "The plant is inspected every year. Its equipment is old.",
     "menu.txt": "Soup is served at noon.",
 }
@@ -89,7 +54,7 @@ def project_of(root: Path, texts: dict[str, str], **settings: Any) -> Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    return project_of(tmp_path, TEXTS, acronyms=True)
+    return project_of(tmp_path, TEXTS, acronym_table={"PP&E": TABLE.table["PP&E"]})
 
 
 def names(found) -> list[str]:  # type: ignore[no-untyped-def]
@@ -101,19 +66,12 @@ async def test_an_acronym_finds_its_long_form_and_the_response_says_so(project: 
     found = project.retrieve(question, mode="lexical")
     assert names(found) == ["policy.txt", "notes.txt"]
     assert found.blend is not None
-    assert found.blend.lexical == ((question, 1.0), ("Property, plant and equipment", 0.1))
+    assert found.blend.lexical == ((question, 1.0), ("Property, plant and equipment", 0.25))
     assert (await project.aretrieve(question, mode="lexical")).to_dict() == found.to_dict()
     assert project.retrieve_many([question], mode="lexical")[0].to_dict() == found.to_dict()
     assert project.retrieve("Who inspects?").blend is None
-    project.update_config(acronyms=False)
-    assert names(project.retrieve(question, mode="lexical")) == ["policy.txt"]
-
-
-def test_acronyms_are_learned_again_for_each_version(project: Project, tmp_path: Path) -> None:
-    assert project.retrieve("What of SOD?", mode="lexical").blend is None
-    (tmp_path / "new.txt").write_text("The soup of the day (SOD) is hot.")
-    project.ingest([tmp_path / "new.txt"])
-    assert names(project.retrieve("What of SOD?", mode="lexical")) == ["new.txt", "menu.txt"]
+    project.update_config(acronym_table={})
+    assert names(project.retrieve(question, mode="lexical")) == []
 
 
 def test_the_terms_are_added_to_those_of_a_conversation(project: Project) -> None:

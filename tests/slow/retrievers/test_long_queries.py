@@ -44,7 +44,7 @@ def words(number: int) -> list[str]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that tests share and do not change."""
-    config = ProjectConfig.local(context="none", acronyms=True)
+    config = ProjectConfig.local(context="none", acronym_table={"PU": "Pressure Unit"})
     manager = ProjectManager(tmp_path_factory.mktemp("built"))
     project = manager.create("p", config, embed_model=CountingEmbedding(), llm=ScriptedLLM())
     texts = ["The pump (Pressure Unit, PU) runs dry.", "Close the valve first.", " ".join(words(400))]
