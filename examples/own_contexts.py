@@ -35,7 +35,7 @@ def main() -> None:
             return
         report = project.ingest([options.folder], max_cost=options.max_cost)
         print(report)
-        print(f"{project.export_contexts(options.out)} contexts in {options.out}")
+        print(f"{project.export_ledger(options.out).contexts} contexts in {options.out}")
         if options.questions:
             variants = ("none", "structural", "llm")
             comparison = project.compare(options.questions, variants=variants, max_cost=options.max_cost)

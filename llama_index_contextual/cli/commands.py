@@ -62,9 +62,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("verify contracts", "verify contracts --repair"),
     "export": ("export contracts exported",),
     "configure": ("configure contracts top_k=10", "configure contracts chunk_size=400 mode=lexical"),
-    "ledger": ("ledger export contracts contexts.jsonl",),
-    "ledger export": ("ledger export contracts contexts.jsonl",),
-    "ledger import": ("ledger import contracts contexts.jsonl",),
+    "ledger": ("ledger export contracts paid.jsonl",),
+    "ledger export": ("ledger export contracts paid.jsonl",),
+    "ledger import": ("ledger import contracts paid.jsonl",),
 }
 """Examples in the help of each command, without the name of the program."""
 

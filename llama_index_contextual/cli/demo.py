@@ -111,7 +111,7 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
         manager = ProjectManager(root)
         plain = manager.create("without-context", ProjectConfig.local(context="none"))
         contextual = manager.create("with-context", ProjectConfig.local(context="llm"), llm=RecordedLLM())
-        contextual.import_contexts(folder / CONTEXTS_FILE)
+        contextual.import_ledger(folder / CONTEXTS_FILE)
         report(f"Reading {len(files)} documents")
         result = read_documents(files)
         for skipped in result.skipped:

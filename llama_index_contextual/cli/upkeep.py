@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from llama_index_contextual.index.forget import ForgetReport
+    from llama_index_contextual.index.ledger_lines import LedgerRows
 
 upkeep = Commands()
 _FINAL = "This cannot be undone, and no rollback is possible."
@@ -306,31 +307,38 @@ def retry(
         show_report(report, retry=proposed("retry", name), as_json=as_json)
 
 
-ledger = Commands(help="Export and import paid contexts.", no_args_is_help=True)
+ledger = Commands(help="Export and import what was paid for.", no_args_is_help=True)
 upkeep.add_typer(ledger, name="ledger", rich_help_panel=UPKEEP)
 LedgerPath = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON lines file.")]
 
 
 @ledger.command("export")
 def export_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Export the contexts as JSON lines."""
+    """Export contexts, embeddings, pages read by OCR and receipts as JSON lines."""
     with errors_in_one_line():
-        _say_count(open_root(root).load(name).export_contexts(path), "exported", as_json)
+        _say_rows(open_root(root).load(name).export_ledger(path), "exported", as_json)
 
 
 @ledger.command("import")
 def import_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Import contexts from JSON lines."""
+    """Import what `ledger export` wrote, so that it is not paid for again."""
     with errors_in_one_line():
-        _say_count(open_root(root).load(name).import_contexts(path), "imported", as_json)
+        _say_rows(open_root(root).load(name).import_ledger(path), "imported", as_json)
 
 
-def _say_count(count: int, verb: str, as_json: bool) -> None:
+_SINGULAR = {
+    "contexts": "context",
+    "embeddings": "embedding",
+    "pages": "page",
+    "replies": "reply",
+    "receipts": "receipt",
+}
+
+
+def _say_rows(rows: LedgerRows, verb: str, as_json: bool) -> None:
+    counts = asdict(rows)
     if as_json:
-        say_json({verb: count})
+        say_json({verb: counts})
     else:
-        say(
-            f"{pluralize(count, 'context')} {verb}."
-            if count or verb != "exported"
-            else "There are no paid contexts: nothing exported."
-        )
+        shown = [f"{count:,} {name if count > 1 else _SINGULAR[name]}" for name, count in counts.items() if count]
+        say(f"{', '.join(shown)} {verb}." if shown else f"The ledger is empty: nothing {verb}.")

@@ -161,10 +161,19 @@ def replace(path: Path, data: bytes) -> None:
     Raises:
         InputError: The folder does not exist.
     """
+    replace_with(path, lambda file: file.write(data))
+
+
+def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Replace the content of a file atomically by what `fill(file)` writes.
+
+    Raises:
+        InputError: The folder does not exist.
+    """
     require_folder(path)
     temporary = path.with_name(f"{path.name}{NEW}")
     try:
-        write(temporary, data)
+        write_with(temporary, fill)
     except OSError:
         remove(temporary)
         raise

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.index import files
 from llama_index_contextual.index.batches import BATCH_TABLES, BatchJournal
 from llama_index_contextual.index.ledger_file import TABLES, LedgerFile, Row
-from llama_index_contextual.index.receipts import Receipts
+from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.index.storable import storable_text
 
 LEDGER_FILE = "ledger.sqlite"
@@ -258,6 +258,30 @@ class Ledger:
         """Commit a scanned page that was read by OCR; it is on disk when this returns."""
         with self._kv.transaction():
             self._kv.insert("pages", [(key, page, engine, time.time())])
+
+    def rows(self, table: str) -> Iterator[Row]:
+        """Yield the sound rows of a table, sorted by key."""
+        key = TABLES[table][0]
+        keys = [of_row for (of_row,) in self._kv.query(f"SELECT {key} FROM {table} ORDER BY {key}")]
+        for part in _parts(keys):
+            rows = self._kv.rows(table, f"WHERE {key} IN ({', '.join('?' * len(part))}) ORDER BY {key}", part)
+            yield from map(_storable, rows) if table == "contexts" else rows
+
+    def add_rows(self, rows: Iterable[tuple[str, Row]]) -> None:
+        """Add rows to several tables in one transaction.
+
+        A context replaces that of the same key. Other rows are kept, and a receipt gets a number of this ledger unless
+        the ledger has it already.
+        """
+        with self._kv.transaction():
+            known = [replace(run, run=0) for run in self.receipts.cost().runs]
+            for table, row in rows:
+                if table == "runs":
+                    receipt = replace(RunCost(**json.loads(row[1])), run=0)
+                    if receipt not in known:
+                        self.receipts.insert(receipt)
+                else:
+                    self._kv.insert(table, [row], replace=table == "contexts")
 
     def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Copy rows of the same table of another ledger in one transaction; existing rows are kept."""

@@ -31,6 +31,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index.kvstore import KV_TABLE, SQLiteKVStore
 from llama_index_contextual.index.manifest import earlier_format_error
+from llama_index_contextual.index.storable import has_surrogate
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -136,6 +137,19 @@ def is_sound(table: str, row: Row) -> bool:
     """Return whether the checksum of a row, its last column, is right, and a vector can be used."""
     *values, checksum = row
     return bool(checksum == row_checksum(table, values)) and (table != "embeddings" or is_vector(values[1]))
+
+
+def is_plausible(table: str, values: Sequence[Any]) -> bool:
+    """Return whether values have the types and ranges of a row, as imported rows must."""
+    if not all(map(isinstance, values, _TYPES[table])) or not values[0]:
+        return False
+    if any(isinstance(value, int) and not 0 <= value < _MAX_COUNT for value in values):
+        return False
+    if any(isinstance(value, str) and has_surrogate(value) for value in values):
+        return False
+    if table == "embeddings":  # all of them have length 1
+        return is_vector(values[1]) and bool(abs(np.linalg.norm(np.frombuffer(values[1], dtype="<f4")) - 1) < 1e-3)
+    return True
 
 
 def is_vector(blob: bytes) -> bool:

@@ -2,53 +2,151 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from llama_index_contextual.errors import InputError, Remedy
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger import Ledger, LedgerEntry
-from llama_index_contextual.index.ledger_file import TABLES, Row, is_sound
+from llama_index_contextual.index.ledger import FIELDS, Ledger, LedgerEntry
+from llama_index_contextual.index.ledger_file import TABLES, Row, is_plausible, is_sound
+from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text
 
+_EXPORTED = {
+    "contexts": "contexts",
+    "embeddings": "embeddings",
+    "pages": "pages",
+    "batch_replies": "replies",
+    "runs": "receipts",
+}
+"""The tables of an export, with what their rows are called in `LedgerRows`."""
 _MAX_COUNT = 2**53
 _RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
 """Bounds of the ranges of keys in which a damaged table is read; most keys are hexadecimal."""
 
 
-def export_contexts(ledger: Ledger, path: Path) -> int:
-    """Write all contexts as JSON lines, and return their number."""
-    lines = [json.dumps(asdict(entry), ensure_ascii=False) for entry in ledger.entries()]
-    files.replace(path, "".join(f"{line}\n" for line in lines).encode())
-    return len(lines)
+@dataclass(frozen=True, kw_only=True)
+class LedgerRows:
+    """Number of rows that were exported or imported.
+
+    Attributes:
+        contexts: Contexts by an LLM, and refusals to write one.
+        embeddings: Vectors.
+        pages: Scanned pages that were read by OCR.
+        replies: Replies of a batch whose contexts are not stored yet.
+        receipts: Costs of runs.
+    """
+
+    contexts: int = 0
+    embeddings: int = 0
+    pages: int = 0
+    replies: int = 0
+    receipts: int = 0
 
 
-def import_contexts(ledger: Ledger, path: Path) -> int:
-    """Add the contexts of a JSON lines file, replacing existing ones, and return their number.
+def export_ledger(ledger: Ledger, path: Path) -> LedgerRows:
+    """Write everything that was paid for or read by OCR as JSON lines.
+
+    A line without `table` is a context; a vector is the base64 of its little-endian 32-bit floats.
 
     Raises:
-        InputError: The file does not exist, or a line was not written by `export_contexts`; nothing is added.
+        LedgerError: A provider is working on a batch, whose replies would be missing.
+    """
+    if batches := ledger.batches.open_batches():
+        number = pluralize(sum(batch.requests for batch in batches), "request")
+        raise LedgerError(
+            f"A provider is working on a batch of {number}, whose replies the export would lack",
+            remedy=Remedy(
+                "collect them with `ingest` or `retry_failed`, then export",
+                "collect them with `llama-index-contextual ingest {project}`, then export",
+            ),
+        )
+    counts = Counter[str]()
+
+    def fill(file: IO[bytes]) -> None:
+        for table in _EXPORTED:
+            for row in ledger.rows(table):
+                counts[table] += 1
+                file.write(f"{json.dumps(_line(table, row), ensure_ascii=False)}\n".encode())
+
+    files.replace_with(path, fill)
+    return _counted(counts)
+
+
+def import_ledger(ledger: Ledger, path: Path) -> LedgerRows:
+    """Add the rows of a JSON lines file, and return their number; contexts replace existing ones of the same key.
+
+    Receipts that the ledger has already are not added again.
+
+    Raises:
+        InputError: The file does not exist, or a line was not written by `export_ledger`; nothing is added.
     """
     if not path.is_file():
         raise InputError(
             f"{path} does not exist",
             value=path,
-            remedy=Remedy("name a file that `export_contexts` wrote", "name a file that `ledger export` wrote"),
+            remedy=Remedy("name a file that `export_ledger` wrote", "name a file that `ledger export` wrote"),
         )
-    entries = []
-    # Split bytes, because str.splitlines also splits at line separators that JSON allows in a string.
-    for number, line in enumerate(files.read(path).splitlines(), start=1):
-        try:
-            entries.append(_entry(json.loads(line)))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InputError(f"{path.name}, line {number}, is not a ledger row: {error}.", value=line) from error
-    ledger.add_contexts(entries)
-    return len(entries)
+    counts = Counter[str]()
+
+    def rows() -> Iterator[tuple[str, Row]]:
+        with open(path, "rb") as file:  # lines of bytes: JSON allows other line separators in a string
+            for number, line in enumerate(file, start=1):
+                try:
+                    table, row = _row(json.loads(line))
+                except (ValueError, TypeError, KeyError, RecursionError) as error:
+                    fault = f"{path.name}, line {number}, is not a ledger row: {error}."
+                    raise InputError(fault, value=line) from error
+                counts[table] += 1
+                yield table, row
+
+    ledger.add_rows(rows())
+    return _counted(counts)
+
+
+def _counted(counts: Mapping[str, int]) -> LedgerRows:
+    return LedgerRows(**{name: counts.get(table, 0) for table, name in _EXPORTED.items()})
+
+
+def _line(table: str, row: Row) -> dict[str, Any]:
+    values = dict(zip(TABLES[table], row, strict=True))
+    if table == "contexts":
+        return {field: values[field] for field in FIELDS}
+    if table == "embeddings":
+        values["vector"] = base64.b64encode(values["vector"]).decode()
+    return {"table": table, **values}
+
+
+def _row(raw: Any) -> tuple[str, Row]:
+    """Return the table and the row of a line."""
+    if not isinstance(raw, dict):
+        raise TypeError("it must be a mapping")
+    table = raw.pop("table", "contexts")
+    if table not in _EXPORTED:
+        raise ValueError(f"{table!r} is not a table of an export")
+    if table == "contexts":
+        entry = _entry(raw)
+        tokens = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
+        return table, (entry.key, entry.context, entry.model, time.time(), *tokens)
+    if unknown := raw.keys() ^ set(TABLES[table]):
+        raise ValueError(f"it must have {', '.join(TABLES[table])}: {min(unknown)!r} is missing or unknown")
+    if table == "embeddings":
+        raw["vector"] = base64.b64decode(raw["vector"], validate=True)
+    row = tuple(raw[column] for column in TABLES[table])
+    if not is_plausible(table, row):
+        raise ValueError(f"it is not a row of {table}")
+    if table == "runs":
+        RunCost(**json.loads(raw["receipt"]))
+    return table, row
 
 
 def salvage(damaged: Path, ledger: Ledger) -> None:
@@ -96,9 +194,11 @@ def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
 
 def _entry(raw: Any) -> LedgerEntry:
     entry = LedgerEntry(**raw)
-    if isinstance(entry.context, str):
-        entry = replace(entry, context=storable_text(entry.context))
-    texts = (entry.key, entry.context, entry.model)
+    texts = [entry.key, entry.model]
+    if entry.context != "":  # which is a refusal
+        if isinstance(entry.context, str):
+            entry = replace(entry, context=storable_text(entry.context))
+        texts.append(entry.context)
     counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
     if not all(isinstance(text, str) and text for text in texts):
         raise ValueError("key, context and model must be text")

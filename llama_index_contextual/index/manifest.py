@@ -282,7 +282,7 @@ def damage_error(file: str, fault: str) -> CorruptVersionError:
 
 _TAKE_ALONG = Remedy(
     "export what its ledger contains with the commit that wrote it (`ledger export`), import the file into a new"
-    " project (`import_contexts`), and ingest the documents there: contexts in it are not paid for again",
+    " project (`import_ledger`), and ingest the documents there: contexts in it are not paid for again",
     "run `ledger export` with the commit that wrote it, `ledger import` for a new project, and `ingest` the documents"
     " there: contexts in it are not paid for again",
 )

@@ -133,9 +133,10 @@ class Receipts:
     def write(self, receipt: RunCost) -> RunCost:
         """Commit a receipt, and return it with its number; number 0 creates a new row."""
         with self._store.transaction():
-            return self._insert(receipt)
+            return self.insert(receipt)
 
-    def _insert(self, receipt: RunCost) -> RunCost:
+    def insert(self, receipt: RunCost) -> RunCost:
+        """Insert a receipt like `write`; a transaction must be open."""
         if not receipt.run:
             ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
             receipt = replace(receipt, run=int(last) + 1)
@@ -147,7 +148,7 @@ class Receipts:
         with self._store.transaction():
             latest = self._store.rows("runs", f"ORDER BY run DESC LIMIT {_LATEST}")
             rows = (RunCost(**json.loads(content)) for _, content in latest)
-            self._insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
+            self.insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
         """Remove a batch from the run that sent it, because the run that fetches its replies books their cost.

@@ -75,7 +75,11 @@ from llama_index_contextual.index.current import current_name, live_if_sound, ve
 from llama_index_contextual.index.engine import check_backend
 from llama_index_contextual.index.forget import ForgetReport, forget
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_lines import export_contexts, import_contexts
+from llama_index_contextual.index.ledger_lines import (
+    LedgerRows,
+    export_ledger,
+    import_ledger,
+)
 from llama_index_contextual.index.manifest import DOCSTORE, DocumentRecord
 from llama_index_contextual.index.project_file import (
     ledger_identity,
@@ -1324,15 +1328,21 @@ class Project:
 
         export_version(self._live.current().storage_context, Path(directory))
 
-    def export_contexts(self, path: str | Path) -> int:
-        """Write the contexts of the ledger as JSON lines, and return their number."""
-        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
-            return export_contexts(ledger, Path(path))
+    def export_ledger(self, path: str | Path) -> LedgerRows:
+        """Write everything that was paid for or read by OCR as JSON lines: contexts, embeddings, pages and receipts.
 
-    def import_contexts(self, path: str | Path) -> int:
-        """Add the contexts of a file that `export_contexts` wrote to the ledger, and return their number."""
+        Another project that imports the file pays for none of it again.
+
+        Raises:
+            LedgerError: A provider is working on a batch.
+        """
+        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
+            return export_ledger(ledger, Path(path))
+
+    def import_ledger(self, path: str | Path) -> LedgerRows:
+        """Add the rows of a file that `export_ledger` wrote, and return their number."""
         with write_lock(self.directory), project_ledger(self.directory) as ledger:
-            return import_contexts(ledger, Path(path))
+            return import_ledger(ledger, Path(path))
 
     def cost(self) -> ProjectCost:
         """Return the cost of contexts, embeddings and answers so far, in total and by run.

@@ -60,7 +60,7 @@ def test_the_demo_reports_its_steps_without_errors(
 
 def test_the_default_llm_finds_every_context_in_the_ledger_without_a_key(manager: ProjectManager) -> None:
     project = manager.create("recorded", ProjectConfig.local(context="llm"))
-    imported = project.import_contexts(DATA / CONTEXTS_FILE)
+    imported = project.import_ledger(DATA / CONTEXTS_FILE).contexts
     report = project.ingest([DATA])
     assert [Path(file.path).name for file in report.skipped] == [CONTEXTS_FILE, QUESTIONS_FILE]
     assert not report.failures, RECORD

@@ -100,7 +100,7 @@ def test_files_logs_errors_reports_and_reprs_contain_no_key(
     scripted = manager.create("q", ProjectConfig.local(context="llm"), llm=refusing, embed_model=CountingEmbedding())
     messages.append(repr(scripted.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
     messages += [repr(project), repr(project.config), repr(project.info()), repr(project.as_retriever()), caplog.text]
-    project.export_contexts(tmp_path / "contexts.jsonl")
+    project.export_ledger(tmp_path / "contexts.jsonl")
     assert all(KEY not in text for text in messages)
     assert KEY.encode() not in everything_written(tmp_path)
 
@@ -186,7 +186,7 @@ for number in range(4):
 project.retrieve("pump")
 project.rollback()
 project.export(Path(sys.argv[1]) / "export")
-project.export_contexts(Path(sys.argv[1]) / "contexts.jsonl")
+project.export_ledger(Path(sys.argv[1]) / "contexts.jsonl")
 print("\\n".join(opened))
 """
 

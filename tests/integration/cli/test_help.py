@@ -48,7 +48,7 @@ def _examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_bytes(encrypted("secret"))
     question = {"question": "What is the notice period?", "evidence": [{"text": "is three months"}]}
     (folder / "q.jsonl").write_text(json.dumps(question))
-    (folder / "contexts.jsonl").write_text("")
+    (folder / "paid.jsonl").write_text("")
     project = ProjectManager(folder / "knowledge").create("contracts", ProjectConfig.local(faiss=False))
     project.ingest([folder / "FOLDER" / "lease.txt"])
     project.ingest([folder / "FOLDER"])

@@ -74,8 +74,8 @@ def live_through(project: Project, folder: Path) -> Iterator[str]:
     yield "retry_failed"
     project.export(folder / "export")
     yield "export"
-    project.export_contexts(folder / "contexts.jsonl")
-    project.import_contexts(folder / "contexts.jsonl")
+    project.export_ledger(folder / "contexts.jsonl")
+    project.import_ledger(folder / "contexts.jsonl")
     yield "contexts"
     (project.directory / "versions" / "v000099.building").mkdir()
     (project.directory / "versions" / "v000099.building" / "left.over").write_bytes(b"")

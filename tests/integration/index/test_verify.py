@@ -333,7 +333,7 @@ def test_a_ledger_locked_by_another_program_is_not_repaired(paid: Project, monke
         )
         with pytest.raises(LedgerBusyError, match="is locked by another program"):
             paid.verify(repair=True)
-        for use in (paid.info, lambda: paid.export_contexts(paid.directory / "out"), lambda: paid.estimate(["x.md"])):
+        for use in (paid.info, lambda: paid.export_ledger(paid.directory / "out"), lambda: paid.estimate(["x.md"])):
             with pytest.raises(LedgerBusyError):
                 use()
     assert path.read_bytes() == before

@@ -119,11 +119,11 @@ def test_contexts_from_the_ledger_or_an_import_cost_nothing(
     provider: LoopbackProvider, manager: ProjectManager, paid: Project, tmp_path: Path
 ) -> None:
     paid.ingest(passages(3))
-    paid.export_contexts(tmp_path / "contexts.jsonl")
+    paid.export_ledger(tmp_path / "contexts.jsonl")
     other = manager.create("other", ProjectConfig(**CONFIG))
-    other.import_contexts(tmp_path / "contexts.jsonl")
+    other.import_ledger(tmp_path / "contexts.jsonl")
     assert other.ingest(passages(3)).contexts_paid == 0
-    assert other.cost().runs == ()
+    assert other.cost() == paid.cost()
     paid.update_config(bm25=True, chunks_per_call=2)
     paid.rebuild()
     assert len(paid.cost().runs) == 1

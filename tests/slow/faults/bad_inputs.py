@@ -75,7 +75,7 @@ CASES: dict[str, Case] = {
     "roll back to '../x'": _on(lambda disk: load(disk).rollback("../x")),
     "an unknown setting": _on(lambda disk: load(disk).update_config(nonsense=1)),
     "export into what is there": _on(_written),
-    "ledger import of nothing": _on(lambda disk: load(disk).import_contexts(disk / "nothing.jsonl")),
+    "ledger import of nothing": _on(lambda disk: load(disk).import_ledger(disk / "nothing.jsonl")),
     "two documents of one id": _on(lambda disk: load(disk).ingest([*documents(2, 1), *documents(3, 1)])),
 }
 

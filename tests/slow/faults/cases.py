@@ -200,7 +200,7 @@ def persist_alone(disk: Path) -> None:
 
 
 def export_ledger(disk: Path) -> None:
-    load(disk).export_contexts(disk / EXPORT / "contexts.jsonl")
+    load(disk).export_ledger(disk / EXPORT / "contexts.jsonl")
 
 
 def write_ledger_lines(disk: Path) -> None:
@@ -212,7 +212,7 @@ def write_ledger_lines(disk: Path) -> None:
 
 
 def import_ledger(disk: Path) -> None:
-    load(disk).import_contexts(disk / EXPORT / "contexts.jsonl")
+    load(disk).import_ledger(disk / EXPORT / "contexts.jsonl")
 
 
 def ingest_without_contexts(disk: Path) -> None:
