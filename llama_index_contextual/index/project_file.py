@@ -104,7 +104,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
     except ConfigurationError as error:
         name = project_dir.name
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damage_error(project_dir, error) from error
 
 
@@ -123,7 +123,7 @@ def _read(project_dir: Path) -> dict[str, Any]:
             )
         if set(content) - {_LEDGER} != {"format", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
             raise KeyError("format, config")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damage_error(project_dir, error) from error
     return raw
 

@@ -136,7 +136,7 @@ def _path_in(line: bytes) -> object:
     """Return the path in a line; None if it is incomplete, because writing it was interrupted."""
     try:
         return json.loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
 
 

@@ -1,16 +1,14 @@
 """Check and repair a project: the files of its versions, its ledger, and leftovers of interrupted runs.
 
-Files are compared with their SHA-256; the ledger is checked by SQLite and row by row. A ledger is repaired only if a
-checksum of a row is wrong, or if SQLite finds the file malformed after it has rolled back an interrupted write, with
-the file locked. Anything that prevents the check is reported as such.
+Files are compared with their SHA-256; the ledger is checked by SQLite and row by row. Anything that prevents the check
+is reported as such.
 """
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -23,7 +21,6 @@ from llama_index_contextual.errors import (
     ProjectError,
     ProjectNotFoundError,
 )
-from llama_index_contextual.index import files
 from llama_index_contextual.index.check import check_contents, is_damage, part_directory, read_manifest, read_part
 from llama_index_contextual.index.current import (
     CURRENT,
@@ -37,14 +34,13 @@ from llama_index_contextual.index.current import (
     version_names,
 )
 from llama_index_contextual.index.engine import COLLECTION_FILE
-from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_lines import salvage
+from llama_index_contextual.index.ledger import LEDGER_FILE
+from llama_index_contextual.index.ledger_repair import check_ledger, expects_ledger, is_missing, repair_ledger
 from llama_index_contextual.index.manifest import PARTS, Manifest, PartEntry
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
     ledger_identity,
     read_config,
-    record_ledger,
     write_lock,
 )
 from llama_index_contextual.index.records import records_of_part
@@ -52,10 +48,8 @@ from llama_index_contextual.index.remote_check import damaged_chunks, drop_lefto
 from llama_index_contextual.index.sources import SOURCES_FILE, inputs_of, sources_fault
 from llama_index_contextual.index.version import OpenVersion
 
-DAMAGED = ".damaged"
 LEFTOVER = "was left by an interrupted run"
 
-_JOURNAL = "-journal"
 _MAX_LISTED, _KEY_LENGTH = 5, 12
 _ROWS = {
     "contexts": "context",
@@ -210,7 +204,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
         LedgerError: The ledger cannot be checked, so it was not changed.
     """
     with write_lock(project_dir):
-        _repair_ledger(project_dir)  # first, because it receives the contexts and vectors of damaged parts
+        repair_ledger(project_dir)  # first, because it receives the contexts and vectors of damaged parts
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
         checked = _check_versions(project_dir, names)
@@ -224,69 +218,6 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
                 remove_version(project_dir, name)
         remove_unused_parts(project_dir)
     return replace(verify_project(project_dir, checked.parts), repair=repair)
-
-
-def _repair_ledger(project_dir: Path) -> None:
-    path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
-    if _is_missing(path):
-        if _expects_ledger(project_dir, recorded):
-            with closing(Ledger(path)) as ledger:
-                record_ledger(project_dir, ledger.identity)
-        return
-    journal, journal_copy = (
-        path.with_name(f"{path.name}{_JOURNAL}"),
-        path.with_name(f"{path.name}{_JOURNAL}{files.NEW}"),
-    )
-    try:
-        if journal.exists():
-            files.copy(journal, journal_copy)  # SQLite removes the journal when it has rolled back
-        try:
-            _mend_ledger(path, journal_copy, recorded)
-        finally:
-            files.remove(journal_copy)
-    except OSError as error:
-        raise LedgerError(
-            f"{path.name} could not be repaired ({error.strerror or error}): make its folder writable and make room for"
-            f" a copy on its disk, then try again; the ledger was not changed."
-        ) from error
-
-
-def _mend_ledger(path: Path, journal: Path, recorded: str | None) -> None:
-    state = _check_ledger(path, locked=True)
-    if state.malformed is None and state.damaged:
-        with closing(Ledger(path)) as ledger:
-            is_mended = ledger.remove_damaged_rows()
-    else:
-        is_mended = state.malformed is None
-    if not is_mended:
-        _start_anew(path, journal, recorded or state.identity)
-    elif recorded is not None and state.identity not in (None, recorded):
-        record_ledger(path.parent, state.identity)
-
-
-def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
-    """Keep a copy of a damaged ledger, and replace it by a new one with all rows that can still be read."""
-    damaged = _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}"))
-    files.copy(path, damaged)
-    if journal.exists():
-        files.rename(journal, damaged.with_name(f"{damaged.name}{_JOURNAL}"))
-    new = path.with_name(f"{path.name}{files.NEW}")
-    with closing(Ledger(new, identity=identity)) as ledger:
-        salvage(path, ledger)
-    if (stale := path.with_name(f"{path.name}{_JOURNAL}")).exists():
-        files.remove(stale)  # otherwise SQLite would apply it to the new file
-    files.rename(new, path)
-
-
-def damaged_ledgers(project_dir: Path) -> list[Path]:
-    """Return the damaged ledgers that repairs have kept, and their journals."""
-    return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
-
-
-def _free_name(path: Path) -> Path:
-    """Return `path`, or, if it exists, the same path with a number appended."""
-    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
-    return path if not path.exists() else next(name for name in numbered if not name.exists())
 
 
 def _command(project_dir: Path, *words: str) -> str:
@@ -349,7 +280,7 @@ class _Checked:
     def damaged_parts(self, name: str) -> list[PartEntry]:
         """Return the damaged parts of a version; none if its manifest cannot be read."""
         manifest = self.manifests.get(name)
-        return [entry for entry in manifest.parts if self.parts[replace(entry, gone=())]] if manifest else []
+        return [entry for entry in manifest.parts if self.parts.get(replace(entry, gone=()))] if manifest else []
 
     def is_repairable(self, name: str) -> bool:
         """Return whether a version has damage in its parts or chunks, and nothing else prevents reading it."""
@@ -461,12 +392,13 @@ def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str]
 
 def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) -> list[str]:
     """Return the files and folders of documents that the live version lacks since a damaged version was repaired."""
-    if name not in checked.manifests or live in checked.faults or checked.manifests[live].keeps != name:
+    former, now = checked.manifests.get(name), checked.manifests.get(live)
+    if former is None or now is None or now.keeps != name or live in checked.faults:
         return []
     with closing(OpenVersion(version_directory(project_dir, live), check="size")) as version:
         records = [
             record
-            for entry in checked.manifests[name].parts
+            for entry in former.parts
             for record in records_of_part(project_dir / PARTS / entry.name, entry.gone)
             if version.record(record.doc_id) is None
         ]
@@ -489,46 +421,19 @@ def _fault(error: Exception, file: str) -> str:
     return str(getattr(error, "problem", error)).split(". ")[0].removeprefix(f"{file} ").removesuffix(".")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _LedgerState:
-    malformed: str | None = None
-    damaged: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    identity: str | None = None
-
-
-def _check_ledger(path: Path, *, locked: bool = False) -> _LedgerState:
-    """Check a ledger, after SQLite has rolled back an interrupted write.
-
-    Args:
-        path: The file.
-        locked: Whether to lock the file against writing during the check.
-
-    Raises:
-        FormatError: The file was written by a newer release.
-        LedgerError: The file cannot be checked.
-    """
-    try:
-        with closing(Ledger(path, read_only=True)) as ledger, ledger.block_writers() if locked else nullcontext():
-            if malformed := ledger.damage():
-                return _LedgerState(malformed=malformed, identity=ledger.identity)
-            return _LedgerState(damaged=ledger.damaged_rows(), identity=ledger.identity)
-    except CorruptVersionError as error:
-        return _LedgerState(malformed=_fault(error, LEDGER_FILE).removeprefix("is damaged (").removesuffix(")"))
-
-
 def _ledger(project_dir: Path) -> Iterator[Problem]:
     path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
     repair = _command(project_dir, "verify", "--repair")
     restore = (
         "restore it from a backup, or begin a new one, in which case all contexts are requested and paid for again"
     )
-    if _is_missing(path):
-        if _expects_ledger(project_dir, recorded):
+    if is_missing(path):
+        if expects_ledger(project_dir, recorded):
             fault = "is empty" if path.exists() else "is missing"
             yield Problem(LEDGER_FILE, f"{fault}: {restore}", repair)
         return
     try:
-        state = _check_ledger(path)
+        state = check_ledger(path)
     except FormatError as error:
         yield Problem(LEDGER_FILE, _fault(error, LEDGER_FILE), _other_format(error))
         return
@@ -550,21 +455,6 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
     if recorded is not None and state.identity != recorded:
         message = "is not the ledger of this project: restore that from a backup, or accept this one"
         yield Problem(LEDGER_FILE, message, repair)
-
-
-def _is_missing(path: Path) -> bool:
-    return not path.exists() or path.stat().st_size == 0
-
-
-def _expects_ledger(project_dir: Path, recorded: str | None) -> bool:
-    """Return whether a project must have a ledger: its identity is recorded, or the live version has LLM contexts."""
-    if recorded is not None:
-        return True
-    name = live_if_sound(project_dir)
-    try:
-        return name is not None and read_manifest(version_directory(project_dir, name)).config.get("context") == "llm"
-    except (CorruptVersionError, FormatError):
-        return False
 
 
 def _leftovers(project_dir: Path) -> Iterator[Problem]:

@@ -37,6 +37,7 @@ from llama_index_contextual.index.manifest import (
     PARTS,
     REMOTE_FILE,
     DocumentRecord,
+    Manifest,
     PartEntry,
 )
 from llama_index_contextual.index.records import has_sound_records, records_of_part
@@ -75,7 +76,7 @@ def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, st
         builder = VersionBuilder(project_dir, config, before, lost)
         stack.callback(builder.discard)
         builder.keep(sound)
-        older = _Older(directory, damaged, config, stack)
+        older = _Older(directory, damaged, whole, config, stack)
         rescued = _Rescued(stages)
         for entry in (entry for entry in whole.parts if entry.name in damaged):
             for document in _documents(project_dir / PARTS / entry.name, entry, faults[replace(entry, gone=())]):
@@ -175,11 +176,14 @@ class _Older:
     Args:
         directory: Directory of the damaged version.
         damaged: Names of the damaged parts of the project.
+        whole: Manifest of the damaged version.
         config: The settings that it was built with.
         stack: Closes the versions.
     """
 
-    def __init__(self, directory: Path, damaged: set[str], config: ProjectConfig, stack: ExitStack) -> None:
+    def __init__(
+        self, directory: Path, damaged: set[str], whole: Manifest, config: ProjectConfig, stack: ExitStack
+    ) -> None:
         self._versions: list[OpenVersion] = []
         project_dir = directory.parent.parent
         names = [name for name in version_names(project_dir) if number(name) < number(directory.name)]
@@ -187,7 +191,8 @@ class _Older:
             with contextlib.suppress(CorruptVersionError, FormatError):  # its manifest is damaged
                 version = OpenVersion(version_directory(project_dir, name), check="size", without=damaged)
                 stack.callback(version.close)
-                if not (version.is_remote or config.rebuild_fields(ProjectConfig(**version.manifest.config))):
+                is_other = config.rebuild_fields(ProjectConfig(**version.manifest.config)) or version.is_remote
+                if not is_other and version.manifest.embed_model == whole.embed_model:
                     self._versions.append(version)
 
     def take_over(self, record: DocumentRecord, builder: VersionBuilder) -> bool:

@@ -63,7 +63,7 @@ def test_a_project_without_the_file_gets_it_from_the_next_ingest_even_of_unchang
     assert found(project, "annual.md").path is not None
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[]", b'{"format": 2}', b'{"files": []}', b"[" * 99_999])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[]", b'{"format": 2}', b'{"files": []}'])
 def test_a_damaged_file_is_reported_and_written_anew(
     project: Project, folder: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import json
 import os
 import shlex
 import shutil
@@ -20,8 +21,10 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError, LedgerBusyError, LedgerError, ProjectNotFoundError
 from llama_index_contextual.index import files, ledger_file
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key
+from llama_index_contextual.index.ledger_repair import damaged_ledgers
+from llama_index_contextual.index.manifest import checksum
 from llama_index_contextual.index.project_file import ledger_identity
-from llama_index_contextual.index.verify import VerifyReport, damaged_ledgers, repair_project
+from llama_index_contextual.index.verify import VerifyReport, repair_project
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.cli import run
@@ -91,6 +94,40 @@ def test_the_command_printed_by_verify_mends_the_damage(
     write(tmp_path / "notes" / "note.txt", "A third state: gamma.")
     notes.ingest([tmp_path / "notes"])
     assert "gamma" in notes.retrieve("gamma")[0].text
+
+
+def test_a_repair_says_what_it_kept_and_what_to_ingest_again(manager: ProjectManager, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / "files" / f"{name}.md", f"# {name}\n\nThe text of {name}.")
+    project = manager.create("hurt", ProjectConfig.local())
+    project.ingest([tmp_path / "files"])
+    project.ingest([Document(id_="note", text="A note without a file.")])
+    (project.directory / "parts" / "p000001" / "docstore.sqlite").unlink()
+    (project.directory / "parts" / "p000002" / "default__vector_store.faiss").unlink()  # vectors of the local model
+    result = run("verify", "hurt", "--repair", "--root", manager.root)
+    assert result.code == 0, result.err
+    shown = " ".join(result.out.split())
+    assert "Version v000003 is live: v000002 without its damaged parts." in shown
+    assert "It contains 1 document of damaged parts that could be read." in shown
+    assert f"Ingest 2 documents again from {tmp_path / 'files'}" in shown
+    assert "2 documents, 2 chunks: 0 calls for contexts, $0.00" in shown
+    assert "files/one.md, files/two.md." in shown
+    assert [hit.source.doc_id for hit in project.retrieve("note", mode="semantic")] == ["note"]
+    project.ingest([tmp_path / "files"])
+    assert {record.doc_id for record in project.documents()} == {"files/one.md", "files/two.md", "note"}
+    assert project.verify(repair=True).problems == []
+
+
+def test_a_part_of_another_format_is_not_called_damaged(published: Project, part: Path) -> None:
+    manifest = part / "part.json"
+    manifest.write_text(manifest.read_text("utf-8").replace('"format": 1', '"format": 2'), "utf-8")
+    version = part.parent.parent / "versions" / "v000001" / "manifest.json"
+    content = json.loads(version.read_text("utf-8"))
+    content["parts"][0]["xxh3"] = files.xxh3(manifest)
+    del content["xxh3"]
+    version.write_text(json.dumps({**content, "xxh3": checksum(content)}), "utf-8")
+    (problem,) = published.verify(repair=True).problems
+    assert problem.remedy == "pip install --upgrade llama-index-contextual"
 
 
 def test_a_version_of_a_newer_release_is_neither_damaged_nor_removed(published: Project, version: Path) -> None:

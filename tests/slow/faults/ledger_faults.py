@@ -31,7 +31,8 @@ from llama_index_contextual.index import ledger_file
 from llama_index_contextual.index.batches import BatchReply
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
 from llama_index_contextual.index.ledger_file import TABLES
-from llama_index_contextual.index.verify import LEFTOVER, damaged_ledgers, repair_project, verify_project
+from llama_index_contextual.index.ledger_repair import damaged_ledgers
+from llama_index_contextual.index.verify import LEFTOVER, repair_project, verify_project
 from tests.slow.faults.cases import LINES, NAME, ROOT, SCENARIOS, Bench, Scenario, create, documents, load, violations
 from tests.slow.faults.sqlite_files import Event, SQLiteFiles, library, recording
 
