@@ -356,7 +356,7 @@ def test_a_damaged_version_can_be_replaced_without_paying_again(
     project.ingest([text_folder])
     calls, embedded = len(llm.history), len(model.texts)
     (project.directory / "parts" / "p000001" / "docstore.sqlite").write_bytes(b"damaged")
-    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has 7 bytes .*`rebuild`"):
+    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has 7 bytes .*`verify\(repair=True\)`"):
         project.ingest([text_folder])
     assert list(project.ingest([text_folder], replace=True).added) == [MANUAL, QUARTER]
     (project.directory / "CURRENT").write_bytes(b"nonsense")
