@@ -102,17 +102,17 @@ class DocumentIndex:
         starts = self.rows.searchsorted(documents).astype(np.int32)
         stops = self.rows.searchsorted(documents, side="right").astype(np.int32)
         others = (stops - starts - 1)[where]
-        rows, shared = chunks.astype(np.int32), np.zeros(len(chunks))
+        rows, shape = chunks.astype(np.int32), (len(terms.known), len(chunks))
+        contains, values, holders = np.zeros(shape, dtype=np.bool_), np.zeros(shape), np.zeros(shape)
         for number, term in enumerate(terms.known):
-            contains, values = terms.contributions(number, rows)
-            has_others = others[contains] > 0
-            has_term, values = np.flatnonzero(contains)[has_others], values[has_others]
-            other_holders = terms.frequencies_within(number, documents, starts, stops)[where[has_term]] - 1
-            probability = (terms.frequency(number) + 0.5) / (terms.size + 1)  # idf is -log of it
-            within = (other_holders + _PRIOR_CHUNKS * probability) / (others[has_term] + _PRIOR_CHUNKS)
-            ratio = np.log(within) / math.log(probability)
-            shared[has_term] += terms.counts[term] * values * (1 - ratio)
-        return shared
+            contains[number], weights = terms.contributions(number, rows)
+            values[number, contains[number]] = terms.counts[term] * weights
+            holders[number] = terms.frequencies_within(number, documents, starts, stops)[where]
+        frequencies = np.array([terms.frequency(number) for number in range(len(terms.known))])
+        probabilities = ((frequencies + 0.5) / (terms.size + 1))[:, None]  # idf is -log of it
+        within = (holders - contains + _PRIOR_CHUNKS * probabilities) / (others + _PRIOR_CHUNKS)
+        shared: NDArray[np.float64] = (values * (1 - np.log(within) / np.log(probabilities))).sum(axis=0)
+        return np.where(others > 0, shared, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
