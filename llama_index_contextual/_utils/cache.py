@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from llama_index_contextual._utils.forks import new_lock
@@ -16,7 +16,8 @@ class LRUCache(Generic[K, V]):
     """A thread-safe cache that keeps the most recently used entries.
 
     Args:
-        size: Maximum number of entries.
+        size: Maximum number of entries, or of the sum of what `weigh` returns for their values.
+        weigh: Returns how much a value counts.
 
     Example:
         >>> cache = LRUCache[str, int](2)
@@ -26,8 +27,10 @@ class LRUCache(Generic[K, V]):
         (None, 99)
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, weigh: Callable[[V], int] = lambda _: 1) -> None:
         self._size = size
+        self._weigh = weigh
+        self._weight = 0
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._lock = new_lock()
 
@@ -43,14 +46,17 @@ class LRUCache(Generic[K, V]):
             return self._entries[key]
 
     def put(self, key: K, value: V) -> None:
-        """Store a value, and evict the least recently used one if the cache is full."""
+        """Store a value, and evict the least recently used ones if the cache is full."""
         with self._lock:
+            if key in self._entries:
+                self._weight -= self._weigh(self._entries.pop(key))
             self._entries[key] = value
-            self._entries.move_to_end(key)
-            if len(self._entries) > self._size:
-                self._entries.popitem(last=False)
+            self._weight += self._weigh(value)
+            while self._weight > self._size:
+                self._weight -= self._weigh(self._entries.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Remove all entries."""
         with self._lock:
             self._entries.clear()
+            self._weight = 0

@@ -52,6 +52,7 @@ MAX_SPELLED = 8
 """Maximum number of unknown words of a query whose spelling is corrected: the first ones."""
 
 _RESPELLED = 1_000  # size of the cache of spelling candidates
+_CACHED_POSTINGS = 1_000_000  # rows of the postings that an index keeps, eight bytes each
 _K1, _B = 1.5, 0.75
 _PENDING = 1_000_000  # number of term occurrences that are counted at once
 _VOCABULARY_FILE = "terms.json"
@@ -188,6 +189,7 @@ class LexicalIndex:
         for part in self._parts:
             part.set_mean_length(total / self.size if total else 1.0)
         self._respelled: LRUCache[str, dict[str, float]] = LRUCache(_RESPELLED)
+        self._postings: LRUCache[str, Postings] = LRUCache(_CACHED_POSTINGS, lambda postings: len(postings[0]))
 
     @classmethod
     def build(cls, texts: Iterable[str], *, language: str = "english") -> LexicalIndex:
@@ -281,6 +283,12 @@ class LexicalIndex:
 
     def postings(self, term: str) -> Postings | None:
         """Return the rows that contain a term, and its contribution to their scores; None for an unknown term."""
+        postings = self._postings.get(term)
+        if postings is None and (postings := self._computed_postings(term)) is not None:
+            self._postings.put(term, postings)
+        return postings
+
+    def _computed_postings(self, term: str) -> Postings | None:
         entries = [result for part in self._parts if (result := part.entries(term)) is not None]
         if not entries:
             return None

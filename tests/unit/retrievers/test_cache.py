@@ -21,3 +21,16 @@ def test_concurrent_threads_do_not_exceed_the_size() -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: (cache.put(n % 40, n), cache.get(n % 7)), range(2_000)))
     assert len(cache) == 10
+
+
+def test_the_least_recently_used_values_are_dropped_until_the_rest_is_light_enough() -> None:
+    cache = LRUCache[str, str](5, len)
+    for value in ("aa", "b", "cc"):
+        cache.put(value, value)
+    assert cache.get("aa") == "aa"
+    cache.put("dd", "dd")
+    assert [cache.get(key) for key in ("aa", "b", "cc", "dd")] == ["aa", None, None, "dd"]
+    cache.put("dd", "ddd")
+    assert (cache.get("aa"), cache.get("dd")) == ("aa", "ddd")
+    cache.put("e", "e" * 6)
+    assert len(cache) == 0
