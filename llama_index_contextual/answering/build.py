@@ -42,7 +42,7 @@ from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Adjacent, ProjectConfig
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.version import load_frame
+from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.models import model_name
 from llama_index_contextual.postprocessor import AdjacentChunkMerger

@@ -35,7 +35,7 @@ from llama_index_contextual.index.analysis import (
     shortened,
     tokens,
 )
-from llama_index_contextual.index.headers import mapped_integers
+from llama_index_contextual.index.check import mapped_integers
 from llama_index_contextual.index.periods import is_period
 
 SETTINGS_FILE = "settings.json"

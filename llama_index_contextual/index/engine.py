@@ -25,7 +25,8 @@ from llama_index_contextual.errors import BackendError, CorruptVersionError, For
 from llama_index_contextual.index import files
 from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.collection import Collection, Engine
-from llama_index_contextual.index.current import (
+from llama_index_contextual.index.project_file import read_config
+from llama_index_contextual.index.versions import (
     current_name,
     directories,
     number,
@@ -33,7 +34,6 @@ from llama_index_contextual.index.current import (
     version_directory,
     version_names,
 )
-from llama_index_contextual.index.project_file import read_config
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import faiss
 from llama_index_contextual._utils.forks import in_child, new_lock
 from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.headers import check_faiss
+from llama_index_contextual.index.check import check_faiss
 
 _READING = new_lock()  # FAISS has one global limit for all readers
 

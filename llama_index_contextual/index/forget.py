@@ -11,7 +11,6 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.index import files
-from llama_index_contextual.index.current import VERSIONS, remove_unused_parts, remove_version, version_names
 from llama_index_contextual.index.engine import forget_chunks
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
@@ -20,6 +19,7 @@ from llama_index_contextual.index.project_file import project_ledger
 from llama_index_contextual.index.scratch import remove_scratch
 from llama_index_contextual.index.sources import forget_sources
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import VERSIONS, remove_unused_parts, remove_version, version_names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PART_MANIFEST = "part.json"
 PARTS = "parts"
+BUILDING = ".building"
+"""Suffix of a directory that is being written."""
 DOCSTORE = "docstore.sqlite"
 RECORDS = "documents.json"
 VECTOR_STORE = "vector_store.faiss"

@@ -16,26 +16,36 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+from llama_index.core.schema import BaseNode, Document, MetadataMode
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.forks import cached_property, new_lock, new_rlock
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index import files
+from llama_index_contextual.index.bm25 import LexicalIndexBuilder, TermCounts
 from llama_index_contextual.index.check import (
     Check,
     check_contents,
     check_files,
+    check_headers,
     part_directory,
     read_part,
 )
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.docstore import FRAMES, SQLiteDocumentStore
+from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.manifest import (
+    BM25_DIRECTORY,
+    BUILDING,
     DOCSTORE,
+    DOCUMENTS_DIRECTORY,
     FAISS_FILE,
     PART_MANIFEST,
     REMOTE_FILE,
@@ -44,11 +54,19 @@ from llama_index_contextual.index.manifest import (
     Files,
     Manifest,
     PartEntry,
+    PartManifest,
+    checksum,
+    damage_error,
 )
-from llama_index_contextual.index.records import RecordIndex
+from llama_index_contextual.index.records import RecordIndex, write_records
+
+if TYPE_CHECKING:
+    from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 
 T = TypeVar("T")
 
+_CHECKSUM = "xxh3"
+_BLOCK = 4_096  # number of vectors that are copied at once
 _REMEMBERED = 64  # number of parts whose description and records are kept in memory after they were closed
 
 Ranges = Sequence[tuple[int, int]]
@@ -298,6 +316,215 @@ class Part:
         """Return which of the live rows pass the filters, or None without filters."""
         mask = self.docstore.mask(filters)
         return mask if mask is None or self.rows is None else mask[self.rows]
+
+
+@dataclass(frozen=True)
+class DocumentFrame:
+    """Data to reconstruct a Document from its chunks.
+
+    Attributes:
+        metadata: The Document's metadata, including pages and headings.
+        excluded_embed: Metadata keys that are not embedded.
+        excluded_llm: Metadata keys that are not shown to the LLM.
+        gaps: Text that no chunk contains, such as white space between chunks, as (start, text).
+    """
+
+    metadata: Mapping[str, Any]
+    excluded_embed: Sequence[str]
+    excluded_llm: Sequence[str]
+    gaps: Sequence[tuple[int, str]]
+
+    @classmethod
+    def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
+        """Return the frame of a document, given the spans of its chunks, which may overlap."""
+        gaps, at = [], 0
+        for start, end in (*sorted(spans), (len(document.text), len(document.text))):
+            if start > at:
+                gaps.append((at, document.text[at:start]))
+            at = max(at, end)
+        return cls(
+            metadata=document.metadata,
+            excluded_embed=document.excluded_embed_metadata_keys,
+            excluded_llm=document.excluded_llm_metadata_keys,
+            gaps=gaps,
+        )
+
+
+def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
+    """Store the frame of a document in a version that is being built."""
+    content = asdict(frame)
+    docstore.put_extra(FRAMES, doc_id, {**content, _CHECKSUM: checksum(content)})
+
+
+def load_frame(docstore: SQLiteDocumentStore, doc_id: str, *, check: bool = False) -> DocumentFrame | None:
+    """Return the frame of a document that `store_frame` has stored, or None.
+
+    Raises:
+        ValueError: `check` is set, and the frame does not have its checksum.
+    """
+    if (raw := docstore.get_extra(FRAMES, doc_id)) is None:
+        return None
+    expected = raw.pop(_CHECKSUM)
+    if check and expected != checksum(raw):
+        raise ValueError(f"The frame of {doc_id!r} has changed.")
+    return DocumentFrame(**raw)
+
+
+class PartWriter:
+    """Writer of a part.
+
+    Args:
+        directory: Directory of the part, from `versions.next_part`.
+        config: Settings of the project.
+
+    Attributes:
+        records: Records of the documents that were added.
+        chunks: Number of their chunks.
+    """
+
+    def __init__(self, directory: Path, config: ProjectConfig) -> None:
+        self.directory = directory
+        self.records: list[DocumentRecord] = []
+        self.chunks = 0
+        self._config = config
+        self._docstore = SQLiteDocumentStore(directory / DOCSTORE)
+        self._vectors: UnitFaissVectorStore | None = None
+        if config.faiss:
+            # Imported here, because it imports this module, and faiss is slow to import.
+            from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+
+            self._vectors = UnitFaissVectorStore(docstore=self._docstore)
+        self._lexical = LexicalIndexBuilder(language=config.language) if config.bm25 else None
+        self._documents = DocumentIndexBuilder(language=config.language) if config.bm25 else None
+
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return the ids of nodes that the part contains, among `node_ids`."""
+        return self._docstore.known(node_ids)
+
+    def add(
+        self,
+        record: DocumentRecord,
+        nodes: Sequence[BaseNode],
+        vectors: NDArray[np.float32] | None,
+        frame: DocumentFrame | None,
+    ) -> None:
+        """Add a document; see `VersionBuilder.append`."""
+        self.records.append(record)
+        if frame is not None:
+            store_frame(self._docstore, record.doc_id, frame)
+        if not nodes:
+            return
+        self.chunks += len(nodes)
+        if self._vectors is not None and vectors is not None:
+            self._vectors.add_vectors(nodes, vectors)
+        else:
+            self._docstore.add_documents(nodes)
+        if self._lexical is not None and self._documents is not None:
+            self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
+            self._documents.add(nodes)
+
+    def copy(self, part: Part) -> None:
+        """Add the live documents of another part.
+
+        Raises:
+            CorruptVersionError: A file of the part has changed since it was published.
+        """
+        part.require_sound()
+        records = part.records
+        self.records += records
+        self._docstore.copy_from(part.docstore, part.live, {record.doc_id for record in records})
+        if self._vectors is not None and part.size:
+            rows = np.arange(part.size) if part.rows is None else part.rows
+            for start in range(0, len(rows), _BLOCK):
+                self._vectors.add_to_index(part.index.reconstruct_batch(rows[start : start + _BLOCK]))
+        if self._lexical is not None and self._documents is not None:
+            self._lexical.add_counts(TermCounts.load(part.directory / BM25_DIRECTORY, len(part.document_of)), part.live)
+            counts = TermCounts.load(part.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(part.chunks_of)))
+            sizes = np.fromiter((record.chunks for record in records if record.chunks), dtype=np.int64)
+            self._documents.add_counts(counts, part.live_entries, sizes)
+        self.chunks += part.size
+
+    def finish(self, merged_from: str | None = None) -> PartEntry:
+        """Write the indexes, and complete the part; a version can name it afterwards.
+
+        Args:
+            merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
+        """
+        self._docstore.write_records([asdict(record) for record in self.records])
+        write_records(self.directory, self.records)
+        self._docstore.index_metadata()
+        if self._vectors is not None and self.chunks:
+            self._vectors.compact(self._config.faiss_index)
+        files.let_write(self.directory / DOCSTORE, self._docstore.close)
+        dimensions = None
+        if self._vectors is not None and self.chunks:
+            dimensions = self._vectors.dimensions
+            self._vectors.persist(str(self.directory / FAISS_FILE))
+        if self._lexical is not None and self._documents is not None:
+            self._lexical.build().save(self.directory / BM25_DIRECTORY)
+            self._documents.build().lexical_index.save(self.directory / DOCUMENTS_DIRECTORY)
+        return finish_part(
+            self.directory,
+            documents=len(self.records),
+            chunks=self.chunks,
+            dimensions=dimensions,
+            merged_from=merged_from,
+        )
+
+    def discard(self) -> None:
+        """Remove the unfinished part."""
+        self._docstore.close()
+        files.remove_tree(self.directory)
+
+
+def finish_part(
+    building: Path, *, documents: int, chunks: int, dimensions: int | None, merged_from: str | None = None
+) -> PartEntry:
+    """Sync a part, write its manifest, verify and rename it; it is not used until a version names it.
+
+    Args:
+        building: Directory from `next_part` with the files of the part.
+        documents: Number of its documents.
+        chunks: Number of their chunks.
+        dimensions: Length of the vectors, or None.
+        merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
+    """
+    name = building.name.removesuffix(BUILDING)
+    described = _describe_files(building)
+    manifest = PartManifest(
+        part=name,
+        documents=documents,
+        chunks=chunks,
+        dimensions=dimensions,
+        merged_from=merged_from,
+        files=described,
+    )
+    content = manifest.to_json()
+    files.write(building / PART_MANIFEST, content)
+    for directory in sorted({path.parent for path in files.walk(building)}):
+        files.sync_directory(directory)
+    _check_built(building, manifest)
+    files.rename(building, building.with_name(name))
+    return PartEntry(name=name, xxh3=files.xxh3_of(content))
+
+
+def _describe_files(directory: Path) -> dict[str, dict[str, object]]:
+    descriptions: dict[str, dict[str, object]] = {}
+    for path in files.walk(directory):
+        files.sync_file(path)
+        descriptions[path.relative_to(directory).as_posix()] = files.describe(path)
+    return descriptions
+
+
+def _check_built(building: Path, manifest: PartManifest) -> None:
+    check_files(building, manifest.files, "size")
+    check_headers(building, manifest.files)
+    docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
+    try:
+        if len(docstore) != manifest.chunks:
+            raise damage_error(DOCSTORE, f"contains {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")
+    finally:
+        docstore.close()
 
 
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:

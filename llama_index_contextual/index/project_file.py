@@ -16,11 +16,11 @@ from llama_index_contextual.errors import (
     ProjectLockedError,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.current import remove_leftovers
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.lock import directory_lock
 from llama_index_contextual.index.manifest import FORMAT, checksum, require_format
 from llama_index_contextual.index.scratch import remove_scratch, scratch_directory
+from llama_index_contextual.index.versions import remove_leftovers
 
 logger = logging.getLogger(__name__)
 

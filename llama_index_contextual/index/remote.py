@@ -30,7 +30,6 @@ from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.collection import Key, TermHit, View
-from llama_index_contextual.index.current import number
 from llama_index_contextual.index.docstore import FRAMES, SQLiteDocumentStore
 from llama_index_contextual.index.engine import open_engine, read_collection, write_collection
 from llama_index_contextual.index.facets import Condition, condition_of
@@ -41,6 +40,7 @@ from llama_index_contextual.index.part import Part, open_parts
 from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, fetched, missing
 from llama_index_contextual.index.scan import products
 from llama_index_contextual.index.version_docstore import VersionDocumentStore
+from llama_index_contextual.index.versions import number
 
 SAMPLE = 2_048
 """Maximum number of vectors of the sample of a part."""

@@ -12,10 +12,10 @@ import numpy as np
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.index.collection import View
-from llama_index_contextual.index.current import number, version_directory, version_names
 from llama_index_contextual.index.engine import COLLECTION_FILE, FILES, open_engine, read_collection
 from llama_index_contextual.index.manifest import MANIFEST
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import number, version_directory, version_names
 
 _SAMPLE = 128  # chunks of a version that are read and compared
 _MAX_LISTED = 5

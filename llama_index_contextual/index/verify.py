@@ -22,17 +22,6 @@ from llama_index_contextual.errors import (
     ProjectNotFoundError,
 )
 from llama_index_contextual.index.check import check_contents, is_damage, part_directory, read_manifest, read_part
-from llama_index_contextual.index.current import (
-    CURRENT,
-    VERSIONS,
-    current_name,
-    leftovers,
-    live_if_sound,
-    remove_unused_parts,
-    remove_version,
-    version_directory,
-    version_names,
-)
 from llama_index_contextual.index.engine import COLLECTION_FILE
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_repair import check_ledger, expects_ledger, is_missing, repair_ledger
@@ -47,6 +36,17 @@ from llama_index_contextual.index.records import records_of_part
 from llama_index_contextual.index.remote_check import damaged_chunks, drop_leftover_chunks, leftover_chunks
 from llama_index_contextual.index.sources import SOURCES_FILE, inputs_of, sources_fault
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import (
+    CURRENT,
+    VERSIONS,
+    current_name,
+    leftovers,
+    live_if_sound,
+    remove_unused_parts,
+    remove_version,
+    version_directory,
+    version_names,
+)
 
 LEFTOVER = "was left by an interrupted run"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,46 +16,11 @@ from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVe
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.check import Check, read_manifest
-from llama_index_contextual.index.docstore import FRAMES, SQLiteDocumentStore
 from llama_index_contextual.index.export import INDEX_ID, VersionStorageContext
-from llama_index_contextual.index.manifest import DocumentRecord, checksum
-from llama_index_contextual.index.part import open_parts
+from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.part import DocumentFrame, load_frame, open_parts
 from llama_index_contextual.index.records import Records
 from llama_index_contextual.index.version_docstore import VersionDocumentStore
-
-_CHECKSUM = "xxh3"
-
-
-@dataclass(frozen=True)
-class DocumentFrame:
-    """Data to reconstruct a Document from its chunks.
-
-    Attributes:
-        metadata: The Document's metadata, including pages and headings.
-        excluded_embed: Metadata keys that are not embedded.
-        excluded_llm: Metadata keys that are not shown to the LLM.
-        gaps: Text that no chunk contains, such as white space between chunks, as (start, text).
-    """
-
-    metadata: Mapping[str, Any]
-    excluded_embed: Sequence[str]
-    excluded_llm: Sequence[str]
-    gaps: Sequence[tuple[int, str]]
-
-    @classmethod
-    def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
-        """Return the frame of a document, given the spans of its chunks, which may overlap."""
-        gaps, at = [], 0
-        for start, end in (*sorted(spans), (len(document.text), len(document.text))):
-            if start > at:
-                gaps.append((at, document.text[at:start]))
-            at = max(at, end)
-        return cls(
-            metadata=document.metadata,
-            excluded_embed=document.excluded_embed_metadata_keys,
-            excluded_llm=document.excluded_llm_metadata_keys,
-            gaps=gaps,
-        )
 
 
 class OpenVersion:
@@ -208,23 +173,3 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
         >>> load_index_from_storage(open_storage_context(version_dir), embed_model=embed_model)  # doctest: +SKIP
     """
     return OpenVersion(Path(version_dir)).storage_context
-
-
-def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
-    """Store the frame of a document in a version that is being built."""
-    content = asdict(frame)
-    docstore.put_extra(FRAMES, doc_id, {**content, _CHECKSUM: checksum(content)})
-
-
-def load_frame(docstore: SQLiteDocumentStore, doc_id: str, *, check: bool = False) -> DocumentFrame | None:
-    """Return the frame of a document that `store_frame` has stored, or None.
-
-    Raises:
-        ValueError: `check` is set, and the frame does not have its checksum.
-    """
-    if (raw := docstore.get_extra(FRAMES, doc_id)) is None:
-        return None
-    expected = raw.pop(_CHECKSUM)
-    if check and expected != checksum(raw):
-        raise ValueError(f"The frame of {doc_id!r} has changed.")
-    return DocumentFrame(**raw)

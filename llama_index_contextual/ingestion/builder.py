@@ -20,37 +20,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from llama_index.core.schema import BaseNode, MetadataMode
+from llama_index.core.schema import BaseNode
 from numpy.typing import NDArray
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.index import files, publish
-from llama_index_contextual.index.bm25 import LexicalIndexBuilder, TermCounts
-from llama_index_contextual.index.current import (
+from llama_index_contextual.index import files, versions
+from llama_index_contextual.index.engine import delete_unused_collection
+from llama_index_contextual.index.manifest import (
+    PARTS,
+    DocumentRecord,
+    Manifest,
+)
+from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter, open_part, open_written
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import (
     next_name,
     remove_leftovers,
     remove_unused_parts,
     version_directory,
 )
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.documents import DocumentIndexBuilder
-from llama_index_contextual.index.engine import delete_unused_collection
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.index.manifest import (
-    BM25_DIRECTORY,
-    DOCSTORE,
-    DOCUMENTS_DIRECTORY,
-    FAISS_FILE,
-    PARTS,
-    DocumentRecord,
-    Manifest,
-    PartEntry,
-)
-from llama_index_contextual.index.part import Part, open_part, open_written
-from llama_index_contextual.index.records import write_records
-from llama_index_contextual.index.version import DocumentFrame, OpenVersion, store_frame
 
 if TYPE_CHECKING:
     from llama_index_contextual.ingestion.remote_parts import RemoteParts, RemotePartWriter
@@ -64,109 +54,6 @@ MAX_SMALL_PARTS = 8
 _FULL = 0.5  # share of the maximum from which a part is full, and is not merged with others
 _MAX_GONE = 0.1  # share of the chunks of a part that may be gone
 _GROWTH = 2  # a part is merged with later ones if it is at most so many times as large
-_BLOCK = 4_096  # number of vectors that are copied at once
-
-
-class PartWriter:
-    """Writer of a part.
-
-    Args:
-        directory: Directory of the part, from `publish.next_part`.
-        config: Settings of the project.
-
-    Attributes:
-        records: Records of the documents that were added.
-        chunks: Number of their chunks.
-    """
-
-    def __init__(self, directory: Path, config: ProjectConfig) -> None:
-        self.directory = directory
-        self.records: list[DocumentRecord] = []
-        self.chunks = 0
-        self._config = config
-        self._docstore = SQLiteDocumentStore(directory / DOCSTORE)
-        self._vectors = UnitFaissVectorStore(docstore=self._docstore) if config.faiss else None
-        self._lexical = LexicalIndexBuilder(language=config.language) if config.bm25 else None
-        self._documents = DocumentIndexBuilder(language=config.language) if config.bm25 else None
-
-    def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the ids of nodes that the part contains, among `node_ids`."""
-        return self._docstore.known(node_ids)
-
-    def add(
-        self,
-        record: DocumentRecord,
-        nodes: Sequence[BaseNode],
-        vectors: NDArray[np.float32] | None,
-        frame: DocumentFrame | None,
-    ) -> None:
-        """Add a document; see `VersionBuilder.append`."""
-        self.records.append(record)
-        if frame is not None:
-            store_frame(self._docstore, record.doc_id, frame)
-        if not nodes:
-            return
-        self.chunks += len(nodes)
-        if self._vectors is not None and vectors is not None:
-            self._vectors.add_vectors(nodes, vectors)
-        else:
-            self._docstore.add_documents(nodes)
-        if self._lexical is not None and self._documents is not None:
-            self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-            self._documents.add(nodes)
-
-    def copy(self, part: Part) -> None:
-        """Add the live documents of another part.
-
-        Raises:
-            CorruptVersionError: A file of the part has changed since it was published.
-        """
-        part.require_sound()
-        records = part.records
-        self.records += records
-        self._docstore.copy_from(part.docstore, part.live, {record.doc_id for record in records})
-        if self._vectors is not None and part.size:
-            rows = np.arange(part.size) if part.rows is None else part.rows
-            for start in range(0, len(rows), _BLOCK):
-                self._vectors.add_to_index(part.index.reconstruct_batch(rows[start : start + _BLOCK]))
-        if self._lexical is not None and self._documents is not None:
-            self._lexical.add_counts(TermCounts.load(part.directory / BM25_DIRECTORY, len(part.document_of)), part.live)
-            counts = TermCounts.load(part.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(part.chunks_of)))
-            sizes = np.fromiter((record.chunks for record in records if record.chunks), dtype=np.int64)
-            self._documents.add_counts(counts, part.live_entries, sizes)
-        self.chunks += part.size
-
-    def finish(self, merged_from: str | None = None) -> PartEntry:
-        """Write the indexes, and complete the part; a version can name it afterwards.
-
-        Args:
-            merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
-        """
-        self._docstore.write_records([asdict(record) for record in self.records])
-        write_records(self.directory, self.records)
-        self._docstore.index_metadata()
-        if self._vectors is not None and self.chunks:
-            self._vectors.compact(self._config.faiss_index)
-        files.let_write(self.directory / DOCSTORE, self._docstore.close)
-        dimensions = None
-        if self._vectors is not None and self.chunks:
-            dimensions = self._vectors.dimensions
-            self._vectors.persist(str(self.directory / FAISS_FILE))
-        if self._lexical is not None and self._documents is not None:
-            self._lexical.build().save(self.directory / BM25_DIRECTORY)
-            self._documents.build().lexical_index.save(self.directory / DOCUMENTS_DIRECTORY)
-        return publish.finish_part(
-            self.directory,
-            documents=len(self.records),
-            chunks=self.chunks,
-            dimensions=dimensions,
-            merged_from=merged_from,
-        )
-
-    def discard(self) -> None:
-        """Remove the unfinished part."""
-        self._docstore.close()
-        files.remove_tree(self.directory)
 
 
 @dataclass
@@ -215,7 +102,7 @@ class VersionBuilder:
         return remote_parts(self.project_dir, self.config, next_name)
 
     def _make_writer(self) -> PartWriter | RemotePartWriter:
-        directory = publish.next_part(self.project_dir, self._name)
+        directory = versions.next_part(self.project_dir, self._name)
         if self._remote is None:
             return PartWriter(directory, self.config)
         return self._remote.writer(directory, [*self._kept(), *self._parts], self._base)
@@ -348,7 +235,7 @@ class VersionBuilder:
         )
         if self._remote is not None:
             self._remote.end(self.before, self._kept(), parts)
-        publish.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
+        versions.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
             self._remote.published(parts, version_directory(self.project_dir, self._name), manifest.dimensions)
         else:

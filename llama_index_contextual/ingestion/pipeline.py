@@ -48,8 +48,9 @@ from llama_index_contextual.embeddings.windows import Window, WindowSplitter, ae
 from llama_index_contextual.errors import ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.receipts import RunCost
-from llama_index_contextual.index.version import DocumentFrame, OpenVersion
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, CorruptVersionError, Remedy
-from llama_index_contextual.index import files, publish
+from llama_index_contextual.index import files
 from llama_index_contextual.index.bm25 import (
     COUNTS_FILE,
     LexicalIndexBuilder,
@@ -30,7 +30,6 @@ from llama_index_contextual.index.bm25 import (
     length_norms,
 )
 from llama_index_contextual.index.collection import Engine, Key, StoredChunk, View
-from llama_index_contextual.index.current import number
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.engine import drop_unpublished, drop_unused, use_engine
@@ -42,7 +41,7 @@ from llama_index_contextual.index.manifest import (
     DocumentRecord,
     PartEntry,
 )
-from llama_index_contextual.index.part import Part
+from llama_index_contextual.index.part import DocumentFrame, Part, finish_part, store_frame
 from llama_index_contextual.index.records import write_records
 from llama_index_contextual.index.remote import (
     SAMPLE,
@@ -54,7 +53,8 @@ from llama_index_contextual.index.remote import (
     tune,
 )
 from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, missing
-from llama_index_contextual.index.version import DocumentFrame, OpenVersion, store_frame
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import number
 from llama_index_contextual.retrievers.remote import TermStatistics, chunk_terms, part_terms
 
 logger = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class RemotePartWriter:
     It contains either new documents, or the documents of other parts.
 
     Args:
-        directory: Directory of the part, from `publish.next_part`.
+        directory: Directory of the part, from `versions.next_part`.
         config: Settings of the project.
         engine: The engine.
         version: Number of the version.
@@ -280,7 +280,7 @@ class RemotePartWriter:
             files.remove(path)
         files.let_write(self.directory / DOCSTORE, self._store.close)
         RemotePart(mean).save(self.directory)
-        return publish.finish_part(
+        return finish_part(
             self.directory,
             documents=len(self.records),
             chunks=self.chunks,

@@ -26,7 +26,6 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import keyed
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.current import number, version_directory, version_names
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.faiss_file import read_index
 from llama_index_contextual.index.ledger import LedgerEntry
@@ -40,11 +39,13 @@ from llama_index_contextual.index.manifest import (
     Manifest,
     PartEntry,
 )
+from llama_index_contextual.index.part import DocumentFrame, load_frame
 from llama_index_contextual.index.records import has_sound_records, records_of_part
 from llama_index_contextual.index.remote_check import lost_documents
 from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.verify import PartFaults, Repair
-from llama_index_contextual.index.version import DocumentFrame, OpenVersion, load_frame
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import number, version_directory, version_names
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import without_context

@@ -19,7 +19,7 @@ from llama_index_contextual._utils.calls import without_secrets
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.version import load_frame
+from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.models import settings_embed_model
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.search.response import RetrievedChunk

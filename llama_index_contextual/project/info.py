@@ -9,10 +9,10 @@ from pathlib import Path
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.current import current_name, version_directory, version_names
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.receipts import ProjectCost
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import current_name, version_directory, version_names
 
 
 @dataclass(frozen=True, kw_only=True)

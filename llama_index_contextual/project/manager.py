@@ -23,7 +23,6 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.current import CURRENT, VERSIONS, write_current
 from llama_index_contextual.index.engine import COLLECTION_FILE, check_backend, delete_collection
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
@@ -40,6 +39,7 @@ from llama_index_contextual.index.project_file import (
 from llama_index_contextual.index.scratch import remove_scratch
 from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
+from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.project import Project, require_llm
 from llama_index_contextual.retirement import retirement_notice

@@ -71,7 +71,6 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index.answers import ANSWERS_FILE
 from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.current import current_name, live_if_sound, version_directory
 from llama_index_contextual.index.engine import check_backend
 from llama_index_contextual.index.forget import ForgetReport, forget
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
@@ -88,10 +87,10 @@ from llama_index_contextual.index.project_file import (
     write_config,
     write_lock,
 )
-from llama_index_contextual.index.publish import rollback
 from llama_index_contextual.index.receipts import ProjectCost, RunCost, record_answers
 from llama_index_contextual.index.verify import PartFaults, Repair, VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import current_name, live_if_sound, rollback, version_directory
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.executors import Executor
 from llama_index_contextual.ingestion.pipeline import Stages, make_stages

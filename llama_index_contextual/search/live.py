@@ -44,13 +44,13 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.bm25 import LexicalIndex, TermCounts
-from llama_index_contextual.index.current import Stamp, parse_current, read_stamp, version_directory
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.index.export import INDEX_ID
 from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import Stamp, parse_current, read_stamp, version_directory
 from llama_index_contextual.models import is_same_model, model_name
 from llama_index_contextual.retrievers.base import (
     CheckedRetriever,

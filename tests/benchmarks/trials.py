@@ -9,8 +9,8 @@ from typing import Any
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.index.current import version_directory
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.versions import version_directory
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever
 from llama_index_contextual.search.live import SearchableVersion

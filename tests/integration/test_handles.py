@@ -52,7 +52,7 @@ from llama_index_contextual.answering.intent import INTENT_PROMPT
 from llama_index_contextual.answering.judge import JUDGE_PROMPT
 from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
-from llama_index_contextual.index.current import current_name
+from llama_index_contextual.index.versions import current_name
 from llama_index_contextual.search.response import LegScore
 from tests.support.documents import pdf_bytes, write_texts
 from tests.support.models import CountingEmbedding, ScriptedLLM

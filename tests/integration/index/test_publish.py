@@ -10,9 +10,9 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index import publish as publishing
-from llama_index_contextual.index.current import current_name, leftovers, version_names
+from llama_index_contextual.index import part as part_module
 from llama_index_contextual.index.manifest import FAISS_FILE
+from llama_index_contextual.index.versions import current_name, leftovers, version_names
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.index.file_spy import FileSpy
@@ -42,13 +42,13 @@ def spy(small: Project, monkeypatch: pytest.MonkeyPatch) -> FileSpy:
 def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
     small: Project, spy: FileSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = publishing._check_built
+    real = part_module._check_built
 
     def check(building: Path, manifest: object) -> None:
         spy.calls.append(("verify", building.name))
         real(building, manifest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(publishing, "_check_built", check)
+    monkeypatch.setattr(part_module, "_check_built", check)
     small.ingest([note(1)])
     calls = spy.calls
     part, version = "parts/p000001.building", "versions/v000001.building"
@@ -116,7 +116,7 @@ def test_a_rollback_needs_an_existing_sound_version(small: Project) -> None:
 
 
 def test_a_version_with_missing_chunks_is_never_published(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llama_index_contextual.ingestion.builder import SQLiteDocumentStore
+    from llama_index_contextual.index.docstore import SQLiteDocumentStore
 
     small.ingest([note(1)])
     monkeypatch.setattr(SQLiteDocumentStore, "add_documents", lambda *_arguments, **_options: None)

@@ -13,7 +13,7 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.index.current import current_name, leftovers
+from llama_index_contextual.index.versions import current_name, leftovers
 from llama_index_contextual.ingestion import pipeline
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.node_parser import ChunkNodeParser

@@ -17,8 +17,8 @@ from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.current import leftovers
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.ingestion import builder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

@@ -22,8 +22,8 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index import part as part_module
-from llama_index_contextual.index.current import current_name, leftovers, version_names
 from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.index.versions import current_name, leftovers, version_names
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project import project as project_module

@@ -11,7 +11,7 @@ from llama_index.core.schema import Document, TextNode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.current import version_names
+from llama_index_contextual.index.versions import version_names
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

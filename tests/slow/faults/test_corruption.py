@@ -15,11 +15,11 @@ import faiss
 import pytest
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, ProjectError
-from llama_index_contextual.index.current import CURRENT, read_current, version_directory
 from llama_index_contextual.index.manifest import MANIFEST, Manifest
 from llama_index_contextual.index.project_file import PROJECT_FILE, read_config
 from llama_index_contextual.index.verify import verify_project
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import CURRENT, read_current, version_directory
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load
 from tests.slow.faults.damage import damage, damaged_projects
 

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.evaluation.questions import parse_questions
-from llama_index_contextual.index.current import CURRENT, read_current
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.ledger_lines import import_ledger
 from llama_index_contextual.index.manifest import MANIFEST, Manifest, checksum
 from llama_index_contextual.index.part import open_parts
 from llama_index_contextual.index.project_file import PROJECT_FILE, read_config
+from llama_index_contextual.index.versions import CURRENT, read_current
 from llama_index_contextual.project.manager import check_name
 from tests.slow.faults.bad_inputs import CASES, message_of
 from tests.slow.faults.cases import NAME, ROOT, create, ingest

@@ -16,10 +16,10 @@ from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo,
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError
-from llama_index_contextual.index.current import current_name, leftovers
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.manifest import DOCSTORE, FAISS_FILE, PART_MANIFEST, RECORDS
 from llama_index_contextual.index.verify import Repair
+from llama_index_contextual.index.versions import current_name, leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import RetrievedChunk

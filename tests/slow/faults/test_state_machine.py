@@ -15,7 +15,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
-from llama_index_contextual.index.current import leftovers
+from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.slow.faults.cases import attempt

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.index import publish
-from llama_index_contextual.index.current import current_name, leftovers
+from llama_index_contextual.index import versions
 from llama_index_contextual.index.part import Part
+from llama_index_contextual.index.versions import current_name, leftovers
 from llama_index_contextual.ingestion import builder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -95,7 +95,7 @@ def test_a_finished_merge_of_other_content_or_a_damaged_one_is_not_used(
 ) -> None:
     project = before_a_merge(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "publish", raising(RuntimeError("killed")))
+        patch.setattr(versions, "publish", raising(RuntimeError("killed")))
         patch.setattr(builder.VersionBuilder, "discard", lambda self: None)
         with pytest.raises(RuntimeError, match="killed"):
             project.ingest([document(50)])

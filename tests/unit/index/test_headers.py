@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.index.check import check_faiss, check_npy
 from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.index.headers import check_faiss, check_npy
 
 # Dimensions, number of vectors and size of the data in the header of a flat index.
 HUGE = [

@@ -1,13 +1,27 @@
-"""The file CURRENT, which names the live version, and the directories in versions/ and parts/.
+"""Versions of a project: the file CURRENT, publishing, rollback, and removal of what no version needs.
 
-v000003                 the live version, or `none`
-newest v000005          the newest version that was ever live; newer directories were never finished
-xxh3 0123456789abcdef   checksum of the lines above, so that a flipped bit does not make another version live
+Parts are built in directories of their own, synced and verified; then the manifest of the version is written, which
+names them. The version becomes live when the file CURRENT is replaced.
+
+parts/p000003                     parts, which never change
+parts/p000003.building            part being built; if interrupted, it is removed by the next writer
+versions/v000001, v000002, …      published versions, which never change
+versions/v000003.building         version being written; likewise removed
+versions/v000001.removed          version being removed; likewise
+CURRENT                           the live version; three lines:
+
+v000003                           its name, or `none`
+newest v000005                    the newest version that was ever live; newer directories were never finished
+xxh3 0123456789abcdef             checksum of the lines above, so that a flipped bit does not make another version live
+
+A part that no version names is removed. Only a merged part that was finished before an interruption is kept until the
+next version is published, because the next writer can use it instead of merging the same parts again.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -15,14 +29,21 @@ from pathlib import Path
 
 import xxhash
 
-from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.check import DAMAGE, read_manifest
-from llama_index_contextual.index.manifest import PART_MANIFEST, PARTS, PartEntry, PartManifest
+from llama_index_contextual.index.check import DAMAGE, check_version, read_manifest
+from llama_index_contextual.index.manifest import (
+    BUILDING,
+    MANIFEST,
+    PART_MANIFEST,
+    PARTS,
+    Manifest,
+    PartEntry,
+    PartManifest,
+)
 
 CURRENT = "CURRENT"
 VERSIONS = "versions"
-BUILDING = ".building"
 REMOVED = ".removed"
 
 _NAME = re.compile(r"v\d{6,}")
@@ -278,3 +299,86 @@ def _damage_error(project_dir: Path, fault: str) -> CorruptVersionError:
         name=project_dir.name,
         file=CURRENT,
     )
+
+
+def next_part(project_dir: Path, version: str) -> Path:
+    """Return the directory in which the next part for a version is built, and create it.
+
+    The name of a part begins with the number of the version that it is written for, so that it is never reused.
+    """
+    parts = project_dir / PARTS
+    first = f"p{version.removeprefix('v')}"
+    names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    building = next(parts / f"{name}{BUILDING}" for name in names if not (parts / name).exists())
+    files.make_directory(building)
+    return building
+
+
+def publish(project_dir: Path, manifest: Manifest, *, keep_versions: int) -> None:
+    """Make a version live: write its manifest, rename its directory, replace CURRENT, remove old versions and parts.
+
+    Args:
+        project_dir: The project.
+        manifest: Manifest of the version; its parts are finished.
+        keep_versions: Number of versions to keep on disk.
+    """
+    directory = version_directory(project_dir, manifest.version)
+    building = directory.with_name(f"{directory.name}{BUILDING}")
+    files.make_directory(building)
+    files.write(building / MANIFEST, manifest.to_json())
+    files.sync_directory(building)
+    before = live_if_sound(project_dir)
+    files.rename(building, directory)  # complete, but not yet live
+    write_current(project_dir, manifest.version)
+    _prune(project_dir, keep_versions, before)
+
+
+def rollback(project_dir: Path, to: str | None = None) -> str:
+    """Make an earlier version the live one and return its name.
+
+    Args:
+        project_dir: The project.
+        to: Name of the version; None selects the one before the live version.
+
+    Raises:
+        InputError: There is no such version.
+        CorruptVersionError: The version is damaged; the live version does not change.
+    """
+    names = version_names(project_dir)
+    # If a name is given, do not read CURRENT, because it may be damaged.
+    live = current_name(project_dir) if to is None else None
+    older = [name for name in names if live is None or number(name) < number(live)]
+    target = to if to is not None else (older[-1] if older else None)
+    if target not in names:
+        known = ", ".join(names) or "none"
+        raise InputError(f"There is no version {target or 'before the live one'}; versions: {known}.", value=to)
+    check_version(version_directory(project_dir, target), "xxh3")
+    write_current(project_dir, target)
+    return target
+
+
+def _prune(project_dir: Path, keep: int, before: str | None) -> None:
+    """Remove old versions, and parts without use.
+
+    The newest automatic versions and the newest of the others are kept, as many of each, so that a program that watches
+    folders does not push out the versions of a person. The live version, the previously live one, and those that a kept
+    version names in its manifest are kept as well.
+    """
+    manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
+    automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]
+    others = [name for name in manifests if name not in automatic]
+    newest = max(2, keep)
+    retained = {current_name(project_dir), before, *automatic[-newest:], *others[-newest:]}
+    retained |= {manifest.keeps for name, manifest in manifests.items() if name in retained and manifest is not None}
+    for name in manifests:
+        if name not in retained:
+            remove_version(project_dir, name)
+    remove_unused_parts(project_dir)
+
+
+def _manifest(project_dir: Path, name: str) -> Manifest | None:
+    """Return the manifest of a version, or None if it cannot be read."""
+    try:
+        return read_manifest(version_directory(project_dir, name))
+    except (CorruptVersionError, FormatError):
+        return None
