@@ -1,13 +1,13 @@
-"""What the package answers, recorded before a change and compared after it.
+"""The rankings of the package, recorded and compared: ids, scores to a tolerance, and evidence.
 
-    python -m tests.benchmarks.recording write BEFORE.jsonl --data ../shared/data
-    python -m tests.benchmarks.recording write AFTER.jsonl --data ../shared/data
-    python -m tests.benchmarks.recording compare BEFORE.jsonl AFTER.jsonl
+    python -m tests.benchmarks.recording write ../before.jsonl --data ../shared/data
+    python -m tests.benchmarks.recording compare ../before.jsonl --data ../shared/data
 
-Recorded are the example documents, the question sets (without `--data` only the examples), and files in legacy
-encodings: for each question of a set the hybrid ranking, for up to 300 of them also each mode, a metadata filter, the
-explanation, and the question as a follow-up of the two before it; the checksum of each file of the versions; and the
-price of an ingest by an LLM. Results are compared to 1e-9 in their scores and exactly in everything else.
+`compare` records the present state of the package, or takes a second file instead. Recorded are the example documents
+(every mode, a filter, the explanation, and the question as a follow-up of the two before it), files in legacy
+encodings, and with `--data` the five question sets: ids and scores of the first 20 results of each question in each
+mode, and nDCG@10 in per cent. Scores are compared to a relative tolerance, and results whose scores are equal within it
+may change places. Everything that comes from the package comes through `adapter`.
 """
 
 from __future__ import annotations
@@ -18,30 +18,21 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import xxhash
-from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
-
-from llama_index_contextual import (
-    ConversationalRetriever,
-    ConversationQuery,
-    IngestReport,
-    Project,
-    ProjectConfig,
-    ProjectManager,
-    RetrievalResponse,
-)
-from tests.benchmarks.sets import SHORT_SETS, load
+from tests.benchmarks import adapter
+from tests.benchmarks.sets import SETS, load, score
 from tests.support.examples import DATA, rows
 
 MODES = ("semantic", "lexical", "hybrid")
-SAMPLE = 300
-TOLERANCE = 1e-9
+LEGS = adapter.LEGS
+DEPTH = 20
+TOLERANCE = 1e-5
+"""Relative: processors add up single-precision products in different orders."""
+NDCG_POINTS = 0.2
+"""By how much the mean nDCG of the sets may change, in per cent."""
 ENCODINGS = {
     "cp1252": "Die Prüfgebühr beträgt 12 €. “Naïve” façades – déjà vu in the café.",
     "cp1250": "Příliš žluťoučký kůň úpěl ďábelské ódy. Zażółć gęślą jaźń.",
@@ -61,113 +52,137 @@ ENCODINGS = {
 Record = dict[str, Any]
 
 
-def record(data: Path | None, sets: Sequence[str]) -> Iterator[Record]:
+def record(data: Path | None = None, sets: Sequence[str] = SETS) -> Iterator[Record]:
     """Yield every record, each with a `key` that names it."""
-    with tempfile.TemporaryDirectory() as root:
-        manager = ProjectManager(Path(root) / "projects")
-        yield from examples(manager)
-        yield from encodings(manager, Path(root) / "encodings")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        yield from examples(root / "projects")
+        yield from encodings(root / "projects", root / "encodings")
         for name in sets if data else ():
             assert data is not None
-            questions = load(data, name)
-            project = manager.create(name, ProjectConfig.local())
-            report = project.ingest([questions.folder] if questions.folder else questions.nodes(context=True))
-            yield from version(project, name, report)
-            yield from answers(project, name, [question.text for question in questions.questions])
-            manager.delete(name)
+            yield from rankings(root / "projects", data, name)
 
 
-def examples(manager: ProjectManager) -> Iterator[Record]:
+def examples(root: Path) -> Iterator[Record]:
     """Yield the records of the example documents."""
-    project = manager.create("examples", ProjectConfig.local())
-    report = project.ingest([DATA])
-    yield from version(project, "examples", report)
-    yield from answers(project, "examples", [row["question"] for row in rows(DATA / "questions.jsonl")])
-    estimated = manager.create("estimated", ProjectConfig(llm="openai:gpt-4.1")).estimate([DATA]).to_dict()
-    estimated["skipped"] = len(estimated["skipped"])
-    yield {"key": "examples/estimate", "value": estimated}
+    project, messages = adapter.ingested(root, "examples", [DATA])
+    documents = adapter.documents_of(project)
+    yield {"key": "examples/documents", "value": [{**one, "text": len(one["text"])} for one in documents]}
+    yield {"key": "examples/messages", "value": messages}
+    questions = [row["question"] for row in rows(DATA / "questions.jsonl")]
+    responses = adapter.answers(project, questions)
+    for at, (question, response) in enumerate(zip(questions, responses, strict=True)):
+        yield {"key": f"examples/{at}/many", "value": adapter.evidence_of(response)}
+        file_name = documents[at % len(documents)]["file_name"]
+        for mode in MODES:
+            ways = {"filter": {"file_name": file_name}, "explain": {"top_k": 3, "explain": True}, "five": {"top_k": 5}}
+            for way, options in ways.items():
+                found = adapter.answer(project, question, mode=mode, **options)
+                yield {"key": f"examples/{at}/{mode}/{way}", "value": adapter.evidence_of(found)}
+        history = [
+            message
+            for earlier in questions[max(0, at - 2) : at]
+            for message in (("user", earlier), ("assistant", f"See the documents about {earlier.lower()}"))
+        ]
+        found = adapter.follow_up(project, question, history)
+        yield {"key": f"examples/{at}/follow-up", "value": adapter.evidence_of(found)}
 
 
-def encodings(manager: ProjectManager, folder: Path) -> Iterator[Record]:
+def encodings(root: Path, folder: Path) -> Iterator[Record]:
     """Yield the text that is read from files in legacy encodings."""
     folder.mkdir()
     for name, text in ENCODINGS.items():
         (folder / f"{name}.txt").write_bytes((f"{name}\n\n" + f"{text}\n" * 8).encode(name))
-    project = manager.create("encodings", ProjectConfig.local())
-    report = project.ingest([folder])
-    for document in project.documents():
-        yield {"key": f"encodings/{document.doc_id}", "value": project.read(document.doc_id)}
-    yield {
-        "key": "encodings/warnings",
-        "value": sorted(f"{Path(one.path).name}: {one.message}" for one in report.warnings),
-    }
+    project, messages = adapter.ingested(root, "encodings", [folder])
+    for document in adapter.documents_of(project):
+        yield {"key": f"encodings/{document['doc_id']}", "value": document["text"]}
+    yield {"key": "encodings/messages", "value": messages}
 
 
-def version(project: Project, name: str, report: IngestReport) -> Iterator[Record]:
-    """Yield what a version consists of, without its times and without the place of its documents."""
-    directory = project.directory / "parts"
-    files = {
-        path.relative_to(directory).as_posix(): xxhash.xxh3_64_hexdigest(path.read_bytes())
-        for path in sorted(directory.rglob("*"))
-        # The document store contains the places of the documents, and the manifest the checksum of the document store.
-        if path.is_file() and path.name not in ("part.json", "docstore.sqlite")
-    }
-    yield {"key": f"{name}/files", "value": files}
-    documents = [{**asdict(document), "origin": None} for document in project.documents()]
-    yield {"key": f"{name}/documents", "value": documents}
-    yield {"key": f"{name}/skipped", "value": [f"{Path(file.path).name}: {file.reason}" for file in report.skipped]}
+def rankings(root: Path, data: Path, name: str) -> Iterator[Record]:
+    """Yield ids and scores of a question set in each mode, and nDCG@10."""
+    questions = load(data, name)
+    project, _ = adapter.ingested(root, name, questions.inputs())
+    for mode in MODES:
+        asked = [question.text for question in questions.questions]
+        responses = adapter.answers(project, asked, mode=mode, top_k=DEPTH)
+        results = dict(zip(asked, map(adapter.results_of, responses), strict=True))
+        for at, question in enumerate(asked):
+            hits = [{"id": hit.node_id, "score": hit.score} for hit in results[question]]
+            yield {"key": f"{name}/{at}/{mode}", "value": {"results": hits}}
+        _, ndcg, _ = score(questions.questions, results.__getitem__)
+        yield {"key": f"{name}/{mode}/nDCG@10", "value": ndcg}
 
 
-def answers(project: Project, name: str, questions: Sequence[str]) -> Iterator[Record]:
-    """Yield the answers to questions: of all by the hybrid ranking, of a sample in every other way."""
-    for at, response in enumerate(project.retrieve_many(list(questions))):
-        yield {"key": f"{name}/{at}/hybrid", "value": shortened(response)}
-    documents = project.documents()
-    follow_up = ConversationalRetriever(project.as_retriever(), embed_model=project.embed_model)
-    sample = range(0, len(questions), max(1, -(-len(questions) // SAMPLE)))
-    for at in sample:
-        question, doc_id = questions[at], documents[at % len(documents)].doc_id
-        filters = MetadataFilters(filters=[MetadataFilter(key="file_name", value=doc_id.rpartition("/")[2])])
-        for mode in MODES:
-            key = f"{name}/{at}/{mode}"
-            yield {"key": f"{key}/five", "value": shortened(project.retrieve(question, mode=mode, top_k=5))}
-            yield {"key": f"{key}/filter", "value": shortened(project.retrieve(question, mode=mode, filters=filters))}
-            explained = project.retrieve(question, mode=mode, top_k=3, explain=True)
-            yield {"key": f"{key}/explain", "value": shortened(explained)}
-        history = [
-            ChatMessage(message, role=role)
-            for earlier in questions[max(0, at - 2) : at]
-            for message, role in ((earlier, "user"), (f"See the documents about {earlier.lower()}", "assistant"))
-        ]
-        blended = follow_up.respond(ConversationQuery(question, history=history))
-        yield {"key": f"{name}/{at}/follow-up", "value": shortened(blended)}
+# ---- compare ---------------------------------------------------------------------------------------------------------
 
 
-def shortened(response: RetrievalResponse) -> Record:
-    """Return a response as JSON values, with checksums instead of texts and of all but ids behind the tenth result."""
-    value = json.loads(json.dumps(response.to_dict()))
-    for result in value["results"]:
-        for field in ("text", "context"):
-            result[field] = xxhash.xxh3_64_hexdigest((result[field] or "").encode())
-        del result["source"]
-    value["results"][10:] = [[result["node_id"], result["score"]] for result in value["results"][10:]]
-    value.pop("version")
-    return value  # type: ignore[no-any-return]
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where two recordings differ; nDCG is not compared."""
+    for key in sorted(before.keys() | after.keys()):
+        if not key.endswith("/nDCG@10"):
+            yield from differences(before.get(key), after.get(key), key)
 
 
-def differences(before: Any, after: Any, at: str, tolerance: float = TOLERANCE) -> Iterator[str]:
-    """Yield where two records differ."""
+def differences(before: Any, after: Any, at: str) -> Iterator[str]:
+    """Yield where two values differ, each with its place."""
     if isinstance(before, float) and isinstance(after, float):
-        if not math.isclose(before, after, rel_tol=tolerance, abs_tol=tolerance):
+        if not equal(before, after):
             yield f"{at}: {before!r} became {after!r}"
     elif isinstance(before, dict) and isinstance(after, dict):
-        for key in before.keys() | after.keys():
-            yield from differences(before.get(key), after.get(key), f"{at}.{key}", tolerance)
+        for key in sorted(before.keys() | after.keys()):
+            if key == "results" and key in before and key in after:
+                yield from ranking_differences(before[key], after[key], f"{at}.results")
+            else:
+                yield from differences(before.get(key), after.get(key), f"{at}.{key}")
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differences(one, other, f"{at}[{number}]", tolerance)
+            yield from differences(one, other, f"{at}[{number}]")
     elif before != after:
         yield f"{at}: {str(before)[:120]} became {str(after)[:120]}"
+
+
+def ranking_differences(before: Sequence[Record], after: Sequence[Record], at: str) -> Iterator[str]:
+    """Yield where two rankings differ.
+
+    Ids must be the same at each rank, unless their scores are equal: then they may have changed places, with each other
+    or with a result after the last one.
+    """
+    if len(before) != len(after):
+        yield f"{at}: {len(before)} results became {len(after)}"
+        return
+    before, after = list(map(_tied_ranks(before), before)), list(map(_tied_ranks(after), after))
+    was = {hit["id"]: hit for hit in before}
+    for rank, (one, other) in enumerate(zip(before, after, strict=True)):
+        yield from differences(one["score"], other["score"], f"{at}[{rank}].score")
+        same = was.get(other["id"])
+        if one["id"] != other["id"]:
+            tied = equal(one["score"], same["score"] if same else before[-1]["score"])
+            if not (tied and equal(one["score"], other["score"])):
+                yield f"{at}[{rank}].id: {one['id']} became {other['id']}"
+        if same:
+            yield from differences({**same, "score": 0.0}, {**other, "score": 0.0}, f"{at}[{rank}]")
+
+
+def _tied_ranks(hits: Sequence[Record]) -> Any:
+    """Return a function that gives a result the best rank of those with an equal score, in each leg."""
+    best: dict[tuple[str, str], int] = {}
+    for leg in LEGS:
+        found = sorted((hit[leg]["score"], hit[leg]["rank"]) for hit in hits if leg in hit)
+        for value, rank in found:
+            tied = [other for score, other in found if equal(score, value)]
+            best[leg, repr(value)] = min([rank, *tied])
+
+    def tied(hit: Record) -> Record:
+        legs = {leg: {**hit[leg], "rank": best[leg, repr(hit[leg]["score"])]} for leg in LEGS if leg in hit}
+        return {**hit, **legs}
+
+    return tied
+
+
+def equal(one: float, other: float) -> bool:
+    """Return whether two scores are equal to the tolerance."""
+    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def load_records(path: Path) -> dict[str, Any]:
@@ -178,25 +193,50 @@ def load_records(path: Path) -> dict[str, Any]:
         return {row["key"]: row["value"] for row in map(json.loads, file)}
 
 
+def lines(records: Iterator[Record]) -> Iterator[str]:
+    """Yield records as JSON lines."""
+    return (json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in records)
+
+
+def ndcg_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """Print nDCG@10 of each set and mode before and after, and return the largest difference of a mode's means."""
+    largest = 0.0
+    for mode in MODES:
+        found = [key for key in before.keys() & after.keys() if key.endswith(f"/{mode}/nDCG@10")]
+        for key in sorted(found):
+            print(f"{key:36s} {before[key]:6.2f} {after[key]:6.2f} {after[key] - before[key]:+6.2f}")
+        if found:
+            mean = sum(after[key] - before[key] for key in found) / len(found)
+            print(f"{f'mean of {len(found)} sets, {mode}':36s} {mean:+20.2f}")
+            largest = max(largest, abs(mean))
+    return largest
+
+
 def main() -> None:
-    """Write a recording, or compare two."""
+    """Write a recording, or compare with one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["write", "compare"])
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--sets", nargs="*", default=list(SHORT_SETS))
+    parser.add_argument("--data", type=Path, help="folder of the question sets; without it only the examples")
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     arguments = parser.parse_args()
     if arguments.command == "write":
         with open(arguments.files[0], "w", encoding="utf-8") as file:
-            for row in record(arguments.data, arguments.sets):
-                file.write(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n")
+            file.writelines(lines(record(arguments.data, arguments.sets)))
         print(f"recorded in {arguments.files[0]}")
         return
-    before, after = map(load_records, arguments.files)
-    results = list(differences(before, after, ""))
-    print("\n".join(results[:40]))
-    print(f"{len(before)} records before, {len(after)} after, {len(results)} differences")
-    sys.exit(bool(results))
+    before = load_records(arguments.files[0])
+    if len(arguments.files) > 1:
+        after = load_records(arguments.files[1])
+    else:
+        after = {row["key"]: row["value"] for row in map(json.loads, lines(record(arguments.data, arguments.sets)))}
+        recorded = ("examples", "encodings", *(arguments.sets if arguments.data else ()))
+        before = {key: value for key, value in before.items() if key.split("/")[0] in recorded}
+    found = list(compare(before, after))
+    print("\n".join(found[:40]))
+    largest = ndcg_difference(before, after)
+    print(f"{len(before)} records before, {len(after)} after, {len(found)} differences")
+    sys.exit(bool(found) or largest > NDCG_POINTS)
 
 
 if __name__ == "__main__":

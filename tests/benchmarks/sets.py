@@ -19,11 +19,9 @@ from typing import Any
 
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.evaluation.metrics import ndcg as ndcg
-from llama_index_contextual.evaluation.metrics import recall as recall
-from llama_index_contextual.readers.documents import read_documents
-from llama_index_contextual.readers.pdf.reader import PdfEngine
-from llama_index_contextual.search.response import RetrievedChunk
+from tests.benchmarks.adapter import PdfEngine, RetrievedChunk, read_documents
+from tests.benchmarks.adapter import ndcg as ndcg
+from tests.benchmarks.adapter import recall as recall
 
 SHORT_SETS = ("codebase", "contracts", "corpora", "conversations")
 SETS = (*SHORT_SETS, "filings")
