@@ -316,7 +316,7 @@ LedgerPath = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON lines f
 def export_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Export contexts, embeddings, pages read by OCR and receipts as JSON lines."""
     with errors_in_one_line():
-        _say_rows(open_root(root).load(name).export_ledger(path), "exported", as_json)
+        _say_rows(open_root(root).export_ledger(name, path), "exported", as_json)
 
 
 @ledger.command("import")

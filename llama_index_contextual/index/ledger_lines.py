@@ -66,8 +66,9 @@ def export_ledger(ledger: Ledger, path: Path) -> LedgerRows:
         raise LedgerError(
             f"A provider is working on a batch of {number}, whose replies the export would lack",
             remedy=Remedy(
-                "collect them with `ingest` or `retry_failed`, then export",
-                "collect them with `llama-index-contextual ingest {project}`, then export",
+                "collect them with `ingest` or `retry_failed` of the release that wrote the project, then export",
+                "collect them with `llama-index-contextual retry {project}` of the release that wrote the project,"
+                " then export",
             ),
         )
     counts = Counter[str]()
@@ -104,8 +105,11 @@ def import_ledger(ledger: Ledger, path: Path) -> LedgerRows:
                 try:
                     table, row = _row(json.loads(line))
                 except (ValueError, TypeError, KeyError, RecursionError) as error:
-                    fault = f"{path.name}, line {number}, is not a ledger row: {error}."
-                    raise InputError(fault, value=line) from error
+                    raise InputError(
+                        f"{path.name}, line {number}, is not a ledger row ({error}), and nothing was imported: export"
+                        f" the ledger again, or remove the line.",
+                        value=line,
+                    ) from error
                 counts[table] += 1
                 yield table, row
 

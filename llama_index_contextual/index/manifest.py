@@ -220,11 +220,6 @@ def _read(kind: type[T], data: bytes, file: str) -> T:
         raise damage_error(file, f"is not a manifest ({type(error).__name__})") from error
 
 
-def earlier_format_error(file: str, *, name: str | None = None) -> FormatError:
-    """Return the error for a file written before the first release, which says how to keep what its ledger contains."""
-    return FormatError(f"{file} was written before the first release", name=name, remedy=_TAKE_ALONG)
-
-
 def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None) -> None:
     """Check that this release can read a file with a `format`.
 
@@ -237,7 +232,7 @@ def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None
         FormatError: The file was written by a newer release, or before the first one.
     """
     if "format_version" in raw:
-        raise earlier_format_error(file, name=name)
+        raise FormatError(f"{file} was written before the first release", name=name, remedy=_TAKE_ALONG)
     if raw["format"] > FORMAT:
         raise FormatError(
             f"{file} has format {raw['format']}, this release reads up to {FORMAT}: upgrade llama-index-contextual.",
@@ -283,10 +278,10 @@ def damage_error(file: str, fault: str) -> CorruptVersionError:
 
 
 _TAKE_ALONG = Remedy(
-    "export what its ledger contains with the commit that wrote it (`ledger export`), import the file into a new"
-    " project (`import_ledger`), and ingest the documents there: contexts in it are not paid for again",
-    "run `ledger export` with the commit that wrote it, `ledger import` for a new project, and `ingest` the documents"
-    " there: contexts in it are not paid for again",
+    "export its ledger (`ProjectManager.export_ledger`), import the file into a new project"
+    " (`Project.import_ledger`), and ingest the documents there: nothing in the file is paid for again",
+    "run `llama-index-contextual ledger export {project} paid.jsonl`, `ledger import` for a new project, and `ingest`"
+    " the documents there: nothing in the file is paid for again",
 )
 _WITH_THE_OTHER_FILES = Remedy(
     "Publish a version without the damaged parts with `verify(repair=True)`, which names the documents to ingest again,"

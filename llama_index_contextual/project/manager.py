@@ -24,7 +24,8 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.engine import COLLECTION_FILE, check_backend, delete_collection
-from llama_index_contextual.index.ledger import LEDGER_FILE
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.lock import LOCK_FILE
 from llama_index_contextual.index.manifest import PARTS
@@ -176,6 +177,20 @@ class ProjectManager:
         except ProjectError:  # it is in the report
             return (repair_project if repair else verify_project)(directory)
         return project.verify(repair=repair)
+
+    def export_ledger(self, name: str, path: str | Path) -> LedgerRows:
+        """Export a ledger as `Project.export_ledger` does, also that of a project written before the first release.
+
+        Args:
+            name: Name of the project.
+            path: The file to write.
+
+        Raises:
+            ProjectNotFoundError: There is no project of that name.
+            LedgerError: A provider is working on a batch.
+        """
+        with contextlib.closing(Ledger(self._existing(name) / LEDGER_FILE, read_only=True)) as ledger:
+            return export_ledger(ledger, Path(path))
 
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""

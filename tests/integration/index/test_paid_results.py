@@ -1,0 +1,139 @@
+"""Results that were paid for at commit 854d896 are never paid for again: tests/data/paid-854d896/README.md."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import FormatError
+from llama_index_contextual.ingestion.report import IngestReport
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers.ocr import OcrEngine
+from tests.support.server import LoopbackProvider
+from tests.support.source import ROOT
+
+PAID = ROOT / "tests" / "data" / "paid-854d896"
+CASES = json.loads((PAID / "cases.json").read_bytes())
+
+
+class Cost(NamedTuple):
+    """Number of embeddings that are made again, and their price."""
+
+    embeddings: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+
+
+CHANGED = {"structural line": Cost(embeddings=33, tokens=26_700, dollars=0.000534)}
+"""Keys that had to change since, by case.
+
+"structural line": 33 of 50 lines had terms at their end, which are gone from the text that is embedded.
+"""
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("documents") / "data"
+    folder.mkdir()
+    for path in [*(ROOT / "examples" / "data").iterdir(), ROOT / "tests" / "data" / "scan-chinese.png"]:
+        if path.suffix in (".md", ".pdf", ".txt", ".png"):
+            shutil.copy(path, folder)
+    return folder
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    monkeypatch.setattr("llama_index_contextual.readers.documents.engine_for", lambda *_: RAPIDOCR)
+    with LoopbackProvider(embedding_dimensions=16, embedding_encoding="cl100k_base") as running:
+        for name, address in (("OPENAI", "OPENAI_BASE_URL"), ("VOYAGE", "VOYAGE_API_BASE")):
+            monkeypatch.setenv(f"{name}_API_KEY", "any")
+            monkeypatch.setenv(address, running.api_base)
+        yield running
+
+
+RAPIDOCR = OcrEngine("rapidocr", "3.10.0")
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    """Return a file of the data, unpacked."""
+    path = folder / name.removesuffix(".gz")
+    path.write_bytes(gzip.decompress((PAID / name).read_bytes()))
+    return path
+
+
+def exported(project: Project, path: Path) -> dict[str, set[str]]:
+    """Return the keys of what was paid for or read, by table."""
+    project.export_ledger(path)
+    keys = defaultdict(set)
+    for line in map(json.loads, path.read_bytes().splitlines()):
+        if line.get("table") != "runs":
+            keys[line.get("table", "contexts")].add(line["key"])
+    return keys
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_ingest_after_an_import_pays_only_for_keys_that_had_to_change(
+    case: str, documents: Path, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    changed = CHANGED.get(case, Cost())
+    project = ProjectManager(tmp_path / "knowledge").create("later", ProjectConfig(**CASES[case]))
+    project.import_ledger(unpacked("paid.jsonl.gz", tmp_path))
+    before = exported(project, tmp_path / "before.jsonl")
+    report = project.ingest([documents])
+    added = {table: keys - before[table] for table, keys in exported(project, tmp_path / "after.jsonl").items()}
+    assert {table: len(keys) for table, keys in added.items()} == {
+        "contexts": 0,
+        "embeddings": changed.embeddings,
+        "pages": 0,
+    }
+    assert (report.chunks, report.skipped, report.failures, report.contexts_paid) == (50, (), (), 0)
+    assert price(report) == (changed.tokens, pytest.approx(changed.dollars))
+    assert provider.totals()["paid_calls"] == bool(changed.embeddings)
+
+
+def price(report: IngestReport) -> tuple[int, float | None]:
+    """Return the tokens that were embedded, and the dollars paid."""
+    return (0, 0.0) if report.paid is None else (report.paid.embedding_tokens, report.paid.dollars)
+
+
+def test_all_keys_are_in_the_export() -> None:
+    lines = [json.loads(line) for line in gzip.decompress((PAID / "paid.jsonl.gz").read_bytes()).splitlines()]
+    keys = sorted((line.get("table", "contexts"), line.get("key") or line.get("run")) for line in lines)
+    recorded = json.loads(gzip.decompress((PAID / "keys.json.gz").read_bytes()))
+    assert keys == sorted((table, key) for case in recorded.values() for table in case for key in case[table])
+    assert len(keys) == 406
+
+
+def test_the_ledger_of_a_project_that_cannot_be_opened_is_exported(tmp_path: Path) -> None:
+    project = tmp_path / "knowledge" / "former"
+    project.mkdir(parents=True)
+    unpacked("ledger.sqlite.gz", project)
+    (project / "project.json").write_text('{"format_version": 2, "config": {}}')
+    manager = ProjectManager(tmp_path / "knowledge")
+    with pytest.raises(FormatError, match=r"export its ledger \(`ProjectManager.export_ledger`\)"):
+        manager.load("former")
+    rows = manager.export_ledger("former", tmp_path / "export.jsonl")
+    assert (rows.contexts, rows.embeddings, rows.pages, rows.receipts) == (100, 299, 1, 6)
+    assert (tmp_path / "export.jsonl").read_bytes() == unpacked("paid.jsonl.gz", tmp_path).read_bytes()
+
+
+def test_an_export_by_the_former_commit_contains_the_same_contexts(
+    documents: Path, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    former = unpacked("contexts.jsonl.gz", tmp_path).read_bytes()
+    lines = unpacked("paid.jsonl.gz", tmp_path).read_bytes().splitlines(keepends=True)
+    assert former == b"".join(line for line in lines if "table" not in json.loads(line))
+    settings = CASES["contexts alone, several per call"]
+    project = ProjectManager(tmp_path / "knowledge").create("later", ProjectConfig(**settings))
+    assert project.import_ledger(tmp_path / "contexts.jsonl").contexts == 100
+    assert project.ingest([documents]).contexts_paid == 0
+    assert (len(provider.chat_calls), project.info().ledger.embeddings) == (0, 50)
