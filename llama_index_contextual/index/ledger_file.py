@@ -30,7 +30,6 @@ from llama_index_contextual.errors import (
     ProjectError,
 )
 from llama_index_contextual.index.kvstore import KV_TABLE, SQLiteKVStore
-from llama_index_contextual.index.manifest import earlier_format_error
 from llama_index_contextual.index.storable import has_surrogate
 
 logger = logging.getLogger(__name__)
@@ -283,7 +282,10 @@ class LedgerFile(SQLiteKVStore):
                     f" upgrade llama-index-contextual."
                 )
             if version < FORMAT_VERSION and (version == 1 or "xxh3" in row):
-                raise earlier_format_error(self._name)
+                raise FormatError(
+                    f"{self._name} has format {version}, this release reads {FORMAT_VERSION}: run `ledger export` with"
+                    f" the commit that wrote it, and `ledger import` for a new project."
+                )
             if version != FORMAT_VERSION or "xxh3" not in row:
                 raise ValueError("it is unknown")
             if missing := sorted(TABLES.keys() - names):

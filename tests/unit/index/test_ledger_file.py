@@ -68,7 +68,7 @@ def test_a_ledger_from_before_the_first_release_is_refused_and_its_contexts_can_
     sealed = row.replace("%s", xxhash.xxh3_64_hexdigest(b'{"id": "7", "version": 2}'))
     change(path, "UPDATE kv SET value = ? WHERE key = 'format'", sealed)
     for read_only in (True, False):
-        with pytest.raises(FormatError, match=r"^ledger.sqlite has format [12], this release reads 3: run `ledger export`"):
+        with pytest.raises(FormatError, match=r"^ledger.sqlite has format [12], this release reads 3: run `ledger"):
             Ledger(path, read_only=read_only)
 
 
