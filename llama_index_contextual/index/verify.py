@@ -42,6 +42,7 @@ from llama_index_contextual.index.versions import (
     current_name,
     leftovers,
     live_if_sound,
+    number,
     remove_unused_parts,
     remove_version,
     version_directory,
@@ -353,11 +354,11 @@ def _check_chunks(project_dir: Path, names: Sequence[str], checked: _Checked) ->
 
 
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
-    """Return the damage of versions; of a part that several versions share, that of the live one."""
+    """Return the damage of versions; of a part that several share, that of the live or else the newest one."""
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
     documents_of: dict[str, Sequence[str]] = {}
-    for name in sorted(checked.faults, key=lambda name: name != live):
+    for name in sorted(checked.faults, key=lambda name: (name == live, number(name)), reverse=True):
         remedy = _remedy(project_dir, name, live, sound, checked)
         parts = {entry.name: entry for entry in checked.damaged_parts(name)}
         for error in checked.faults[name]:

@@ -297,3 +297,33 @@ def test_an_interrupted_repair_can_be_repeated(sound: Path, tmp_path: Path) -> N
     attempt(repair, case.root, power)
     power.lose_power(1)
     assert case.answers() == before, "a completed repair survives a power cut"
+
+
+def test_a_repair_killed_before_it_reports_loses_no_name_of_a_document(sound: Path, tmp_path: Path) -> None:
+    before = answers(load(sound / "root"))
+    folder = str(sound / "reports")
+
+    def spoiled(into: Path) -> Case:
+        case = Case(sound, into)
+        for part, name in (("p000001", DOCSTORE), ("p000003", FAISS_FILE)):
+            (case.directory / "parts" / part / name).unlink()
+        return case
+
+    def repair(disk: Path) -> None:
+        load(disk).verify(repair=True)
+
+    with installed(system := RecordingSystem()):
+        repair(spoiled(tmp_path / "whole").root)
+    for at in range(2, len(system.log), 9):
+        case = spoiled(tmp_path / f"fault{at}")
+        fault = FAULTS[at % len(FAULTS)]
+        assert attempt(repair, case.root, FaultySystem(at, fault, after=False)) is not None
+        project = load(case.root)
+        if not project.verify().sound:
+            project.verify(repair=True)
+        remedies = [problem.remedy for problem in project.verify().problems]
+        assert any(f" ingest {NAME} {folder} " in remedy for remedy in remedies), (at, fault, remedies)
+        project.ingest([folder])
+        project.remove(["reports/07.md"])
+        assert calls(project) == ([], []), (at, fault)
+        assert case.answers() == before, (at, fault)
