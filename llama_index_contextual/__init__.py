@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.evaluation.questions import Evidence, Question, load_questions, write_questions
     from llama_index_contextual.evaluation.report import write_report
     from llama_index_contextual.evaluation.run import Evaluation, assert_recall, evaluate
-    from llama_index_contextual.index.docstore import SQLiteDocumentStore
-    from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
     from llama_index_contextual.index.ledger import Ledger
-    from llama_index_contextual.index.version import open_storage_context
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
     from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, RelevancePostprocessor
@@ -44,6 +41,9 @@ if TYPE_CHECKING:
     )
     from llama_index_contextual.retrievers.conversational import BlendWeights
     from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk, Source
+    from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+    from llama_index_contextual.stores.faiss import UnitFaissVectorStore
+    from llama_index_contextual.stores.storage_context import open_storage_context
     from llama_index_contextual.tools.document_tools import DocumentTools
 
 __all__ = [
@@ -139,7 +139,7 @@ _MODULES = {
     "RelevancePostprocessor": "postprocessor",
     "RetrievalResponse": "search.response",
     "RetrievedChunk": "search.response",
-    "SQLiteDocumentStore": "index.docstore",
+    "SQLiteDocumentStore": "stores.docstore",
     "SearchPlan": "answering.intent",
     "SegmentNodeParser": "node_parser",
     "SemanticRetriever": "retrievers",
@@ -147,7 +147,7 @@ _MODULES = {
     "StructuralContextualizer": "contextualizer",
     "Timeouts": "answering.streaming",
     "TokenPrice": "config",
-    "UnitFaissVectorStore": "index.faiss_store",
+    "UnitFaissVectorStore": "stores.faiss",
     "VoyageContextualEmbedding": "embeddings.voyage",
     "WordLlamaEmbedding": "embeddings.wordllama",
     "aanswer_many": "answering.batch",
@@ -157,7 +157,7 @@ _MODULES = {
     "compare": "evaluation.compare",
     "evaluate": "evaluation.run",
     "load_questions": "evaluation.questions",
-    "open_storage_context": "index.version",
+    "open_storage_context": "stores.storage_context",
     "read_documents": "readers",
     "write_questions": "evaluation.questions",
     "write_report": "evaluation.report",

@@ -24,7 +24,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import RankingRetriever, arespond_of, respond_of
-from llama_index_contextual.search.live import ProjectRetriever
+from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.queries import bounded, require_positive, with_warnings
 from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.tools import INSTRUCTIONS, DocumentTools, describe_documents, doubts, tool_name
@@ -202,7 +202,7 @@ class ContextualKnowledge:
         if isinstance(self.source, Project | ProjectRetriever):
             return usable_keys(self.source.metadata_keys())
         if isinstance(self.source, RankingRetriever):
-            return usable_keys(self.source.docstore.metadata_keys())
+            return usable_keys(self.source.metadata_keys())
         return set()
 
     async def aget_valid_filters(self, **_: Any) -> set[str]:

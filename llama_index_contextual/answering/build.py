@@ -47,7 +47,7 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.models import model_name
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
-from llama_index_contextual.search.live import ProjectRetriever
+from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.response import RetrievalResponse
 
 T = TypeVar("T")
@@ -392,7 +392,7 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None
 def _document_map(retriever: ProjectRetriever, version: str | None, doc_id: str) -> DocumentMap | None:
     """Return the pages and headings of a document, or None if it has none or its version was removed."""
     docstore = retriever.docstore_of(version)
-    frame = None if docstore is None else load_frame(docstore, doc_id)
+    frame = None if docstore is None else load_frame(docstore.nodes, doc_id)
     return None if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
 
 

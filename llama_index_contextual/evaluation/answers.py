@@ -23,7 +23,7 @@ from llama_index_contextual.evaluation.compare import Origin, price_of_all, requ
 from llama_index_contextual.evaluation.run import ShowVariants, VariantProgress, build_progress
 from llama_index_contextual.evaluation.sweep import SweepSetting, variant_config
 from llama_index_contextual.index import files
-from llama_index_contextual.search.live import ProjectRetriever
+from llama_index_contextual.retrievers.project import ProjectRetriever
 
 TOP_KS = (3, 5, 10)
 

@@ -63,7 +63,8 @@ from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.ingestion.run import arun
 from llama_index_contextual.models import embedding_identity, load_embed_model, load_llm, model_name
-from llama_index_contextual.search.live import LiveIndexes, ProjectRetriever
+from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.search.live import LiveIndexes
 
 RELEVANT = 0.05
 """Mean difference that a question set should be able to show; if it cannot, the recommendation says so."""

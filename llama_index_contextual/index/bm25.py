@@ -36,6 +36,7 @@ from llama_index_contextual.index.analysis import (
     tokens,
 )
 from llama_index_contextual.index.check import mapped_integers
+from llama_index_contextual.index.hits import NO_SCALE, Hits, Scale, top
 from llama_index_contextual.index.periods import is_period
 
 SETTINGS_FILE = "settings.json"
@@ -280,6 +281,20 @@ class LexicalIndex:
             weight = np.float32(terms.counts[term])
             np.add.at(scores, holders, values if weight == 1 else weight * values)
         return scores
+
+    def rank(self, terms: QueryTerms, k: int, mask: NDArray[np.bool_] | None = None) -> tuple[Hits, Scale]:
+        """Return the k rows with the largest scores above 0, and 0 and the standard deviation of all scores.
+
+        Args:
+            terms: The query.
+            k: Maximum number of hits.
+            mask: Rows to rank; None for all.
+        """
+        scores = self.scores(terms)
+        # The zero of the scale is 0: rows without a term of the query count as 0 in the fusion.
+        scale = Scale(0.0, float(scores.std())) if len(scores) else NO_SCALE
+        best, rows = top(scores if mask is None else np.where(mask, scores, np.float32(0.0)), k, above=0.0)
+        return Hits(rows, best.astype(np.float64)), scale
 
     def postings(self, term: str) -> Postings | None:
         """Return the rows that contain a term, and its contribution to their scores; None for an unknown term."""

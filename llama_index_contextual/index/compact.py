@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
-from llama_index_contextual.index.scan import inner_products, products, top
+from llama_index_contextual.index.hits import top
+from llama_index_contextual.index.scan import inner_products, products
 
 WORTHWHILE_BYTES = 32 << 20
 """Size in bytes below which exact vectors are scanned in a few milliseconds, so that a compact index has no benefit."""

@@ -1,4 +1,4 @@
-"""Document store in SQLite, which fetches the nodes of a result with one query and evaluates filters on columns.
+"""Nodes in SQLite, which are fetched with one query per result; filters are evaluated on columns.
 
 The order of the nodes' positions is the order of the rows in the FAISS and BM25 indexes. Segments, the parents of
 chunks, are not stored: they are assembled from their chunks on demand, with links to them, for `AutoMergingRetriever`.
@@ -10,26 +10,23 @@ import contextlib
 import itertools
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from fsspec import AbstractFileSystem
 from llama_index.core.schema import BaseNode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
-from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
-from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDocInfo
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.forks import cached_property, new_lock
-from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.filters import Column, FieldTest, evaluate, valid_filters
-from llama_index_contextual.index.kvstore import Access, SQLiteKVStore, refuse_write
+from llama_index_contextual.index.kvstore import Access, Database, refuse_write
 from llama_index_contextual.index.node_rows import COLUMNS, StoredText, node_of, packer, row_checksum, row_of, unpacker
 from llama_index_contextual.index.storable import require_storable
 
@@ -65,8 +62,130 @@ _KEPT_MASKS = 32
 _LONGEST_NAME = 20_000  # characters of filters whose mask is kept
 
 
-class SQLiteDocumentStore(KVDocumentStore):
-    """LlamaIndex document store in one SQLite file, or in memory.
+class Nodes(ABC):
+    """Nodes in rows: those of one file, or those of a version."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> Sequence[str]:
+        """Node id of each row."""
+
+    @abstractmethod
+    def rows(self, node_ids: Sequence[str]) -> list[int]:
+        """Return the rows of nodes."""
+
+    @abstractmethod
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return the ids of existing nodes among `node_ids`."""
+
+    @abstractmethod
+    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
+        """Return which rows pass the filters, or None without filters."""
+
+    @abstractmethod
+    def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
+        """Yield the nodes among `node_ids` that exist, with their positions in their file."""
+
+    @abstractmethod
+    def iterate_positions(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[tuple[int, BaseNode]]:
+        """Yield nodes with their positions in their file; see `iterate`."""
+
+    @abstractmethod
+    def ids_of_document(self, doc_id: str) -> list[str]:
+        """Return the ids of a document's nodes in the order of the text."""
+
+    @abstractmethod
+    def ids_by_document(self) -> dict[str, list[str]]:
+        """Return the node ids of every document."""
+
+    @abstractmethod
+    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
+        """Return the ids of the documents of which at least one node passes the filters."""
+
+    @abstractmethod
+    def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
+        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
+
+    @abstractmethod
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+
+    @abstractmethod
+    def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
+        """Return a JSON object that was stored next to the nodes, or None."""
+
+    @abstractmethod
+    def documents_of_parents(self) -> dict[str, str | None]:
+        """Return the document of every parent of a node."""
+
+    @abstractmethod
+    def assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Write the nodes to a file and sync it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the files; the nodes cannot be read afterwards."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get_nodes(self, node_ids: Sequence[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them.
+
+        Raises:
+            ValueError: A node does not exist and `raise_error` is True.
+        """
+        nodes = {node.node_id: node for _, node in self.nodes_at(node_ids)}
+        for node_id in dict.fromkeys(node_ids):
+            if node_id in nodes:
+                continue
+            if (parent := self.assemble(node_id)) is not None:
+                nodes[node_id] = parent
+            elif raise_error:
+                raise ValueError(f"doc_id {node_id} not found.")
+        return [nodes[node_id] for node_id in node_ids if node_id in nodes]
+
+    def iterate(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[BaseNode]:
+        """Yield nodes sorted by position.
+
+        Args:
+            doc_id: Only yield nodes of this document.
+            span: Only yield nodes with text between two character offsets, and nodes without offsets.
+            batch: Number of nodes to fetch at once.
+        """
+        for _, node in self.iterate_positions(doc_id=doc_id, span=span, batch=batch):
+            yield node
+
+    def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
+        """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
+        text = [" "] * max(0, end - start)
+        frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
+        pieces: list[tuple[int, str]] = []
+        for node in self.iterate(doc_id=doc_id, span=(start, end)):
+            at = node.start_char_idx if isinstance(node, TextNode) else None
+            if at is None:
+                return None
+            pieces.append((at, node.get_content()))
+        for at, piece in (*pieces, *(frame["gaps"] if frame else ())):
+            first, last = max(at, start), min(at + len(piece), end)
+            if first < last:
+                text[first - start : last - start] = piece[first - at : last - at]
+        return "".join(text)
+
+
+class NodeTable(Nodes):
+    """Nodes in one SQLite file, or in memory.
 
     Adding takes time linear in the number of nodes, in one transaction per call. Nodes are returned equal to those that
     were added.
@@ -74,18 +193,10 @@ class SQLiteDocumentStore(KVDocumentStore):
     Args:
         path: The file; None keeps everything in memory.
         access: How the file is opened. With `read`, every change raises `ReadOnlyVersionError`.
-
-    Example:
-        >>> from llama_index.core.schema import TextNode
-        >>> store = SQLiteDocumentStore()
-        >>> store.add_documents([TextNode(id_="a", text="Revenue grew by 3 %.")])
-        >>> store.get_node("a").text
-        'Revenue grew by 3 %.'
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
-        self._kv = SQLiteKVStore(path, access=access)
-        super().__init__(self._kv)
+        self._kv = Database(path, access=access)
         self._lock = new_lock()
         self._ids: list[str] | None = None
         self._rows: dict[str, int] | None = None
@@ -94,6 +205,15 @@ class SQLiteDocumentStore(KVDocumentStore):
         if access != "read":
             for statement in _SCHEMA:
                 self._kv.execute(statement)
+
+    def load(self, path: Path) -> None:
+        """Replace the nodes by those of a file."""
+        self._kv.load_from(path)
+
+    @property
+    def database(self) -> Database:
+        """The database."""
+        return self._kv
 
     @property
     def read_only(self) -> bool:
@@ -107,78 +227,40 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def add_documents(
-        self,
-        docs: Sequence[BaseNode],
-        allow_update: bool = True,
-        batch_size: int | None = None,
-        store_text: bool = True,
-    ) -> None:
+    def add(self, nodes: Sequence[BaseNode]) -> None:
         """Add nodes in one transaction; a node that is replaced keeps its position.
 
-        Args:
-            docs: The nodes.
-            allow_update: Whether existing nodes may be replaced.
-            batch_size: Ignored.
-            store_text: If False, nothing is stored.
-
         Raises:
-            InputError: A node exists and `allow_update` is False, or a node cannot be stored.
-            ReadOnlyVersionError: The store is a published version.
+            InputError: A node cannot be stored.
+            ReadOnlyVersionError: The file is that of a published version.
         """
         if self.read_only:
             refuse_write()
-        require_storable(docs)
-        if not allow_update and (known := self.known([node.node_id for node in docs])):
-            raise InputError(f"Node {known[0]!r} is in the store already: pass allow_update=True to replace it.")
+        require_storable(nodes)
         with self._lock, self._kv.transaction() as connection:
             self._ids = self._rows = self._parents = None
             numbers: dict[str, int] = {}
             pack = packer()
-            for shape, row in (row_of(node, pack) for node in docs) if store_text else ():
+            for shape, row in (row_of(node, pack) for node in nodes):
                 if shape not in numbers:
                     numbers[shape] = _shape_number(connection, shape)
                 connection.execute(_INSERT, {**row, "shape": numbers[shape]})
 
-    async def async_add_documents(
-        self,
-        docs: Sequence[BaseNode],
-        allow_update: bool = True,
-        batch_size: int | None = None,
-        store_text: bool = True,
-    ) -> None:
-        """Add nodes in one transaction."""
-        self.add_documents(docs, allow_update, store_text=store_text)
+    def remove(self, node_id: str) -> bool:
+        """Remove one node, and return whether it existed."""
+        return self._remove("id = ?", node_id)
 
-    def delete_document(self, doc_id: str, raise_error: bool = True) -> None:
-        """Remove one node."""
-        self._delete("id = ?", doc_id, raise_error=raise_error)
-        self._kv.delete(doc_id, self._metadata_collection)
+    def remove_document(self, doc_id: str) -> bool:
+        """Remove all nodes of a document, and return whether there were any."""
+        return self._remove("doc_id = ?", doc_id)
 
-    async def adelete_document(self, doc_id: str, raise_error: bool = True) -> None:
-        """Remove one node."""
-        self.delete_document(doc_id, raise_error)
-
-    def delete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
-        """Remove all nodes of a document and their metadata."""
-        info = self.get_ref_doc_info(ref_doc_id)
-        self._delete("doc_id = ?", ref_doc_id, raise_error=raise_error)
-        for node_id in [ref_doc_id, *(info.node_ids if info else ())]:
-            self._kv.delete(node_id, self._metadata_collection)
-
-    async def adelete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
-        """Remove all nodes of a document."""
-        self.delete_ref_doc(ref_doc_id, raise_error)
-
-    def _delete(self, condition: str, value: str, *, raise_error: bool) -> None:
+    def _remove(self, condition: str, value: str) -> bool:
         with self._lock:
             self._ids = self._rows = self._parents = None
-            if not self._kv.execute(f"DELETE FROM nodes WHERE {condition}", (value,)) and raise_error:
-                raise ValueError(f"doc_id {value} not found.")
+            return self._kv.execute(f"DELETE FROM nodes WHERE {condition}", (value,)) > 0
 
-    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
-        """Write the store to a file and sync it; if it is the store's own file, only sync it."""
-        path = Path(persist_path)
+    def save(self, path: Path) -> None:
+        """Write the nodes to a file and sync it; if it is their own file, only sync it."""
         if self._kv.path is not None and self._kv.path.resolve() == path.resolve():
             if not self.read_only:  # a published file is synced already
                 files.sync_file(path)
@@ -189,20 +271,6 @@ class SQLiteDocumentStore(KVDocumentStore):
         files.let_write(temporary, lambda: self._kv.save_to(temporary))
         files.sync_file(temporary)
         files.rename(temporary, path)
-
-    @classmethod
-    def from_persist_path(cls, persist_path: str) -> SQLiteDocumentStore:
-        """Load a store from a file into memory; changes do not affect the file.
-
-        Raises:
-            InputError: The file does not exist.
-        """
-        path = Path(persist_path)
-        if not path.is_file():
-            raise InputError(f"{path} does not exist: name a file that `persist` wrote.", value=persist_path)
-        store = cls()
-        store._kv.load_from(path)
-        return store
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
         """Store a JSON object next to the nodes."""
@@ -223,7 +291,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Return the records that `write_records` has stored."""
         return [json.loads(row[0]) for row in self._kv.query("SELECT record FROM documents ORDER BY number")]
 
-    def copy_from(self, source: SQLiteDocumentStore, live: NDArray[np.bool_] | None, doc_ids: set[str]) -> None:
+    def copy_from(self, source: NodeTable, live: NDArray[np.bool_] | None, doc_ids: set[str]) -> None:
         """Append nodes of another store, and the data of their documents, without parsing them.
 
         Args:
@@ -259,79 +327,21 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Close the file; the store cannot be used afterwards."""
         self._kv.close()
 
-    # ---- reading: LlamaIndex's interface ---------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------------
 
-    @property
-    def docs(self) -> dict[str, BaseNode]:
-        """All nodes by id, sorted by position."""
-        return {node.node_id: node for node in self.iterate()}
+    def ids_of_document(self, doc_id: str) -> list[str]:
+        """Return the ids of a document's nodes in the order of the text."""
+        rows = self._kv.query("SELECT id FROM nodes WHERE doc_id = ? ORDER BY start_char, position", (doc_id,))
+        return [row[0] for row in rows]
 
-    def get_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
-        """Return one node.
-
-        Raises:
-            ValueError: The node does not exist and `raise_error` is True.
-        """
-        nodes = self.get_nodes([doc_id], raise_error=raise_error)
-        return nodes[0] if nodes else None
-
-    async def aget_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
-        """Return one node."""
-        return self.get_document(doc_id, raise_error)
-
-    def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them."""
-        nodes = {node.node_id: node for _, node in self.nodes_at(node_ids)}
-        for node_id in dict.fromkeys(node_ids):
-            if node_id in nodes:
-                continue
-            if (parent := self._assemble(node_id)) is not None:
-                nodes[node_id] = parent
-            elif raise_error:
-                raise ValueError(f"doc_id {node_id} not found.")
-        return [nodes[node_id] for node_id in node_ids if node_id in nodes]
-
-    async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`."""
-        return self.get_nodes(node_ids, raise_error)
-
-    def document_exists(self, doc_id: str) -> bool:
-        """Return whether `get_document` returns a node for this id."""
-        return bool(self.known([doc_id])) or doc_id in self._documents_of_parents()
-
-    async def adocument_exists(self, doc_id: str) -> bool:
-        """Return whether `get_document` returns a node for this id."""
-        return self.document_exists(doc_id)
-
-    def get_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
-        """Return the ids of a document's nodes in the order of the text, or None if it has none."""
-        rows = self._kv.query("SELECT id FROM nodes WHERE doc_id = ? ORDER BY start_char, position", (ref_doc_id,))
-        return RefDocInfo(node_ids=[row[0] for row in rows]) if rows else None
-
-    async def aget_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
-        """Return the ids of a document's nodes."""
-        return self.get_ref_doc_info(ref_doc_id)
-
-    def get_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
+    def ids_by_document(self) -> dict[str, list[str]]:
         """Return the node ids of every document."""
-        infos: dict[str, RefDocInfo] = {}
-        rows = self._kv.query("SELECT doc_id, id FROM nodes WHERE doc_id IS NOT NULL ORDER BY position")
-        for doc_id, node_id in rows:
-            infos.setdefault(doc_id, RefDocInfo()).node_ids.append(node_id)
-        return infos
-
-    async def aget_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
-        """Return the node ids of every document."""
-        return self.get_all_ref_doc_info()
-
-    # ---- reading: for the retrievers -------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __bool__(self) -> bool:
-        # LlamaIndex uses `docstore or SimpleDocumentStore()`, which must not replace an empty store.
-        return True
+        ids: dict[str, list[str]] = {}
+        for doc_id, node_id in self._kv.query(
+            "SELECT doc_id, id FROM nodes WHERE doc_id IS NOT NULL ORDER BY position"
+        ):
+            ids.setdefault(doc_id, []).append(node_id)
+        return ids
 
     @property
     def ids(self) -> list[str]:
@@ -472,19 +482,6 @@ class SQLiteDocumentStore(KVDocumentStore):
                 ),
             )
 
-    def iterate(
-        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
-    ) -> Iterator[BaseNode]:
-        """Yield nodes sorted by position.
-
-        Args:
-            doc_id: Only yield nodes of this document.
-            span: Only yield nodes with text between two character offsets, and nodes without offsets.
-            batch: Number of nodes to fetch at once.
-        """
-        for _, node in self.iterate_positions(doc_id=doc_id, span=span, batch=batch):
-            yield node
-
     def iterate_positions(
         self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
     ) -> Iterator[tuple[int, BaseNode]]:
@@ -551,23 +548,7 @@ class SQLiteDocumentStore(KVDocumentStore):
             " FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1, 2"
         )
 
-    def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
-        """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
-        text = [" "] * max(0, end - start)
-        frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
-        pieces: list[tuple[int, str]] = []
-        for node in self.iterate(doc_id=doc_id, span=(start, end)):
-            at = node.start_char_idx if isinstance(node, TextNode) else None
-            if at is None:
-                return None
-            pieces.append((at, node.get_content()))
-        for at, piece in (*pieces, *(frame["gaps"] if frame else ())):
-            first, last = max(at, start), min(at + len(piece), end)
-            if first < last:
-                text[first - start : last - start] = piece[first - at : last - at]
-        return "".join(text)
-
-    def _documents_of_parents(self) -> dict[str, str | None]:
+    def documents_of_parents(self) -> dict[str, str | None]:
         """Return the document of every parent of a node; read once, as it takes a scan of all nodes."""
         with self._lock:
             if self._parents is None:
@@ -576,9 +557,9 @@ class SQLiteDocumentStore(KVDocumentStore):
                 )
             return self._parents
 
-    def _assemble(self, node_id: str) -> TextNode | None:
+    def assemble(self, node_id: str) -> TextNode | None:
         """Return the parent of stored nodes with their text, or None if no node has this parent."""
-        parents = self._documents_of_parents()
+        parents = self.documents_of_parents()
         if node_id not in parents:
             return None
         doc_id = parents[node_id]

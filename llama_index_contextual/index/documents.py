@@ -28,7 +28,7 @@ from llama_index.core.schema import BaseNode
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.errors import InputError
+from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.index.bm25 import (
     PERIOD_WEIGHT,
     LexicalIndex,
@@ -37,7 +37,6 @@ from llama_index_contextual.index.bm25 import (
     QueryTerms,
     TermCounts,
 )
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.periods import is_period
 
 OPENING_CHARACTERS = 400
@@ -72,6 +71,15 @@ class DocumentIndex:
     def __init__(self, lexical_index: LexicalIndex, rows: NDArray[np.int32]) -> None:
         self.lexical_index = lexical_index
         self.rows = rows
+
+    @cached_property
+    def emphasis(self) -> float:
+        """Factor of the documents' weight by their length: 1 for ten chunks, more for longer documents.
+
+        The best of many chunks has a high score by chance, so the weight grows with the logarithm of the mean number of
+        chunks of a document.
+        """
+        return math.log1p(np.bincount(self.rows, minlength=1).mean()) / math.log1p(_ORDINARY_CHUNKS)
 
     def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> DocumentScores:
         """Return score and rank of the document of each chunk, given by its row; equal scores share the best rank.
@@ -168,45 +176,3 @@ class DocumentIndexBuilder:
     def build(self) -> DocumentIndex:
         """Return the index."""
         return DocumentIndex(self._entries.build(), np.asarray(self._rows, dtype=np.int32))
-
-
-class DocumentLeg:
-    """The index of documents as part of a fusion: it adds to the scores of candidates, but no candidates.
-
-    Args:
-        index: The index of documents.
-        docstore: The document store with the chunks.
-
-    Raises:
-        InputError: Index and document store do not belong together.
-    """
-
-    def __init__(self, index: DocumentIndex, docstore: SQLiteDocumentStore) -> None:
-        if len(index.rows) != len(docstore):
-            raise InputError(
-                f"The document index covers {len(index.rows)} chunks, the document store {len(docstore)}: they do not"
-                f" belong together."
-            )
-        self._index = index
-        self._sizes = np.bincount(index.rows, minlength=1)
-
-    @property
-    def emphasis(self) -> float:
-        """Factor of the documents' weight by their length: 1 for ten chunks, more for longer documents.
-
-        The best of many chunks has a high score by chance, so the weight grows with the logarithm of the mean number of
-        chunks of a document.
-        """
-        return math.log1p(self._sizes.mean()) / math.log1p(_ORDINARY_CHUNKS)
-
-    def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> DocumentScores:
-        """Return score and rank of each chunk's document."""
-        return self._index.support(query, rows)
-
-    def shared_terms(self, terms: QueryTerms, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how much of the BM25 score of chunks comes from terms that their documents have elsewhere as well."""
-        return self._index.shared_terms(terms, rows)
-
-    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the row of each chunk's document among the documents."""
-        return self._index.rows[rows]

@@ -1,4 +1,4 @@
-"""LlamaIndex key-value store in one SQLite file.
+"""Connections to one SQLite file.
 
 All threads share one connection, protected by a lock; statements are short, and SQLite would serialise them anyway. A
 published file is opened read-only and immutable, so that SQLite neither searches for a journal nor writes.
@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NoReturn
-
-from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION, BaseKVStore
 
 from llama_index_contextual._utils.forks import keep_alive, new_guard, renewed, require_safe
 from llama_index_contextual.errors import NoSpaceError, ReadOnlyVersionError
@@ -41,8 +39,8 @@ _PRAGMAS: dict[Access, tuple[str, ...]] = {
 _CANNOT_WRITE = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE)
 
 
-class SQLiteKVStore(BaseKVStore):
-    """Collections of JSON objects in one SQLite file, or in memory.
+class Database:
+    """One SQLite file, or a database in memory, with a table of JSON objects besides its own.
 
     Args:
         path: The file; None keeps everything in memory.
@@ -130,59 +128,29 @@ class SQLiteKVStore(BaseKVStore):
         with self._lock:
             _close(self._connection)
 
-    def put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
+    def put(self, key: str, val: dict[str, Any], collection: str) -> None:
         """Store an object."""
         self.put_all([(key, val)], collection)
 
-    def put_all(
-        self,
-        kv_pairs: Iterable[tuple[str, dict[str, Any]]],
-        collection: str = DEFAULT_COLLECTION,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-    ) -> None:
-        """Store objects in one transaction; `batch_size` is ignored."""
+    def put_all(self, kv_pairs: Iterable[tuple[str, dict[str, Any]]], collection: str) -> None:
+        """Store objects in one transaction."""
         rows = [(collection, key, json.dumps(value, ensure_ascii=False)) for key, value in kv_pairs]
         with self.transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", rows)
 
-    def get(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
+    def get(self, key: str, collection: str) -> dict[str, Any] | None:
         """Return an object, or None."""
         rows = self.query("SELECT value FROM kv WHERE collection = ? AND key = ?", (collection, key))
         return json.loads(rows[0][0]) if rows else None
 
-    def get_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
+    def get_all(self, collection: str) -> dict[str, dict[str, Any]]:
         """Return all objects of a collection."""
         rows = self.query("SELECT key, value FROM kv WHERE collection = ?", (collection,))
         return {key: json.loads(value) for key, value in rows}
 
-    def delete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
+    def delete(self, key: str, collection: str) -> bool:
         """Remove an object, and return whether it existed."""
         return self.execute("DELETE FROM kv WHERE collection = ? AND key = ?", (collection, key)) > 0
-
-    async def aput(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
-        """Store an object."""
-        self.put(key, val, collection)
-
-    async def aput_all(
-        self,
-        kv_pairs: Iterable[tuple[str, dict[str, Any]]],
-        collection: str = DEFAULT_COLLECTION,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-    ) -> None:
-        """Store objects in one transaction."""
-        self.put_all(kv_pairs, collection)
-
-    async def aget(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
-        """Return an object, or None."""
-        return self.get(key, collection)
-
-    async def aget_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
-        """Return all objects of a collection."""
-        return self.get_all(collection)
-
-    async def adelete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
-        """Remove an object, and return whether it existed."""
-        return self.delete(key, collection)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
-from llama_index.core.storage.kvstore.types import DEFAULT_COLLECTION
 
 from llama_index_contextual.errors import (
     CorruptVersionError,
@@ -29,7 +28,7 @@ from llama_index_contextual.errors import (
     LedgerError,
     ProjectError,
 )
-from llama_index_contextual.index.kvstore import KV_TABLE, SQLiteKVStore
+from llama_index_contextual.index.kvstore import KV_TABLE, Database
 from llama_index_contextual.index.storable import has_surrogate
 
 logger = logging.getLogger(__name__)
@@ -37,6 +36,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 FORMAT_VERSION = 3
+_COLLECTION = "data"
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
 """Seconds to wait for a lock of another program. Writing waits longer, because an answer that is lost costs money."""
@@ -159,7 +159,7 @@ def is_vector(blob: bytes) -> bool:
     return bool(np.isfinite(vector).all() and vector.any())
 
 
-class LedgerFile(SQLiteKVStore):
+class LedgerFile(Database):
     """SQLite file with the tables of a ledger.
 
     Args:
@@ -268,7 +268,7 @@ class LedgerFile(SQLiteKVStore):
         if foreign := sorted(names - {"kv", *TABLES}):
             raise damage_error(self._name, f"it is not a ledger: it contains the table {foreign[0]!r}")
         try:
-            row = self.get("format") if "kv" in names else None
+            row = self.get("format", _COLLECTION) if "kv" in names else None
             if row is None:
                 if any(self.query(f"SELECT 1 FROM {table} LIMIT 1") for table in names - {"kv"}):
                     raise ValueError("it is missing")
@@ -305,7 +305,7 @@ class LedgerFile(SQLiteKVStore):
             execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join((key, *rest, 'checksum BLOB'))}) WITHOUT ROWID")
         row = {"version": FORMAT_VERSION, "id": identity or uuid.uuid4().hex}
         value = json.dumps(row | {"xxh3": _seal(row)})
-        execute("INSERT OR REPLACE INTO kv VALUES (?, 'format', ?)", (DEFAULT_COLLECTION, value))
+        execute("INSERT OR REPLACE INTO kv VALUES (?, 'format', ?)", (_COLLECTION, value))
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 

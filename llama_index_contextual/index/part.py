@@ -39,7 +39,7 @@ from llama_index_contextual.index.check import (
     part_directory,
     read_part,
 )
-from llama_index_contextual.index.docstore import FRAMES, SQLiteDocumentStore
+from llama_index_contextual.index.docstore import FRAMES, Nodes, NodeTable
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
@@ -61,7 +61,7 @@ from llama_index_contextual.index.manifest import (
 from llama_index_contextual.index.records import RecordIndex, write_records
 
 if TYPE_CHECKING:
-    from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+    from llama_index_contextual.index.vectors import VectorWriter
 
 T = TypeVar("T")
 
@@ -214,18 +214,18 @@ class Part:
         return sum(int(entry["bytes"]) for entry in self.files.values())
 
     @cached_property
-    def docstore(self) -> SQLiteDocumentStore:
+    def docstore(self) -> NodeTable:
         """The chunks."""
         return self.shared(DOCSTORE, self._open_docstore)
 
-    def _open_docstore(self) -> SQLiteDocumentStore:
+    def _open_docstore(self) -> NodeTable:
         if REMOTE_FILE in self.files:
             # Imported here, because parts in files need none of it.
             from llama_index_contextual.index.engine import open_engine
             from llama_index_contextual.index.remote_docstore import RemoteDocumentStore
 
             return RemoteDocumentStore(self.directory / DOCSTORE, open_engine(self.directory.parent.parent))
-        return SQLiteDocumentStore(self.directory / DOCSTORE, access="read")
+        return NodeTable(self.directory / DOCSTORE, access="read")
 
     @cached_property
     def index(self) -> Any:
@@ -350,13 +350,13 @@ class DocumentFrame:
         )
 
 
-def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
+def store_frame(docstore: NodeTable, doc_id: str, frame: DocumentFrame) -> None:
     """Store the frame of a document in a version that is being built."""
     content = asdict(frame)
     docstore.put_extra(FRAMES, doc_id, {**content, _CHECKSUM: checksum(content)})
 
 
-def load_frame(docstore: SQLiteDocumentStore, doc_id: str, *, check: bool = False) -> DocumentFrame | None:
+def load_frame(docstore: Nodes, doc_id: str, *, check: bool = False) -> DocumentFrame | None:
     """Return the frame of a document that `store_frame` has stored, or None.
 
     Raises:
@@ -387,13 +387,13 @@ class PartWriter:
         self.records: list[DocumentRecord] = []
         self.chunks = 0
         self._config = config
-        self._docstore = SQLiteDocumentStore(directory / DOCSTORE)
-        self._vectors: UnitFaissVectorStore | None = None
+        self._docstore = NodeTable(directory / DOCSTORE)
+        self._vectors: VectorWriter | None = None
         if config.faiss:
-            # Imported here, because it imports this module, and faiss is slow to import.
-            from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+            # Imported here, because faiss is slow to import.
+            from llama_index_contextual.index.vectors import VectorWriter
 
-            self._vectors = UnitFaissVectorStore(docstore=self._docstore)
+            self._vectors = VectorWriter()
         self._lexical = LexicalIndexBuilder(language=config.language) if config.bm25 else None
         self._documents = DocumentIndexBuilder(language=config.language) if config.bm25 else None
 
@@ -415,10 +415,12 @@ class PartWriter:
         if not nodes:
             return
         self.chunks += len(nodes)
+        # Their vectors are stored once, in the index.
+        self._docstore.add(
+            [node if node.embedding is None else node.model_copy(update={"embedding": None}) for node in nodes]
+        )
         if self._vectors is not None and vectors is not None:
-            self._vectors.add_vectors(nodes, vectors)
-        else:
-            self._docstore.add_documents(nodes)
+            self._vectors.add(vectors)
         if self._lexical is not None and self._documents is not None:
             self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
             self._documents.add(nodes)
@@ -436,7 +438,7 @@ class PartWriter:
         if self._vectors is not None and part.size:
             rows = np.arange(part.size) if part.rows is None else part.rows
             for start in range(0, len(rows), _BLOCK):
-                self._vectors.add_to_index(part.index.reconstruct_batch(rows[start : start + _BLOCK]))
+                self._vectors.add(part.index.reconstruct_batch(rows[start : start + _BLOCK]))
         if self._lexical is not None and self._documents is not None:
             self._lexical.add_counts(TermCounts.load(part.directory / BM25_DIRECTORY, len(part.document_of)), part.live)
             counts = TermCounts.load(part.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(part.chunks_of)))
@@ -453,13 +455,12 @@ class PartWriter:
         self._docstore.write_records([asdict(record) for record in self.records])
         write_records(self.directory, self.records)
         self._docstore.index_metadata()
-        if self._vectors is not None and self.chunks:
-            self._vectors.compact(self._config.faiss_index)
+        ids = self._docstore.ids
         files.let_write(self.directory / DOCSTORE, self._docstore.close)
         dimensions = None
         if self._vectors is not None and self.chunks:
             dimensions = self._vectors.dimensions
-            self._vectors.persist(str(self.directory / FAISS_FILE))
+            self._vectors.write(self.directory / FAISS_FILE, self._config.faiss_index, ids)
         if self._lexical is not None and self._documents is not None:
             self._lexical.build().save(self.directory / BM25_DIRECTORY)
             self._documents.build().lexical_index.save(self.directory / DOCUMENTS_DIRECTORY)
@@ -519,7 +520,7 @@ def _describe_files(directory: Path) -> dict[str, dict[str, object]]:
 def _check_built(building: Path, manifest: PartManifest) -> None:
     check_files(building, manifest.files, "size")
     check_headers(building, manifest.files)
-    docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
+    docstore = NodeTable(building / DOCSTORE, access="read")
     try:
         if len(docstore) != manifest.chunks:
             raise damage_error(DOCSTORE, f"contains {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.index import files
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.manifest import DOCSTORE, RECORDS, DocumentRecord, checksum
 
 _DIGEST = 32  # digits of the xxh3 of a file; with the user's metadata of it, the content hash is a longer SHA-256
@@ -209,5 +209,5 @@ def _records_in_copy(place: Path) -> list[DocumentRecord]:
 
 
 def _records_in_docstore(place: Path) -> list[DocumentRecord]:
-    with contextlib.closing(SQLiteDocumentStore(place / DOCSTORE, access="read")) as docstore:
+    with contextlib.closing(NodeTable(place / DOCSTORE, access="read")) as docstore:
         return [DocumentRecord(**record) for record in docstore.records()]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index.collection import Engine, Key
-from llama_index_contextual.index.docstore import FRAMES, PARENT_SQL, SQLiteDocumentStore
+from llama_index_contextual.index.docstore import FRAMES, PARENT_SQL, NodeTable
 from llama_index_contextual.index.facets import MAX_LENGTH, facet
 from llama_index_contextual.index.filters import Column, FieldTest
 from llama_index_contextual.index.kvstore import Access
@@ -35,7 +35,7 @@ _COLUMNS = "id, doc_id, start_char, end_char, body, born"
 _PAGE = 512
 
 
-class RemoteDocumentStore(SQLiteDocumentStore):
+class RemoteDocumentStore(NodeTable):
     """The chunks of a part, which an engine keeps.
 
     Args:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, TypeVar
+from typing import Any
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError
-
-F = TypeVar("F", np.float32, np.float64)
 
 _BLOCK = 128  # number of rows that fit into the processor's cache for several queries
 
@@ -68,26 +65,3 @@ def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[n
 
 def _scan(out: NDArray[np.float32], query: NDArray[np.float32], matrix: Any, dimensions: int, rows: int) -> None:
     faiss.fvec_inner_products_ny(faiss.swig_ptr(out), faiss.swig_ptr(query), matrix, dimensions, rows)  # type: ignore[attr-defined]
-
-
-def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArray[F], NDArray[np.int64]]:
-    """Return the k best scores and their rows, best first, with ties in the order of the rows.
-
-    Args:
-        scores: The scores of all rows; shape (n,).
-        k: Maximum number of hits.
-        above: Only scores greater than this are hits.
-    """
-    if above > -math.inf:
-        # Left out first: a partition takes many times as long if most scores are equal.
-        candidates = np.flatnonzero(scores > above)
-        best, places = top(scores[candidates], k)
-        return best, candidates[places]
-    k = min(k, len(scores))
-    if k <= 0:
-        return scores[:0], np.zeros(0, dtype=np.int64)
-    # A partition alone would choose arbitrarily among ties for the last place.
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    rows = np.flatnonzero(scores >= least if least > -math.inf else scores > -math.inf)
-    rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
-    return scores[rows], rows

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from llama_index.core.data_structs.data_structs import IndexDict
-from llama_index.core.graph_stores.simple import SimpleGraphStore
 from llama_index.core.schema import Document
-from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
-from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.base import VersionIndex
 from llama_index_contextual.index.check import Check, read_manifest
-from llama_index_contextual.index.export import INDEX_ID, VersionStorageContext
+from llama_index_contextual.index.file_index import FileIndex
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import DocumentFrame, load_frame, open_parts
 from llama_index_contextual.index.records import Records
-from llama_index_contextual.index.version_docstore import VersionDocumentStore
+from llama_index_contextual.index.version_docstore import VersionNodes
 
 
 class OpenVersion:
@@ -78,45 +75,26 @@ class OpenVersion:
         return self.records.get(doc_id)
 
     @cached_property
-    def docstore(self) -> VersionDocumentStore:
+    def docstore(self) -> VersionNodes:
         """The chunks."""
         if self.is_remote:
             from llama_index_contextual.index.remote import RemoteVersionStore
 
             return RemoteVersionStore(self.parts, self.directory)
-        return VersionDocumentStore(self.parts)
+        return VersionNodes(self.parts)
 
     @cached_property
-    def storage_context(self) -> VersionStorageContext:
-        """The version as a LlamaIndex StorageContext that cannot be changed.
+    def index(self) -> VersionIndex:
+        """The index of the chunks."""
+        language = str(self.manifest.config["language"]) if self.has_lexical else None
+        dimensions = self.manifest.dimensions if self.has_semantic else None
+        docstore: Any = self.docstore
+        if self.is_remote:
+            # Imported here, because a version in files needs none of it.
+            from llama_index_contextual.index.qdrant_index import QdrantIndex
 
-        The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
-        """
-        index_store = SimpleIndexStore()
-        if not self.has_semantic:
-            vector_store: Any = SimpleVectorStore()
-        elif self.is_remote:
-            from llama_index_contextual.index.remote import RemoteVectorStore, RemoteVersionStore
-
-            remote = cast(RemoteVersionStore, self.docstore)
-            vector_store = RemoteVectorStore(remote, dimensions=self.manifest.dimensions or 0)
-            index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
-        else:
-            # Imported here, because faiss is slow to import and not needed without the semantic index.
-            from llama_index_contextual.index.faiss_store import VersionVectorStore
-
-            vector_store = VersionVectorStore(
-                self.docstore, directory=self.directory, dimensions=self.manifest.dimensions or 0
-            )
-            index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
-        return VersionStorageContext(
-            docstore=self.docstore,
-            index_store=index_store,
-            vector_stores={DEFAULT_VECTOR_STORE: vector_store},
-            graph_store=SimpleGraphStore(),
-            has_semantic=self.has_semantic,
-            has_lexical=self.has_lexical,
-        )
+            return QdrantIndex(docstore, language=language, dimensions=dimensions)
+        return FileIndex(docstore, language=language, dimensions=dimensions)
 
     def frame(self, doc_id: str) -> DocumentFrame | None:
         """Return the frame of a document, or None if it was ingested as chunks."""
@@ -157,19 +135,3 @@ class OpenVersion:
         parts, self.parts = self.parts, []
         for part in parts:
             part.release()
-
-
-def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
-    """Open a version as a LlamaIndex StorageContext that cannot be changed.
-
-    Args:
-        version_dir: versions/<name> of a project.
-
-    Raises:
-        CorruptVersionError: A file is damaged or missing, or belongs to another version.
-        FormatError: The version was written by a newer release.
-
-    Example:
-        >>> load_index_from_storage(open_storage_context(version_dir), embed_model=embed_model)  # doctest: +SKIP
-    """
-    return OpenVersion(Path(version_dir)).storage_context

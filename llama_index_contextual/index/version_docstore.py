@@ -8,20 +8,16 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from fsspec import AbstractFileSystem
 from llama_index.core.schema import BaseNode, TextNode
-from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
-from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDocInfo
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.forks import new_lock
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.docstore import Nodes, NodeTable
 from llama_index_contextual.index.filters import valid_filters
-from llama_index_contextual.index.kvstore import SQLiteKVStore
 from llama_index_contextual.index.part import Part
 
 
@@ -76,19 +72,7 @@ def first_rows(parts: Sequence[Part]) -> NDArray[np.int64]:
     return np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
 
 
-class _Nothing(SQLiteKVStore):
-    """A read-only store without content and without a database."""
-
-    def __init__(self) -> None:
-        self.path = None
-        self.access = "read"
-
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """Return no rows."""
-        return []
-
-
-class VersionDocumentStore(SQLiteDocumentStore):
+class VersionNodes(Nodes):
     """The chunks of a version.
 
     Args:
@@ -96,9 +80,6 @@ class VersionDocumentStore(SQLiteDocumentStore):
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        # Not the base class, which opens a database: everything is in the parts.
-        self._kv, self._lock = _Nothing(), new_lock()
-        KVDocumentStore.__init__(self, self._kv)
         self._live_parts: Sequence[Part] | None = parts
         self._starts = first_rows(parts)
         self._row_ids = RowIds(parts)
@@ -114,12 +95,12 @@ class VersionDocumentStore(SQLiteDocumentStore):
         """Release the parts; the store cannot be used afterwards."""
         self._live_parts = None
 
-    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
+    def save(self, path: Path) -> None:
         """Write the chunks to a file and sync it."""
-        copy = SQLiteDocumentStore()
+        copy = NodeTable()
         for part in self.parts:
             copy.copy_from(part.docstore, part.live, {record.doc_id for record in part.records})
-        copy.persist(persist_path, fs)
+        copy.save(path)
         copy.close()
 
     # ---- rows --------------------------------------------------------------------------------------------------------
@@ -128,7 +109,7 @@ class VersionDocumentStore(SQLiteDocumentStore):
         return int(self._starts[-1])
 
     @property
-    def ids(self) -> Sequence[str]:  # type: ignore[override]
+    def ids(self) -> Sequence[str]:
         """Node ids by row."""
         return self._row_ids
 
@@ -168,15 +149,15 @@ class VersionDocumentStore(SQLiteDocumentStore):
                 nodes = part.docstore.iterate_positions(doc_id=doc_id, span=span, batch=batch)
                 yield from ((position, node) for position, node in nodes if part.is_live(position - 1))
 
-    def get_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
-        """Return the ids of a document's nodes in the order of the text, or None if it has none."""
-        part = self._part_of(ref_doc_id)
-        return None if part is None else part.docstore.get_ref_doc_info(ref_doc_id)
+    def ids_of_document(self, doc_id: str) -> list[str]:
+        """Return the ids of a document's nodes in the order of the text."""
+        part = self._part_of(doc_id)
+        return [] if part is None else part.docstore.ids_of_document(doc_id)
 
-    def get_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
+    def ids_by_document(self) -> dict[str, list[str]]:
         """Return the node ids of every document."""
-        infos = ((part, part.docstore.get_all_ref_doc_info()) for part in self.parts)
-        return {doc_id: info for part, of_part in infos for doc_id, info in of_part.items() if part.has(doc_id)}
+        of_parts = ((part, part.docstore.ids_by_document()) for part in self.parts)
+        return {doc_id: ids for part, of_part in of_parts for doc_id, ids in of_part.items() if part.has(doc_id)}
 
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
         """Return a JSON object that was stored for a document, or None."""
@@ -186,19 +167,21 @@ class VersionDocumentStore(SQLiteDocumentStore):
     def _part_of(self, doc_id: str) -> Part | None:
         return next((part for part in self.parts if part.has(doc_id)), None)
 
-    def _documents_of_parents(self) -> dict[str, str | None]:
+    def documents_of_parents(self) -> dict[str, str | None]:
+        """Return the document of every parent of a node."""
         return {
             parent: doc_id
             for part in self.parts
-            for parent, doc_id in part.docstore._documents_of_parents().items()
+            for parent, doc_id in part.docstore.documents_of_parents().items()
             if doc_id is None or part.has(doc_id)
         }
 
-    def _assemble(self, node_id: str) -> TextNode | None:
+    def assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
         for part in self.parts:
-            parents = part.docstore._documents_of_parents()
+            parents = part.docstore.documents_of_parents()
             if node_id in parents and ((doc_id := parents[node_id]) is None or part.has(doc_id)):
-                return part.docstore._assemble(node_id)
+                return part.docstore.assemble(node_id)
         return None
 
     # ---- metadata ----------------------------------------------------------------------------------------------------

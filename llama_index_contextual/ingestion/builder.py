@@ -199,8 +199,8 @@ class VersionBuilder:
         nodes = list(before.docstore.iterate(doc_id=record.doc_id))
         vectors = None
         if self.config.faiss and nodes:
-            store = before.storage_context.vector_store
-            vectors = store.vectors(before.docstore.rows([node.node_id for node in nodes]))  # type: ignore[attr-defined]
+            rows = before.docstore.rows([node.node_id for node in nodes])
+            vectors = before.index.vectors(np.asarray(rows, dtype=np.int64))
         self.append(record, nodes, vectors, before.frame(record.doc_id))
 
     def publish(

@@ -74,7 +74,6 @@ from llama_index_contextual.readers.discovery import (
 )
 from llama_index_contextual.readers.documents import FileContent, FileMetadata, with_headings
 from llama_index_contextual.readers.ocr import PageStore
-from llama_index_contextual.retrievers.remote import has_drifted
 
 FormerFacts = Callable[[DocumentRecord], list[dict[str, Any]]]
 """Gives what the user's metadata of a document of the previous version may have been."""
@@ -1021,7 +1020,7 @@ def plan_run(
     changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
     if changed and options.retry_failed:
         _require_nothing_failed(records, changed)
-    is_stale = options.purpose == "rebuild" and before is not None and has_drifted(before)
+    is_stale = options.purpose == "rebuild" and before is not None and before.index.is_stale
     intake = Intake.of(
         inputs,
         records,

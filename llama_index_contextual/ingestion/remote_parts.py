@@ -30,7 +30,7 @@ from llama_index_contextual.index.bm25 import (
     length_norms,
 )
 from llama_index_contextual.index.collection import Engine, Key, StoredChunk, View
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.engine import drop_unpublished, drop_unused, use_engine
 from llama_index_contextual.index.manifest import (
@@ -42,20 +42,19 @@ from llama_index_contextual.index.manifest import (
     PartEntry,
 )
 from llama_index_contextual.index.part import DocumentFrame, Part, finish_part, store_frame
+from llama_index_contextual.index.qdrant_index import QdrantIndex, tune
 from llama_index_contextual.index.records import write_records
 from llama_index_contextual.index.remote import (
     SAMPLE,
     RemotePart,
-    RemoteVectorStore,
     RemoteVersionStore,
     sampled_rows,
     save_sample,
-    tune,
 )
 from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, missing
+from llama_index_contextual.index.remote_terms import TermStatistics, chunk_terms, part_terms
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import number
-from llama_index_contextual.retrievers.remote import TermStatistics, chunk_terms, part_terms
 
 logger = logging.getLogger(__name__)
 
@@ -127,12 +126,8 @@ class RemoteParts:
         try:
             drop_unused(self._project_dir, self._engine)
             if dimensions is not None:
-                store = RemoteVersionStore(parts, directory)
-                tune(
-                    self._project_dir,
-                    RemoteVectorStore(store, dimensions=dimensions),
-                    is_rebuilt=self._is_rebuilt,
-                )
+                index = QdrantIndex(RemoteVersionStore(parts, directory), language=None, dimensions=dimensions)
+                tune(self._project_dir, index, is_rebuilt=self._is_rebuilt)
         except BackendError as error:
             logger.warning(
                 "Version %s is published, but chunks of removed versions are still in the collection; the next version"
@@ -197,7 +192,7 @@ class RemotePartWriter:
         self._parts, self._dropped = parts, dropped
         self.records: list[DocumentRecord] = []
         self._store = RemoteDocumentStore(directory / DOCSTORE, engine, access="build")
-        self._scratch = SQLiteDocumentStore(directory / _SCRATCH)
+        self._scratch = NodeTable(directory / _SCRATCH)
         self._vectors: list[NDArray[np.float32]] = []
         self._lexical = LexicalIndexBuilder(language=config.language)
         self._documents = DocumentIndexBuilder(language=config.language)
@@ -222,7 +217,7 @@ class RemotePartWriter:
         if not nodes:
             return
         self.chunks += len(nodes)
-        self._scratch.add_documents(nodes)
+        self._scratch.add(nodes)
         self._store.add_places(nodes, self._version)
         if self._config.faiss and vectors is not None:
             self._vectors.append(vectors)

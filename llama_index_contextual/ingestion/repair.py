@@ -26,7 +26,7 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import keyed
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.faiss_file import read_index
 from llama_index_contextual.index.ledger import LedgerEntry
 from llama_index_contextual.index.manifest import (
@@ -137,7 +137,7 @@ def _documents(place: Path, entry: PartEntry, faults: Sequence[CorruptVersionErr
         yield from (_Document(record, []) for _, record in live)
         return
     try:
-        docstore = SQLiteDocumentStore(place / DOCSTORE, access="read")
+        docstore = NodeTable(place / DOCSTORE, access="read")
     except sqlite3.Error:
         yield from (_Document(record, []) for _, record in live)
         return

@@ -18,11 +18,11 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import without_secrets
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.models import settings_embed_model
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.stores.docstore import IndexDocumentStore
 
 Gap = Callable[[int, int], str | None]
 """Returns the text of the document between two offsets, or None if it is not known."""
@@ -311,7 +311,7 @@ def _require(value: T | None, name: str, needed_by: str) -> T:
 
 def _gap(docstore: BaseDocumentStore | None, doc_id: str) -> Gap:
     """Return a function for the white space between chunks, from the document's frame if the docstore has one."""
-    frame = load_frame(docstore, doc_id) if isinstance(docstore, SQLiteDocumentStore) else None
+    frame = load_frame(docstore.nodes, doc_id) if isinstance(docstore, IndexDocumentStore) else None
     gaps = dict(frame.gaps) if frame else {}
 
     def gap(start: int, end: int) -> str | None:

@@ -115,7 +115,8 @@ from llama_index_contextual.project.info import ProjectInfo, VersionInfo, descri
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.retrievers.conversational import BlendWeights
-from llama_index_contextual.search.live import LiveIndexes, ProjectRetriever, SearchableVersion
+from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.queries import as_bundle, as_bundles
 from llama_index_contextual.search.response import RetrievalResponse
 from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
@@ -1171,7 +1172,7 @@ class Project:
     @property
     def index(self) -> VectorStoreIndex:
         """The live version as a read-only LlamaIndex VectorStoreIndex."""
-        return self._live.current().index
+        return self._live.current().vector_store_index
 
     @property
     def live_version(self) -> SearchableVersion:
@@ -1323,7 +1324,7 @@ class Project:
         Raises:
             InputError: The directory is not empty.
         """
-        from llama_index_contextual.index.export import export_version
+        from llama_index_contextual.stores.storage_context import export_version
 
         export_version(self._live.current().storage_context, Path(directory))
 

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM, MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
-from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.documents import DocumentLeg, DocumentScores
-from llama_index_contextual.retrievers.base import (
-    FusionSettings,
-    Ranking,
-    RankingRetriever,
-    lexical_query,
-    specificity_of,
-)
-from llama_index_contextual.search.fusion import (
-    Hits,
-    Scale,
-    ScoredIds,
-    add_support,
-    best_of_group,
-    fuse,
-    min_max,
-    normalise_weights,
-    reciprocal_rank_fusion,
-    reciprocal_shares,
-    scaled_shares,
-    score_fusion,
-)
-from llama_index_contextual.search.queries import as_bundle, number_of_results, require_positive
+from llama_index_contextual.index.base import ChunkIndex
+from llama_index_contextual.index.documents import DocumentIndex
+from llama_index_contextual.retrievers.base import RankingRetriever, specificity_of
+from llama_index_contextual.retrievers.lexical import LexicalRetriever
+from llama_index_contextual.retrievers.semantic import SemanticRetriever
+from llama_index_contextual.search.fusion import ScoredIds, normalise_weights, reciprocal_rank_fusion, score_fusion
+from llama_index_contextual.search.queries import as_bundle, lexical_query, number_of_results, require_positive
+from llama_index_contextual.search.rank import FusionSettings, Ranking, fused
 from llama_index_contextual.search.response import LEGS, RetrievedChunk
+
+_REMEDIES = {"filters": "pass filters to each retriever instead", "documents": "leave documents out"}
 
 
 class HybridRetriever(QueryFusionRetriever, RankingRetriever):
@@ -88,7 +71,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         candidates: int = 100,
         fusion: Fusion = "rrf",
         rrf_k: float = 10.0,
-        documents: DocumentLeg | None = None,
+        documents: DocumentIndex | None = None,
         document_weight: float = 0.1,
         sibling_weight: float = 0.5,
         document_idf: bool = True,
@@ -102,6 +85,11 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             weights = normalise_weights(leg_weights, len(retrievers))
         except ValueError as error:
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
+        for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
+            if not (isinstance(weight, Real) and math.isfinite(weight) and weight >= 0):
+                raise ConfigurationError(
+                    f"HybridRetriever: {name} ({weight!r}) must be a finite number and not negative.", setting=name
+                )
         super().__init__(
             retrievers,
             # Without an LLM the base class would use Settings.llm, which demands a key even for a single query.
@@ -112,130 +100,61 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             retriever_weights=weights,
             **kwargs,
         )
-        self.candidates = candidates
-        self.fusion = fusion
-        self.rrf_k = rrf_k
-        for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
-            if not (isinstance(weight, Real) and math.isfinite(weight) and weight >= 0):
-                raise ConfigurationError(
-                    f"HybridRetriever: {name} ({weight!r}) must be a finite number and not negative.", setting=name
-                )
+        self.settings = FusionSettings(
+            by=fusion,
+            weights=weights,
+            rrf_k=rrf_k,
+            candidates=candidates,
+            document_weight=document_weight,
+            sibling_weight=sibling_weight,
+            document_idf=document_idf,
+        )
         self._documents = documents
-        self.document_weight = document_weight
-        self.sibling_weight = sibling_weight
-        self.document_idf = document_idf
         self._filters = filters
-        if filters is not None and not self._ranks_ids:
-            raise ConfigurationError(
-                "HybridRetriever: filters work with retrievers that rank ids over one document store, and with a single"
-                " query: pass filters to each retriever instead.",
-                setting="filters",
-            )
-        if documents is not None and not self._ranks_ids:
-            raise ConfigurationError(
-                "HybridRetriever: documents support the hits of retrievers that rank ids over one document store, for a"
-                " single query: leave documents out.",
-                setting="documents",
-            )
+        for name, value in (("filters", filters), ("documents", documents)):
+            if value is not None and not self._ranks_rows:
+                raise ConfigurationError(
+                    f"HybridRetriever: {name} need a SemanticRetriever and a LexicalRetriever over the same chunks, and"
+                    f" a single query: {_REMEDIES[name]}.",
+                    setting=name,
+                )
 
     @property
     def _legs(self) -> list[RankingRetriever]:
-        return [retriever for retriever in self._retrievers if isinstance(retriever, RankingRetriever)]
+        return [one for one in self._retrievers if isinstance(one, RankingRetriever)]
 
     @property
-    def _ranks_ids(self) -> bool:
-        """Whether the legs can be fused by id: all of them rank over the same store, and there is a single query."""
-        stores = {id(leg.docstore) for leg in self._legs}
-        return self.num_queries <= 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
+    def _ranks_rows(self) -> bool:
+        """Whether the legs can be fused by row: all of them rank the same rows, and there is a single query."""
+        legs = [one for one in self._retrievers if isinstance(one, SemanticRetriever | LexicalRetriever)]
+        rows = {id(getattr(leg.chunk_index, "docstore", leg.chunk_index)) for leg in legs}
+        return self.num_queries <= 1 and len(legs) == len(self._retrievers) and len(rows) == 1
 
     @property
-    def _has_idle_leg(self) -> bool:
-        """Whether only one of several legs has any weight; the result then has the order of that leg."""
-        return len(self._retriever_weights) > 1 and max(self._retriever_weights) == 1.0
+    def chunk_index(self) -> ChunkIndex:
+        """The index that all legs rank."""
+        return self._legs[0].chunk_index
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Rank with every leg, fuse the rankings, and add the scores of the documents.
 
         Raises:
-            InputError: k is not positive, or the legs do not rank ids.
+            InputError: k is not positive, or the legs do not rank the rows of one index.
         """
-        if not self._ranks_ids:
+        if not self._ranks_rows:
             raise InputError(
-                "HybridRetriever ranks ids only when all its retrievers do, over one document store and for a single"
-                " query: use retrieve()."
+                "HybridRetriever ranks rows only if it has a SemanticRetriever and a LexicalRetriever over the same"
+                " chunks, and a single query: use retrieve()."
             )
-        bundle, depth = as_bundle(query), max(self.candidates, require_positive(k))
-        parts = [leg.rank(bundle, depth, filters or self._filters) for leg in self._legs]
-        rankings = [part.hits.first(depth) for part in parts]
-        scales = self._scales(parts, rankings)
-        rankings = [hits.first(depth if w else 0) for hits, w in zip(rankings, self._retriever_weights, strict=True)]
-        hits = fuse(
-            rankings,
-            self._retriever_weights,
-            by=self.fusion,
-            k=self.rrf_k,
-            scales=scales,
-            names=self.docstore.ids,
-        )
-        weight = self._document_weight(hits)
-        fusion = FusionSettings(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
-        ranking = Ranking(hits, self.docstore.ids, parts=parts, fusion=fusion)
-        if self._documents is None or self._has_idle_leg:
-            return ranking
-        # Spelling is corrected with the vocabulary of the chunks; the documents' names have too few words for that.
-        terms = ranking.query_terms
-        support = self._documents.support(lexical_query(bundle) if terms is None else terms.counts, hits.rows)
-        shares = self._shares(support, weight)
-        best = best_of_group(hits.scores + shares, self._documents.of(hits.rows))
-        shared = self._shared_terms(parts, rankings, scales, hits)
-        supported, before = add_support(hits, shares - shared + self.sibling_weight * best)
-        return replace(
-            ranking, hits=supported, support=support.at(before), best=best[before], shared_terms=shared[before]
-        )
-
-    def _shared_terms(
-        self, parts: Sequence[Ranking], rankings: Sequence[Hits], scales: Sequence[Scale], hits: Hits
-    ) -> NDArray[np.float64]:
-        """Return the part of each score that comes from terms which the document of the chunk has elsewhere as well."""
-        shared = np.zeros(len(hits.rows))
-        # Without the share of its best chunk, a document would lose what is taken off here.
-        if self._documents is None or not (self.document_idf and self.sibling_weight) or self.fusion == "rrf":
-            return shared
-        order = np.argsort(hits.rows)
-        for part, ranking, scale, weight in zip(parts, rankings, scales, self._retriever_weights, strict=True):
-            if part.terms is not None and scale.unit > 0 and len(ranking.rows):
-                places = order[np.searchsorted(hits.rows, ranking.rows, sorter=order)]
-                shared[places] += weight * self._documents.shared_terms(part.terms, ranking.rows) / scale.unit
-        return shared
-
-    def _scales(self, parts: Sequence[Ranking], rankings: Sequence[Hits]) -> list[Scale]:
-        """Return the scales of the rankings' scores: by standard deviation if all are known, or else by min-max."""
-        if self.fusion == "rrf":
-            return []
-        known = [part.scale for part in parts if part.scale is not None]
-        if len(known) == len(parts):
-            return [scale() for scale in known]
-        return [min_max(hits.scores) for hits in rankings]
-
-    def _document_weight(self, hits: Hits) -> float:
-        """Return the weight of the documents' names in the unit of the fused scores.
-
-        Fusion by score has no fixed range, so the weight is relative to the best score, and grows with the documents'
-        length.
-        """
-        if self.fusion == "rrf" or self._documents is None:
-            return self.document_weight
-        return self.document_weight * self._documents.emphasis * float(hits.scores.max(initial=0.0))
-
-    def _shares(self, support: DocumentScores, weight: float) -> NDArray[np.float64]:
-        if self.fusion == "score":
-            return scaled_shares(support.scores.astype(np.float64), weight)
-        return reciprocal_shares(support.ranks, weight, k=self.rrf_k)
+        bundle, depth = as_bundle(query), max(self.settings.candidates, require_positive(k))
+        legs = [one.leg(bundle, depth, filters or self._filters) for one in self._legs]
+        settings = replace(self.settings, candidates=depth)
+        return fused(legs, self.chunk_index.ids, settings, documents=self._documents, query=lexical_query(bundle))
 
     def _fuse(self, rankings: Sequence[ScoredIds], weights: Sequence[float]) -> list[tuple[str, float]]:
-        if self.fusion == "score":
+        if self.settings.by == "score":
             return score_fusion(rankings, weights)
-        return reciprocal_rank_fusion(rankings, weights, k=self.rrf_k)
+        return reciprocal_rank_fusion(rankings, weights, k=self.settings.rrf_k)
 
     def specificity(self, text: str) -> float | None:
         """Return how specific a text is, by the first retriever that can measure it; see `specificity_of`."""
@@ -254,27 +173,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             bundle = leg.prepare(bundle)
         return bundle
 
-    def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
-        """Return several queries as prepared by every leg."""
-        for leg in self._legs:
-            bundles = leg.prepare_many(bundles)
-        return bundles
-
-    @property
-    def docstore(self) -> SQLiteDocumentStore:
-        """The document store, which all legs share."""
-        return self._legs[0].docstore
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        if self._ranks_ids:
-            k = self.similarity_top_k
-            return [*self.fetch(self.rank(query_bundle, k), k)]
-        return super()._retrieve(query_bundle)
+        if self._ranks_rows:
+            return RankingRetriever._retrieve(self, query_bundle)
+        return QueryFusionRetriever._retrieve(self, query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        if self._ranks_ids:
-            return await asyncio.to_thread(self._retrieve, await self.aprepare(query_bundle))
-        return await super()._aretrieve(query_bundle)
+        if self._ranks_rows:
+            return await RankingRetriever._aretrieve(self, query_bundle)
+        return await QueryFusionRetriever._aretrieve(self, query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
         """Fuse the hits of other retrievers by node id, weighted, into new objects that keep the evidence."""

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.scan import top
-from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, lexical_query
-from llama_index_contextual.search.fusion import Hits, Scale
-from llama_index_contextual.search.queries import as_bundle, number_of_results, require_positive
+from llama_index_contextual.index.base import ChunkIndex
+from llama_index_contextual.index.bm25 import LexicalIndex
+from llama_index_contextual.retrievers.base import RankingRetriever
+from llama_index_contextual.search.queries import lexical_query, number_of_results, require_positive
+from llama_index_contextual.search.rank import Leg, lexical_leg
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.store_index import StoreIndex
 
 NODES_FILE = "nodes.sqlite"
 
@@ -64,18 +62,38 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
     ) -> None:
-        # BM25Retriever.__init__ would build an index and keep every node as JSON.
-        BaseRetriever.__init__(self, callback_manager=callback_manager, verbose=verbose)
-        self.lexical_index = lexical_index
-        self._docstore = docstore
-        self.similarity_top_k = number_of_results(similarity_top_k, top_k, 20)
-        self._filters = filters
-        self._owns_docstore = False
         if lexical_index.size != len(docstore):
             raise InputError(
                 f"The lexical index contains {pluralize(lexical_index.size, 'text')}, the document store"
                 f" {pluralize(len(docstore), 'node')}: they do not belong together."
             )
+        self._open(
+            StoreIndex(docstore, lexical=lexical_index),
+            lexical_index,
+            similarity_top_k=similarity_top_k,
+            top_k=top_k,
+            filters=filters,
+            callback_manager=callback_manager,
+            verbose=verbose,
+        )
+
+    def _open(
+        self,
+        index: ChunkIndex,
+        lexical_index: LexicalIndex,
+        *,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        callback_manager: CallbackManager | None = None,
+        verbose: bool = False,
+    ) -> None:
+        # BM25Retriever.__init__ would build an index and keep every node as JSON.
+        BaseRetriever.__init__(self, callback_manager=callback_manager, verbose=verbose)
+        self._chunk_index, self._lexical_index = index, lexical_index
+        self.similarity_top_k = number_of_results(similarity_top_k, top_k, 20)
+        self._filters = filters
+        self._owned: SQLiteDocumentStore | None = None
 
     @classmethod
     def from_defaults(  # type: ignore[override]
@@ -106,51 +124,57 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         lexical_index = LexicalIndex.build(texts, language=language)
         k = number_of_results(similarity_top_k, top_k, 20)
         retriever = cls(lexical_index, store, similarity_top_k=k, filters=filters, **kwargs)
-        retriever._owns_docstore = owned
+        retriever._owned = store if owned else None
         return retriever
 
-    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+    @classmethod
+    def over(cls, index: ChunkIndex, **options: Any) -> Self:
+        """Return a retriever over any index with terms, such as that of a project's version.
+
+        Raises:
+            InputError: The index has no terms.
+        """
+        if index.lexical is None:
+            raise InputError("The index has no terms: create the project with the setting bm25.")
+        retriever = cls.__new__(cls)
+        retriever._open(index, index.lexical, **options)
+        return retriever
+
+    @property
+    def chunk_index(self) -> ChunkIndex:
+        """The index."""
+        return self._chunk_index
+
+    def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
         """Rank the k best chunks by BM25; scores are above 0.
 
         Raises:
             InputError: k is not positive.
         """
-        k = require_positive(k)
-        terms = self.lexical_index.query(lexical_query(as_bundle(query)))
-        scores = all_scores = self.lexical_index.scores(terms)
-        mask = self.docstore.mask(filters or self._filters)
-        if mask is not None:
-            scores = np.where(mask, scores, 0.0)
-        best, rows = top(scores, k, above=0.0)
-        hits = Hits(rows, best.astype(np.float64))
-        # The zero of the scale is 0: chunks without a term of the query count as 0 in the fusion.
-        scale = functools.cache(lambda: Scale(0.0, float(all_scores.std())))  # used by fusion and by confidence
-        return Ranking(
-            hits, self.docstore.ids, name="lexical", terms=terms, scale=scale, warnings=omission_warnings(terms)
-        )
+        return lexical_leg(self._chunk_index, lexical_query(query), require_positive(k), filters or self._filters)
 
     def specificity(self, text: str) -> float:
         """Return how specific a text is among the chunks; see `specificity_of`."""
         return self.lexical_index.specificity(text)
 
     @property
-    def docstore(self) -> SQLiteDocumentStore:
-        """The document store with the nodes."""
-        return self._docstore
+    def lexical_index(self) -> LexicalIndex:
+        """The terms of the chunks."""
+        return self._lexical_index
 
+    # BM25Retriever comes first in the order of the base classes.
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        k = self.similarity_top_k
-        return [*self.fetch(self.rank(query_bundle, k), k)]
+        return RankingRetriever._retrieve(self, query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await asyncio.to_thread(self._retrieve, query_bundle)
+        return await RankingRetriever._aretrieve(self, query_bundle)
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
         """Write the index with its settings, and its nodes unless they belong to a given document store."""
         directory = Path(path)
         self.lexical_index.save(directory)
-        if self._owns_docstore:
-            self.docstore.persist(str(directory / NODES_FILE))
+        if self._owned is not None:
+            self._owned.persist(str(directory / NODES_FILE))
 
     @classmethod
     def from_persist_dir(
@@ -173,18 +197,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
             raise InputError(f"{directory} contains no nodes: pass the document store that the index was built over.")
         store = docstore if docstore is not None else SQLiteDocumentStore(directory / NODES_FILE, access="read")
         retriever = cls(index, store, **kwargs)
-        retriever._owns_docstore = docstore is None
+        retriever._owned = store if docstore is None else None
         return retriever
-
-
-def omission_warnings(terms: QueryTerms) -> tuple[str, ...]:
-    """Return a warning if terms of a query are not searched."""
-    if not terms.omitted:
-        return ()
-    limit, number = MAX_TERMS, MAX_TERMS + terms.omitted
-    return (
-        f"The query has {number:,} different terms: only the {limit} with the largest weights were searched lexically.",
-    )
 
 
 def _docstore_of(index: VectorStoreIndex) -> BaseDocumentStore:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import Mode
 from llama_index_contextual.index.bm25 import QueryTerms
-from llama_index_contextual.retrievers.base import Evidence, Ranking
-from llama_index_contextual.search.fusion import Scale
+from llama_index_contextual.index.hits import NO_SCALE
+from llama_index_contextual.search.rank import Evidence, Leg, LegName, Ranking
 from llama_index_contextual.search.response import ConfidenceLevel, RetrievedChunk
 from llama_index_contextual.search.spotlight import coverage, question_parts
 
@@ -133,8 +133,8 @@ def judge(
     question: str = "",
     is_filtered: bool = False,
     low: float | None = None,
-) -> Judgement | None:
-    """Return the probabilities for a ranking; None if other indexes than those of a project ranked.
+) -> Judgement:
+    """Return the probabilities for a ranking.
 
     A question in another language than that of the index shares few words with the passages that answer it, so it is
     judged by the semantic ranking only. The embedding of a follow-up question without words of its own ("And why?") is
@@ -148,12 +148,11 @@ def judge(
         is_filtered: Whether only some of the chunks were ranked.
         low: Limit of the level "low"; None uses that of the models.
     """
-    mode = _mode(ranking)
-    if mode is None:
-        return None
+    names = {leg.name for leg in ranking.legs}
+    mode: Mode = "hybrid" if len(names) > 1 else next(iter(names))
     if not evidence:
         return Judgement((), 0.0, "none")
-    if mode == "hybrid" and (terms := ranking.query_terms) is not None:
+    if mode == "hybrid" and (terms := ranking.terms) is not None:
         if not terms.counts or terms.analyzer.is_foreign(question):
             mode = "semantic"
         elif not terms.analyzer.query_terms(question):
@@ -171,15 +170,6 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
     return "low" if confidence < limit else "high" if confidence >= (models.high or 1.0) else "medium"
 
 
-def _mode(ranking: Ranking) -> Mode | None:
-    modes: dict[frozenset[str | None], Mode] = {
-        frozenset(("semantic", "lexical")): "hybrid",
-        frozenset(("semantic",)): "semantic",
-        frozenset(("lexical",)): "lexical",
-    }
-    return modes.get(frozenset(leaf.name for leaf in ranking.leaves()))
-
-
 # ---- features of a question ------------------------------------------------------------------------------------------
 
 
@@ -195,20 +185,20 @@ def query_features(
       covers, together with the title, the section and the head of the table; terms are weighted by idf.
     """
     features: dict[str, float] = {}
-    if (semantic := _leaf(ranking, "semantic")) is not None:
+    if (semantic := ranking.leg("semantic")) is not None:
         features["near"] = _near(semantic, len(semantic.hits.rows) if is_filtered else len(ranking.ids))
-    if (terms := ranking.query_terms) is not None:
+    if (terms := ranking.terms) is not None:
         features["cover"] = _cover(hits[:READ], question, terms)
     return features
 
 
-def _near(leaf: Ranking, chunks: int) -> float:
-    if len(leaf.hits.scores) == 0:
+def _near(leg: Leg, chunks: int) -> float:
+    if len(leg.hits.scores) == 0:
         return 0.0
-    scale = _scale(leaf)
+    scale = leg.scale
     lowest = max(0.0, scale.zero - _LOWEST * scale.unit)
     chance = scale.unit * math.sqrt(2 * math.log(max(2, chunks)))
-    return (float(leaf.hits.scores[0]) - _CHANCE * chance - lowest) / max(1.0 - lowest, _NEARLY)
+    return (float(leg.hits.scores[0]) - _CHANCE * chance - lowest) / max(1.0 - lowest, _NEARLY)
 
 
 def _cover(hits: Sequence[RetrievedChunk], question: str, terms: QueryTerms) -> float:
@@ -279,25 +269,18 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
     }
 
 
-def _scaled(ranking: Ranking, name: str, evidence: Sequence[Evidence], *, zero: bool) -> Array:
+def _scaled(ranking: Ranking, name: LegName, evidence: Sequence[Evidence], *, zero: bool) -> Array:
     """Return the scores of the hits in an index in standard deviations, from zero or from the mean; 0 for others."""
-    scale = _scale(_leaf(ranking, name))
+    leg = ranking.leg(name)
+    scale = NO_SCALE if leg is None else leg.scale
     start = scale.zero if zero else 0.0
     scores = [start if (one := found.get(name)) is None else one.score for found in evidence]
     return (np.array(scores) - start) / (scale.unit or 1.0)
 
 
-def _leaf(ranking: Ranking, name: str) -> Ranking | None:
-    return next((leaf for leaf in ranking.leaves() if leaf.name == name), None)
-
-
-def _scale(leaf: Ranking | None) -> Scale:
-    return Scale(0.0, 0.0) if leaf is None or leaf.scale is None else leaf.scale()
-
-
 def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
     """Return for each hit the share of the query's terms that it contains, weighted by idf."""
-    weights = {} if (terms := ranking.query_terms) is None else terms.weights
+    weights = {} if (terms := ranking.terms) is None else terms.weights
     total = sum(weights.values()) or 1.0
     terms_of_hits = [() if (lexical := one.get("lexical")) is None else lexical.matched_terms for one in evidence]
     return np.array([sum(map(weights.__getitem__, matched)) / total for matched in terms_of_hits])
@@ -305,7 +288,7 @@ def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
 
 def _rarity(ranking: Ranking) -> float:
     """Return the mean idf of the query's terms over log(1 + chunks)."""
-    terms = ranking.query_terms
+    terms = ranking.terms
     if terms is None or not terms.counts:
         return 0.0
     return sum(terms.weights.values()) / sum(terms.counts.values()) / math.log1p(terms.size)
@@ -313,6 +296,6 @@ def _rarity(ranking: Ranking) -> float:
 
 def _agreement(ranking: Ranking) -> float:
     """Return the number of hits that the first 10 hits of all indexes share, over the length of the longest list."""
-    firsts = [set(leaf.hits.rows[:_FIRST].tolist()) for leaf in ranking.leaves()]
+    firsts = [set(leg.hits.rows[:_FIRST].tolist()) for leg in ranking.legs]
     longest = max(map(len, firsts), default=0)
     return len(set.intersection(*firsts)) / longest if longest else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.retrievers.base import Ranking
+from llama_index_contextual.search.rank import Ranking
 from llama_index_contextual.search.rerank import Reranked
 from llama_index_contextual.search.response import Explanation, RetrievedChunk
 
@@ -95,9 +95,9 @@ def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
 
 def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the matched terms in the text or its table head, only in the context, and only in its structural part."""
-    if ranking.query_terms is None or hit.lexical is None:
+    if ranking.terms is None or hit.lexical is None:
         return (), (), ()
-    terms_of = ranking.query_terms.analyzer.terms
+    terms_of = ranking.terms.analyzer.terms
     structure, written = keys.context_parts(hit.node.metadata)
     of_text = set(terms_of(f"{hit.node.metadata.get(keys.TABLE_HEAD) or ''}\n{hit.text}"))
     of_structure = set(terms_of(structure) if written else ())
@@ -111,13 +111,13 @@ def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ..
 
 
 def _missing(ranking: Ranking, matched: Sequence[str]) -> tuple[str, ...]:
-    return () if ranking.query_terms is None else tuple(t for t in ranking.query_terms.counts if t not in matched)
+    return () if ranking.terms is None else tuple(t for t in ranking.terms.counts if t not in matched)
 
 
 def _arithmetic(ranking: Ranking, at: int) -> str:
     score = float(ranking.hits.scores[at])
     if ranking.fusion is None:
-        return f"{_UNITS.get(ranking.name or '', 'score')} {score:.4f}"
+        return f"{_UNITS[ranking.legs[0].name]} {score:.4f}"
     parts = [f"{share.name} {share.formula}" for share in _shares(ranking, at) if share.formula]
     return f"{' + '.join(parts)} = {score:.4f}"
 
@@ -128,17 +128,18 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
     if fusion is None:
         return []
     shares = []
-    for number, (part, weight) in enumerate(zip(ranking.parts, fusion.weights, strict=True)):
-        name, scores = part.name or "fused", part.hits.scores
-        places = (part.hits.rows == row).nonzero()[0]
+    for leg, weight in zip(ranking.legs, fusion.weights, strict=True):
+        hits = leg.hits.first(fusion.candidates)
+        name, scores = leg.name, hits.scores
+        places = (hits.rows == row).nonzero()[0]
         if len(places) == 0:
             shares.append(_Share(name, 0.0, "", 0, len(scores)))
             continue
         place = int(places[0])
         if fusion.by == "rrf":
-            value, formula = weight / (fusion.k + place + 1), f"{weight:.4g} / ({fusion.k:g} + {place + 1})"
+            value, formula = weight / (fusion.rrf_k + place + 1), f"{weight:.4g} / ({fusion.rrf_k:g} + {place + 1})"
         else:
-            zero, unit = fusion.scales[number]
+            zero, unit = leg.scale
             value = weight * ((scores[place] - zero) / unit if unit > 0 else 1.0)
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
@@ -153,9 +154,11 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
     rank, score, largest = int(support.ranks[at]), float(support.scores[at]), float(support.scores.max(initial=0.0))
     if rank == 0:
         return [_Share("document", 0.0, "", 0, 0)]
-    weight = fusion.document_weight
+    weight = ranking.document_weight
     if fusion.by == "rrf":
-        return [_Share("document", weight / (fusion.k + rank), f"{weight:.4g} / ({fusion.k:g} + {rank})", rank, 0)]
+        return [
+            _Share("document", weight / (fusion.rrf_k + rank), f"{weight:.4g} / ({fusion.rrf_k:g} + {rank})", rank, 0)
+        ]
     formula = f"{weight:.4g} × ({score:.4f} / {largest:.4f})²"
     return [_Share("document", weight * (score / largest) ** 2, formula, rank, 0)]
 

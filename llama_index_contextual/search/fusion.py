@@ -9,41 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual.index.hits import Hits, Scale
+
 ScoredIds = Sequence[tuple[str, float]]
 """(node id, score), best first."""
-
-
-class Hits(NamedTuple):
-    """A ranking as arrays, best first.
-
-    Attributes:
-        rows: Shape (n,), int64, each at most once.
-        scores: Shape (n,), float64.
-    """
-
-    rows: NDArray[np.int64]
-    scores: NDArray[np.float64]
-
-    def first(self, k: int) -> Hits:
-        """Return the k best."""
-        return Hits(self.rows[:k], self.scores[:k])
-
-
-class Scale(NamedTuple):
-    """Zero and unit that make the scores of different rankings comparable.
-
-    Attributes:
-        zero: The score that is mapped to 0.
-        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, which maps each of them to 1.
-    """
-
-    zero: float
-    unit: float
 
 
 def reciprocal_rank_fusion(

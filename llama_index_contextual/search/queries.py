@@ -9,13 +9,43 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.index.bm25 import LexicalQuery
 from llama_index_contextual.search.response import RetrievalResponse
+
+
+@dataclass
+class WeightedQuery(QueryBundle):
+    """A question with other texts for the lexical indexes than for the semantic one.
+
+    Attributes:
+        lexical_texts: Texts for the lexical indexes, each with the weight of its terms; empty for the question itself.
+    """
+
+    lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+
+
+def lexical_query(bundle: QueryBundle) -> LexicalQuery:
+    """Return the query for the lexical indexes: the weighted texts if there are any, or else the question."""
+    weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
+    return weighted or bundle.query_str
+
+
+def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> WeightedQuery:
+    """Return the query with further texts for the lexical indexes, whose terms have the given weight."""
+    query = lexical_query(bundle)
+    base_texts = ((query, 1.0),) if isinstance(query, str) else query
+    lexical_texts = (*base_texts, *((text, weight) for text in texts))
+    if isinstance(bundle, WeightedQuery):
+        return replace(bundle, lexical_texts=lexical_texts)
+    return WeightedQuery(
+        bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, lexical_texts
+    )
 
 
 def as_bundle(query: object) -> QueryBundle:

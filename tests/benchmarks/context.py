@@ -28,7 +28,7 @@ from llama_index_contextual.contextualizer.base import ChunkContext, segments, w
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.live import ProjectRetriever
+from llama_index_contextual.retrievers.project import ProjectRetriever
 from tests.benchmarks.quality import (
     MEASURES,
     Ranks,

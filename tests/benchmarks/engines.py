@@ -109,7 +109,7 @@ def overlap(url: str | None, data: Path) -> dict[str, Any]:
                 project.rebuild() if documents is None else project.ingest(documents)
                 for project in (projects if documents is not None else projects[1:])
             ]
-            index = projects[1].live_version.lexical.lexical_index
+            index = projects[1].live_version.index.lexical
             result[name] = {
                 "chunks": reports[-1].chunks,
                 "mean length": round(index.mean_length, 1),  # type: ignore[attr-defined]

@@ -87,7 +87,7 @@ def import_what_a_query_needs() -> None:
     import Stemmer  # noqa: F401
     from bm25s import stopwords  # noqa: F401
 
-    import llama_index_contextual.index.faiss_store  # noqa: F401
+    import llama_index_contextual.stores.faiss  # noqa: F401
 
 
 def latency(ask: Callable[[str], object], queries: Sequence[str]) -> list[float]:
@@ -192,7 +192,8 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
     from llama_index_contextual.embeddings.batching import unit_vectors
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
     from llama_index_contextual.index import compact
-    from llama_index_contextual.index.scan import inner_products, top
+    from llama_index_contextual.index.hits import top
+    from llama_index_contextual.index.scan import inner_products
 
     with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:
         found = (sentence for row in rows for sentence in re.split(r"(?<=[.!?])\s+", json.loads(row)["text"]))

@@ -27,6 +27,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers import LexicalRetriever
 from tests.support.documents import pdf_bytes, write_texts
 from tests.support.filter_oracle import passes
 from tests.support.records import Request
@@ -222,7 +223,7 @@ class TestSources:
         )
 
     async def test_a_retriever_of_this_package_takes_filters(self, filled: Project) -> None:
-        knowledge = ContextualKnowledge(filled._live.current().lexical)
+        knowledge = ContextualKnowledge(LexicalRetriever.over(filled._live.current().index))
         documents = knowledge.search("pump", filters={"kind": "md"})
         assert [document.meta_data["kind"] for document in documents] == ["md"]
         assert await knowledge.asearch("pump", filters={"kind": "md"}) == documents
@@ -348,7 +349,7 @@ def test_no_filters_match_everything(nothing: Any) -> None:
 
 async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
     query = f"TS-999 {'pump ' * 200_000}"
-    sources = (filled, filled.as_retriever(), filled._live.current().lexical)
+    sources = (filled, filled.as_retriever(), LexicalRetriever.over(filled._live.current().index))
     for knowledge in map(ContextualKnowledge, sources):
         for document in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
             assert "TS-999" in document[0].content

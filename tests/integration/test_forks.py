@@ -23,7 +23,7 @@ if not hasattr(os, "fork"):
 
 from llama_index_contextual._utils import forks
 from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer
-from llama_index_contextual.index.kvstore import SQLiteKVStore
+from llama_index_contextual.index.kvstore import Database
 from llama_index_contextual.project.project import Project
 
 SECONDS = 300.0
@@ -95,13 +95,12 @@ def test_a_child_searches_in_threads_and_event_loops_of_its_own(project: Project
         lambda project: [project._live._lock],
         lambda project: [project._live.rerankers._lock],
         lambda project: [project._live.slots] * project._live.slots._initial_value,
-        lambda project: [project._live.current()._lock],
-        lambda project: [project._live.current().docstore._lock],
-        lambda project: [project._live.current().semantic._embedder._cache._lock],
-        lambda project: [project._live.current().semantic._embedder._model._lock],
-        lambda project: [project._live.current().lexical.lexical_index._respelled._lock],
+        lambda project: [project._live.current().parts[0].docstore._lock],
+        lambda project: [project._live.current().embedder._cache._lock],
+        lambda project: [project._live.current().embedder._model._lock],
+        lambda project: [project._live.current().index.lexical._respelled._lock],
     ],
-    ids=["live", "rerankers", "turns", "version", "docstore", "embeddings", "model", "spellings"],
+    ids=["live", "rerankers", "turns", "docstore", "embeddings", "model", "spellings"],
 )
 def test_a_lock_that_another_thread_holds_is_free_in_the_child(
     project: Project, locks_of: Callable[[Project], list[Any]]
@@ -125,15 +124,15 @@ def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> 
 
 
 def test_a_child_has_its_own_copy_of_data_in_memory(tmp_path: Path) -> None:
-    store = SQLiteKVStore()
-    store.put("a", {"b": 1})
+    store = Database()
+    store.put("a", {"b": 1}, "data")
 
     def in_child() -> list[str]:
-        store.put("c", {"d": 2})
-        return sorted(store.get_all())
+        store.put("c", {"d": 2}, "data")
+        return sorted(store.get_all("data"))
 
     assert fork_once(in_child, ["a", "c"], SECONDS) == ("answered", "")
-    assert sorted(store.get_all()) == ["a"]
+    assert sorted(store.get_all("data")) == ["a"]
 
 
 def test_a_property_that_another_thread_computes_can_be_computed_in_the_child() -> None:

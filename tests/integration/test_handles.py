@@ -654,7 +654,7 @@ def test_a_vector_store_that_is_not_on_disk_cannot_be_restored(tmp_path: Path, r
     with pytest.raises(InputError, match="had 2 vectors"):
         UnitFaissVectorStore.from_dict(store.to_dict())
     published: Any = reports.storage_context.vector_store
-    restored = UnitFaissVectorStore.from_dict(published.to_dict())
+    restored = type(published).from_dict(published.to_dict())
     assert [node.node_id for node in restored.get_nodes()] == [node.node_id for node in published.get_nodes()]
 
 

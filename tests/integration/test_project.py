@@ -33,7 +33,6 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.evaluation.answers import sweep_answers
 from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.sweep import sweep_variants
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
 from llama_index_contextual.project.manager import ProjectManager
@@ -540,7 +539,6 @@ def test_the_number_of_results_has_both_names_in_every_search_retriever_and_engi
     project.ingest([text_folder])
     query, llm = "error pump revenue", ScriptedLLM()
     index, store = project.index, project.storage_context.docstore
-    assert isinstance(store, SQLiteDocumentStore)
     nodes = list(store.docs.values())
     assert len(nodes) == 2
     doors: list[Callable[..., Any]] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from llama_index_contextual import (
 )
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, segments, with_context
-from llama_index_contextual.index.manifest import checksum
 from llama_index_contextual.metadata import context_parts
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.tools import passages
@@ -97,21 +95,6 @@ def test_an_explanation_names_terms_that_only_the_structural_line_has(project: P
     assert first.in_structure == ("manual.txt", "txt")
     assert not {"manual.txt", "txt"} & {*first.in_text, *first.in_context, *first.missing}
     assert "only in its structural part: " in str(first)
-
-
-def test_a_project_recorded_without_the_setting_keeps_the_llms_context_alone(project: Project) -> None:
-    path = project.directory / "project.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    del record["config"]["context_on_structure"], record["xxh3"]
-    record["xxh3"] = checksum(record)
-    path.write_text(json.dumps(record), encoding="utf-8")
-    llm = ScriptedLLM(default=ANSWER)
-    manager = ProjectManager(project.directory.parent)
-    loaded = manager.load("p", llm=llm, embed_model=CountingEmbedding())
-    assert loaded.config.context_on_structure is False
-    loaded.rebuild()
-    assert {node.metadata["context"] for node in loaded.storage_context.docstore.docs.values()} == {ANSWER}
-    assert llm.history == []
 
 
 def test_turning_it_on_costs_no_call(project: Project) -> None:

@@ -11,15 +11,15 @@ import pytest
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings import batching
+from llama_index_contextual.embeddings import queries as query_embedding
 from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents
+from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.models import load_embed_model
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.retrievers import SemanticRetriever
-from llama_index_contextual.retrievers import semantic as query_embedding
-from llama_index_contextual.retrievers.semantic import QueryEmbedder
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.integration.retrievers.corpus import passages, vector_index
 from tests.support.embeddings import embed
 from tests.support.faults import FaultKind

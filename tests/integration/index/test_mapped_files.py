@@ -15,9 +15,9 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.index import files
 from llama_index_contextual.index.bm25 import LexicalIndex
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding
 
 _PUBLISHED = re.compile(r"/(versions/v|parts/p)[\d-]+/")

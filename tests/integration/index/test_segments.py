@@ -19,11 +19,11 @@ from llama_index.core.schema import (
 )
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.node_parser import SegmentNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import read_documents
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 
 SIZES = {"segment_size": 400, "segment_overlap": 60, "chunk_size": 50, "chunk_overlap": 0}
 

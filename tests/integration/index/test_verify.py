@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
 import json
 import os
@@ -140,15 +139,15 @@ def test_a_version_of_a_newer_release_is_neither_damaged_nor_removed(published: 
 
 
 def test_a_defective_disk_at_the_current_file_is_damage(published: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.open
+    real = os.open
 
-    def open_(path: Path, *rest: Any, **options: Any) -> Any:
-        if Path(path).name == "CURRENT" and rest[0] == "rb":
+    def open_(path: Any, *rest: Any, **options: Any) -> int:
+        if Path(path).name == "CURRENT":
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         return real(path, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(builtins, "open", open_)
+        patch.setattr(os, "open", open_)
         (problem,) = published.verify().problems
         assert (problem.file, problem.message) == ("CURRENT", f"cannot be read ({os.strerror(errno.EIO)})")
         assert " rollback reports --to v000001 " in problem.remedy
@@ -231,7 +230,7 @@ def test_a_repair_keeps_a_version_whose_files_cannot_be_read_now(
 def test_a_ledger_of_a_newer_release_is_not_reported_as_damaged(published: Project) -> None:
     path = published.directory / "ledger.sqlite"
     ledger = Ledger(path)
-    ledger._kv.put("format", {"version": 4})
+    ledger._kv.put("format", {"version": 4}, "data")
     ledger.close()
     before = path.read_bytes()
     assert found(published.verify())["ledger.sqlite"] == "pip install --upgrade llama-index-contextual"

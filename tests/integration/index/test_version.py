@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[Project], object]] = {
     "index.insert_nodes": lambda p: p.index.insert_nodes([TextNode(text="new")]),
     "index.delete_ref_doc": lambda p: p.index.delete_ref_doc(MANUAL),
     "index.delete_ref_doc with its nodes": lambda p: p.index.delete_ref_doc(MANUAL, delete_from_docstore=True),
-    "index.delete_nodes": lambda p: p.index.delete_nodes([p.storage_context.docstore.ids[0]]),  # type: ignore[attr-defined]
+    "index.delete_nodes": lambda p: p.index.delete_nodes([next(iter(p.storage_context.docstore.docs))]),  # type: ignore[attr-defined]
     "index.update_ref_doc": lambda p: p.index.update_ref_doc(Document(id_=MANUAL, text="new")),
     "index.refresh_ref_docs": lambda p: p.index.refresh_ref_docs([Document(id_=MANUAL, text="new")]),
     "docstore.add_documents": lambda p: p.storage_context.docstore.add_documents([TextNode(text="new")]),
@@ -196,9 +196,9 @@ def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: 
     lexical = ProjectManager(published.directory.parent).create("lexical", published.config.changed(faiss=False))
     lexical.ingest([Document(id_="note", text="Something about tin.")])
     shutil.copyfile(part / FAISS_FILE, lexical.directory / "parts" / "p000001" / FAISS_FILE)
-    opened = OpenVersion(lexical.directory / "versions" / "v000001")
+    opened = open_storage_context(lexical.directory / "versions" / "v000001")
     assert not opened.has_semantic
-    assert opened.storage_context.index_store.index_structs() == []
+    assert opened.index_store.index_structs() == []
     response = lexical.retrieve("tin", mode="semantic")
     assert (response.mode_used, len(response.results)) == ("lexical", 1)
     assert "no semantic index" in response.warnings[0]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from llama_index.core.schema import BaseNode, TextNode
 
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.stores.vector_store import IndexVectorStore
 
 MANUAL, QUARTER, TARIFF = "reports/manual.txt", "reports/quarter.md", "reports/tariff.pdf"
 """Ids of the documents of `tiny_folder`."""
@@ -29,9 +30,10 @@ def nodes_of(project: Project, doc_id: str | None = None) -> list[BaseNode]:
 
 def vectors_of(project: Project) -> dict[str, list[float]]:
     store = project.storage_context.vector_store
-    assert isinstance(store, UnitFaissVectorStore)
-    names = store.docstore.ids
-    return {node_id: row.tolist() for node_id, row in zip(names, store.vectors(range(len(names))), strict=True)}
+    assert isinstance(store, IndexVectorStore)
+    index = store.chunk_index
+    vectors = index.vectors(np.arange(len(index.ids)))
+    return {node_id: row.tolist() for node_id, row in zip(index.ids, vectors, strict=True)}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

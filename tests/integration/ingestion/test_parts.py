@@ -17,11 +17,11 @@ from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.ingestion import builder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.integration.ingestion.support import ids, nodes_of, texts_of
 from tests.support.models import CountingEmbedding
 from tests.support.nodes import chunk
@@ -145,11 +145,6 @@ def test_compact_parts_find_nearly_the_same_as_one_part(pair: tuple[Project, Pro
             assert len(found) == len(wanted)
             shares.append(len(found & wanted) / len(wanted))
     assert np.mean(shares) >= 0.99
-    for size in (40, 10_000):
-        sample, of_one = (project.storage_context.vector_store.sampled_vectors(size) for project in pair)  # type: ignore[attr-defined]
-        assert len(of_one) == min(size, pair[1].info().chunks)
-        assert len(of_one) * 0.8 <= len(sample) <= len(of_one)  # some are gone
-        np.testing.assert_array_equal(sample, of_one[: len(sample)])
 
 
 def test_the_stores_of_a_version_over_parts_are_those_of_one_part(
@@ -157,29 +152,27 @@ def test_the_stores_of_a_version_over_parts_are_those_of_one_part(
 ) -> None:
     grown, _ = pair
     store, context = grown._live.current().docstore, grown.storage_context
-    assert set(store.get_all_ref_doc_info()) == {*ids(grown)}
+    assert set(store.ids_by_document()) == {*ids(grown)}
     for doc_id in ids(grown):
-        info = store.get_ref_doc_info(doc_id)
-        assert info is not None
-        assert info.node_ids == [node.node_id for node in grown.chunks(doc_id)]
-    assert store.get_ref_doc_info("doc021") is None
+        assert store.ids_of_document(doc_id) == [node.node_id for node in grown.chunks(doc_id)]
+    assert store.ids_of_document("doc021") == []
     names = list(store.ids)
     assert len(store) == len(names) == len(set(names))
     assert store.rows(names) == list(range(len(names)))
     assert [node.node_id for node in store.get_nodes(names[::-3])] == names[::-3]
     assert (store.ids[-1], store.ids[2:5]) == (names[-1], names[2:5])
     if not is_compact(grown):
-        vectors = context.vector_store.vectors(range(len(names)))  # type: ignore[attr-defined]
+        vectors = grown._live.current().index.vectors(np.arange(len(names)))
         wanted = [grown.embed_model.get_text_embedding(node.get_content("embed")) for node in store.iterate()]  # type: ignore[arg-type]
         np.testing.assert_allclose(vectors, np.asarray(wanted) / np.linalg.norm(wanted, axis=1)[:, None], atol=1e-6)
         assert context.vector_store.to_stock().client.ntotal == len(names)  # type: ignore[attr-defined]
         context.persist(str(tmp_path / "stock"))
-    store.persist(str(tmp_path / "copy.sqlite"))
+    store.save(tmp_path / "copy.sqlite")
     with contextlib.closing(SQLiteDocumentStore(tmp_path / "copy.sqlite", access="read")) as copy:
-        assert copy.ids == names
+        assert copy.nodes.ids == names
         assert copy.get_nodes(names) == store.get_nodes(names)
     for parent in {node.relationships[NodeRelationship.PARENT].node_id for node in store.iterate()}:  # type: ignore[union-attr]
-        assert store.get_node(parent).get_content()
+        assert store.get_nodes([parent])[0].get_content()
 
 
 # ---- sharing and merging ---------------------------------------------------------------------------------------------
@@ -310,4 +303,4 @@ def test_a_node_id_of_a_document_in_another_part_is_refused_and_that_of_a_gone_o
     project.remove("one")
     project.ingest([chunk("a", doc_id="three")])
     assert [one.ref_doc_id for one in project.chunks("three")] == ["three"]
-    assert project._live.current().docstore.get_node("a").ref_doc_id == "three"
+    assert project._live.current().docstore.get_nodes(["a"])[0].ref_doc_id == "three"

@@ -11,7 +11,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, CorruptVersionError
-from llama_index_contextual.index import files, qdrant, remote
+from llama_index_contextual.index import files, qdrant, qdrant_index, remote
 from llama_index_contextual.index.collection import Engine, View
 from llama_index_contextual.index.engine import open_engine, read_collection
 from llama_index_contextual.index.qdrant import QdrantEngine
@@ -116,7 +116,7 @@ def test_a_document_with_a_lost_chunk_is_named_by_a_repair_and_ingested_again(pr
         (folder / f"{number}.md").write_text(f"# Note {number}\n\nThe pump {number}.", encoding="utf-8")
     project.ingest(folder)
     engine = engine_of(project)
-    keys = {project.live_version.docstore.get_node(key[0]).ref_doc_id: key for key in engine.keys(View(1))}
+    keys = {project.live_version.docstore.get_nodes([key[0]])[0].ref_doc_id: key for key in engine.keys(View(1))}
     lose(project, *keys["notes/4.md"])
     report = project.verify()
     assert not report.sound
@@ -243,17 +243,18 @@ def test_a_large_version_is_searched_with_a_probed_list_and_new_vectors_are_prob
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "EXACT_CHUNKS", 20)
+    monkeypatch.setattr(qdrant_index, "EXACT_CHUNKS", 20)
     project.ingest(documents("one", 15))
     assert read_collection(project.directory).ef is None  # type: ignore[union-attr]
     project.ingest(documents("two", 30))
     collection = read_collection(project.directory)
     assert collection is not None
-    assert (collection.ef, collection.probed) == (remote.EF[0], 30)
-    assert project.live_version.docstore.view().ef == remote.EF[0]  # type: ignore[attr-defined]
+    assert (collection.ef, collection.probed) == (qdrant_index.EF[0], 30)
+    assert project.live_version.docstore.view().ef == qdrant_index.EF[0]  # type: ignore[attr-defined]
     assert len(project.retrieve("pump 3", mode="semantic", top_k=5)) == 5
     probes = []
-    probe = remote.RemoteVectorStore.probe
-    monkeypatch.setattr(remote.RemoteVectorStore, "probe", lambda store: probes.append(store) or probe(store))
+    probe = qdrant_index.QdrantIndex.probe
+    monkeypatch.setattr(qdrant_index.QdrantIndex, "probe", lambda store: probes.append(store) or probe(store))
     project.ingest([Document(text="one more", id_="new")])
     assert probes == []
     project.update_config(context="none")

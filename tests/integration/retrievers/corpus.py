@@ -10,14 +10,22 @@ from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
-from llama_index.core.schema import Document, NodeRelationship, NodeWithScore, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding
 
 PASSAGES = {
@@ -49,11 +57,13 @@ class CountingStore(SQLiteDocumentStore):
     def __init__(self) -> None:
         super().__init__()
         self.fetches: list[list[str]] = []
+        read = self.nodes.get_nodes
 
-    def get_nodes(self, node_ids: list[str], raise_error: bool = True):  # type: ignore[no-untyped-def]
-        """Return the nodes, and record the request."""
-        self.fetches.append(list(node_ids))
-        return super().get_nodes(node_ids, raise_error)
+        def get_nodes(node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
+            self.fetches.append(list(node_ids))
+            return read(node_ids, raise_error)
+
+        self.nodes.get_nodes = get_nodes  # type: ignore[method-assign]
 
 
 def vector_index(

@@ -9,7 +9,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from llama_index.core import Settings
@@ -22,14 +22,15 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
+from llama_index_contextual.index.base import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.base import Ranking, specificity_of
+from llama_index_contextual.retrievers import project as project_retriever
+from llama_index_contextual.retrievers.base import specificity_of
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
-from llama_index_contextual.retrievers.hybrid import HybridRetriever
-from llama_index_contextual.search import live
+from llama_index_contextual.search import live, search
 from llama_index_contextual.search.confidence import MODELS
-from llama_index_contextual.search.live import ProjectRetriever
+from llama_index_contextual.search.rank import Ranking
 from llama_index_contextual.search.response import RetrievalResponse
 from tests.integration.retrievers import corpus
 from tests.integration.retrievers.conftest import TEXTS
@@ -221,12 +222,14 @@ def test_another_process_knows_the_live_version_by_the_content_of_current_not_by
 def test_a_running_query_is_answered_by_the_version_it_started_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = project_of(tmp_path)
-    retriever = project.as_retriever()
-    current = project._live.current()
-    prepared = (current, *retriever._prepare(current))
-    project.ingest(quince())
-    response = retriever._search(QueryBundle("quince"), *prepared).respond()
+    project, real = project_of(tmp_path), CountingEmbedding._get_query_embedding
+
+    def slow(self: CountingEmbedding, query: str) -> list[float]:
+        project.ingest(quince())
+        return real(self, query)
+
+    monkeypatch.setattr(CountingEmbedding, "_get_query_embedding", slow)
+    response = project.retrieve("quince")
     assert response.version == "v000001"
     assert "quince" not in ids(response)
 
@@ -236,16 +239,16 @@ async def test_a_query_whose_version_is_removed_meanwhile_is_repeated(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = project_of(tmp_path)
-    real, versions = ProjectRetriever._search, []
+    real, versions = project_retriever.usable_mode, []
 
-    def search(self: ProjectRetriever, bundle: QueryBundle, current: Any, *rest: Any, **kwargs: Any) -> live.Candidates:
-        versions.append(current.name)
+    def fail_once(index: VersionIndex, mode: Mode) -> tuple[Mode, list[str]]:
+        versions.append(project._live.current().name)
         if len(versions) == 1:
             project.ingest(quince())
             raise FileNotFoundError("a file of the version before")
-        return real(self, bundle, current, *rest, **kwargs)
+        return real(index, mode)
 
-    monkeypatch.setattr(ProjectRetriever, "_search", search)
+    monkeypatch.setattr(project_retriever, "usable_mode", fail_once)
     response = project.retrieve("quince") if run == "sync" else await project.aretrieve("quince")
     assert versions == ["v000001", "v000002"]
     assert (response.version, ids(response)[0]) == ("v000002", "quince")
@@ -257,11 +260,11 @@ async def test_a_failure_of_the_live_version_is_not_hidden(
 ) -> None:
     calls: list[str] = []
 
-    def search(self: ProjectRetriever, *_: Any, **__: Any) -> live.Candidates:
+    def fail(*_: object) -> NoReturn:
         calls.append("asked")
         raise OSError("disk failure")
 
-    monkeypatch.setattr(ProjectRetriever, "_search", search)
+    monkeypatch.setattr(project_retriever, "usable_mode", fail)
     with pytest.raises(OSError, match="disk failure"):
         _ = built.retrieve(QUERY) if run == "sync" else await built.aretrieve(QUERY)
     assert calls == ["asked"]
@@ -342,18 +345,18 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(built._live, "slots", threading.BoundedSemaphore(2))
     lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
-    real = HybridRetriever.rank
+    real = search.rank
 
-    def rank(self: HybridRetriever, query: QueryBundle, *args: Any) -> Ranking:
+    def rank(query: QueryBundle, *args: Any, **options: Any) -> Ranking:
         with lock:
             ranking.append(query.query_str)
             seen.append(len(ranking))
         two.wait(timeout=300)
         with lock:
             ranking.remove(query.query_str)
-        return real(self, query, *args)
+        return real(query, *args, **options)
 
-    monkeypatch.setattr(HybridRetriever, "rank", rank)
+    monkeypatch.setattr(search, "rank", rank)
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(built.retrieve, [QUERY] * 8))
     assert {len(answer) for answer in answers} == {3}

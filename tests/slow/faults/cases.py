@@ -21,9 +21,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
 from llama_index_contextual.index import files, kvstore
 from llama_index_contextual.index.bm25 import LexicalIndex
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.documents import DocumentIndexBuilder
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.index.files import NEW
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
 from llama_index_contextual.index.sources import SOURCES_FILE
@@ -32,6 +30,8 @@ from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.slow.faults.system import Crash, RecordingSystem, installed
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk

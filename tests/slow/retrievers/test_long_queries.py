@@ -161,8 +161,8 @@ def test_cached_keys_of_a_long_query_are_short(built: Project) -> None:
     for name in ("letter", "words", "chinese"):
         built.retrieve(QUERIES[name](MEGABYTE))
     indexes = built._live.current()
-    keys = [*indexes.semantic._embedder._cache._entries, *indexes.lexical.lexical_index._respelled._entries]
-    analyzer = indexes.lexical.lexical_index.analyzer
+    keys = [*indexes.embedder._cache._entries, *indexes.index.lexical._respelled._entries]
+    analyzer = indexes.index.lexical.analyzer
     assert max(map(sys.getsizeof, [*keys, *analyzer._terms_of, *analyzer._query_terms_of])) < 300
 
 

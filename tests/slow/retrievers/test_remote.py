@@ -13,10 +13,12 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import remote
+from llama_index_contextual.index.qdrant_index import QdrantIndex
+from llama_index_contextual.index.remote_terms import RemoteQueryTerms
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.base import Ranking
-from llama_index_contextual.retrievers.remote import RemoteLexicalRetriever, RemoteQueryTerms
+from llama_index_contextual.retrievers import LexicalRetriever
+from llama_index_contextual.search.rank import Ranking
 from tests.support.models import CountingEmbedding
 
 pytest.importorskip("qdrant_client")
@@ -49,7 +51,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def ranked(project: Project, question: str, k: int = 30) -> Ranking:
-    return project.live_version.lexical.rank(question, k)
+    return LexicalRetriever.over(project.live_version.index).rank(question, k)
 
 
 def require_equal(pair: Pair) -> None:
@@ -74,7 +76,7 @@ def test_scores_and_evidence_are_those_of_files_without_documents_that_are_gone(
         project.ingest([*documents(2)[:2], Document(text="A new harbour", id_="new")])
         project.remove("d5")
     assert any(part.gone for part in pair[1].live_version.parts)
-    assert isinstance(pair[1].live_version.lexical, RemoteLexicalRetriever)
+    assert isinstance(pair[1].live_version.index, QdrantIndex)
     require_equal(pair)
 
 
@@ -82,11 +84,11 @@ def test_scores_follow_the_mean_length_of_today(pair: Pair) -> None:
     for project in pair:
         project.ingest(documents(1, 10, length=8))
         project.ingest([Document(text=one.text, id_=f"long {one.id_}") for one in documents(3, 30, length=300)])
-    index: Any = pair[1].live_version.lexical.lexical_index
+    index: Any = pair[1].live_version.index.lexical
     assert index.drift > 0.1
     require_equal(pair)
     pair[1].rebuild()
-    index = pair[1].live_version.lexical.lexical_index
+    index = pair[1].live_version.index.lexical
     assert index.drift == 0.0
     for question in QUESTIONS:
         mine, theirs = (ranked(project, question) for project in pair)
@@ -107,10 +109,10 @@ def test_a_merge_of_parts_changes_no_score(pair: Pair) -> None:
 def test_the_deviation_of_scores_is_estimated_for_large_parts(pair: Pair) -> None:
     for project in pair:
         project.ingest(documents(1, 120, length=60))
-    index: Any = pair[1].live_version.lexical.lexical_index
+    index: Any = pair[1].live_version.index.lexical
     for question in QUESTIONS[:3]:
         rankings = [ranked(project, question) for project in pair]
-        exact, own = (ranking.scale().unit for ranking in rankings if ranking.scale is not None)
+        exact, own = (ranking.legs[0].scale.unit for ranking in rankings)
         assert own == pytest.approx(exact, rel=1e-6)
         terms = rankings[1].terms
         assert isinstance(terms, RemoteQueryTerms)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.index import compact
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.faiss_file import read_index, write_index
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 
 RNG = np.random.default_rng(5)
 # Vectors of topics, as texts have them: a query has neighbours, unlike among random directions.
@@ -130,8 +130,8 @@ def test_a_compressed_index_is_read_back_with_its_vectors(tmp_path: Path) -> Non
     docstore = SQLiteDocumentStore(tmp_path / "docstore.sqlite")
     store = UnitFaissVectorStore(docstore=docstore)
     store.add_vectors([TextNode(id_=f"n{row:04d}", text="x") for row in range(len(VECTORS))], VECTORS)
-    store.compact("rabitq")
-    store.persist(str(tmp_path / "index.faiss"))
+    small = UnitFaissVectorStore(compact.compress(store.client, "rabitq"), docstore=docstore)
+    small.persist(str(tmp_path / "index.faiss"))
     docstore.close()
     opened = UnitFaissVectorStore.from_persist_path(
         str(tmp_path / "index.faiss"), docstore=SQLiteDocumentStore(tmp_path / "docstore.sqlite", access="read")

@@ -28,7 +28,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.support.models import CountingEmbedding
 from tests.support.nodes import chunk
 
@@ -74,7 +74,7 @@ def test_nodes_of_every_kind_are_read_back_equal_and_in_order() -> None:
     assert [type(node) for node in store.iterate()] == [type(node) for node in NODES]
     assert store.get_nodes([node.node_id for node in reversed(NODES)]) == NODES[::-1]
     assert list(store.docs.values()) == NODES
-    assert store.ids == [node.node_id for node in NODES]
+    assert store.nodes.ids == [node.node_id for node in NODES]
 
 
 def test_texts_are_read_back_exactly_and_long_ones_are_compressed(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_nodes_that_cannot_be_stored_are_refused_and_nothing_is_added(node: Text
     store = filled(chunk("kept"))
     with pytest.raises(InputError, match=message):
         store.add_documents([chunk("other"), node])
-    assert store.ids == ["kept"]
+    assert store.nodes.ids == ["kept"]
 
 
 # ---- positions and batches -----------------------------------------------------------------------------------------
@@ -116,10 +116,10 @@ def test_a_batch_that_fails_adds_nothing() -> None:
     store = filled(chunk("kept"))
     with pytest.raises(InputError, match=r"'kept' is in the store already: pass allow_update=True to replace it"):
         store.add_documents([chunk("new"), chunk("kept", "other")], allow_update=False)
-    assert store.ids == ["kept"]
+    assert store.nodes.ids == ["kept"]
     assert store.get_node("kept").get_content() == "Text of kept."
     store.add_documents([chunk("new")], allow_update=False)
-    assert store.ids == ["kept", "new"]
+    assert store.nodes.ids == ["kept", "new"]
 
 
 # ---- LlamaIndex's interface ----------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_a_missing_node_raises_only_if_asked_to() -> None:
     assert [node.node_id for node in store.get_nodes(["b", "a"], raise_error=False)] == ["a"]
     store.delete_document("b", raise_error=False)
     store.delete_ref_doc("b", raise_error=False)
-    assert store.ids == ["a"]
+    assert store.nodes.ids == ["a"]
     assert store.document_exists("a")
     assert not store.document_exists("b")
 
@@ -148,7 +148,7 @@ def test_deleting_a_document_removes_its_nodes_and_their_hashes_and_nothing_else
     store = filled(chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e"), chunk("orphan"))
     store.set_document_hashes({"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"})
     store.delete_ref_doc("d")
-    assert store.ids == ["c", "orphan"]
+    assert store.nodes.ids == ["c", "orphan"]
     assert store.get_all_document_hashes() == {"3": "c", "5": "e"}
     store.delete_document("c")
     assert store.get_document_hash("c") is None
@@ -168,7 +168,7 @@ async def test_the_async_methods_do_the_same() -> None:
     assert await store.aget_all_document_hashes() == {"1": "a", "2": "b"}
     await store.adelete_document("a")
     await store.adelete_ref_doc("d")
-    assert store.ids == ["c"]
+    assert store.nodes.ids == ["c"]
 
 
 def run(pipeline: IngestionPipeline, *texts: tuple[str, str]) -> list[str]:
@@ -206,9 +206,9 @@ def test_persist_writes_a_readable_file_and_leaves_the_store_in_memory(tmp_path:
     path = tmp_path / "new folder" / "nodes.sqlite"
     store.persist(str(path))
     store.add_documents([chunk("b")])
-    assert SQLiteDocumentStore(path, access="read").ids == ["a"]
+    assert SQLiteDocumentStore(path, access="read").nodes.ids == ["a"]
     store.persist(str(path))
-    assert SQLiteDocumentStore(path, access="read").ids == ["a", "b"]
+    assert SQLiteDocumentStore(path, access="read").nodes.ids == ["a", "b"]
     assert os.listdir(path.parent) == ["nodes.sqlite"]
 
 
@@ -217,7 +217,7 @@ def test_persisting_to_its_own_file_leaves_it_intact(tmp_path: Path) -> None:
     store = filled(chunk("a"), path=path)
     store.persist(str(tmp_path / "." / "nodes.sqlite"))
     store.close()
-    assert SQLiteDocumentStore(path, access="read").ids == ["a"]
+    assert SQLiteDocumentStore(path, access="read").nodes.ids == ["a"]
 
 
 def test_a_store_read_from_a_file_can_be_changed_and_leaves_the_file_as_it_is(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_store_read_from_a_file_can_be_changed_and_leaves_the_file_as_it_is(tm
     before = path.read_bytes()
     store = SQLiteDocumentStore.from_persist_path(str(path))
     store.add_documents([chunk("b")])
-    assert store.ids == ["a", "b"]
+    assert store.nodes.ids == ["a", "b"]
     assert path.read_bytes() == before
     with pytest.raises(InputError, match=r"other.sqlite does not exist"):
         SQLiteDocumentStore.from_persist_path(str(tmp_path / "other.sqlite"))

@@ -26,8 +26,8 @@ from llama_index.core.vector_stores.types import (
 )
 
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding
 from tests.support.nodes import chunk
 

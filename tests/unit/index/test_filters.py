@@ -12,7 +12,7 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.support.filter_oracle import (
     COMPARISONS,
     DATES,
@@ -35,9 +35,9 @@ def store_of(metadata: Sequence[Metadata], *, indexed: bool = False, published: 
     store = SQLiteDocumentStore()
     store.add_documents([TextNode(id_=str(n), text="x", metadata=dict(data)) for n, data in enumerate(metadata)])
     if indexed:
-        store.index_metadata()
+        store.nodes.index_metadata()
     if published:
-        store._kv.access = "read"
+        store.nodes.database.access = "read"
     return store
 
 
@@ -51,7 +51,7 @@ def masks(metadata: Sequence[Metadata]) -> list[Callable[[MetadataFilters], list
 
     def selection(store: SQLiteDocumentStore) -> Callable[[MetadataFilters], list[bool]]:
         def select(filters: MetadataFilters) -> list[bool]:
-            mask = store.mask(filters)
+            mask = store.nodes.mask(filters)
             return [True] * len(metadata) if mask is None else mask.tolist()
 
         return select
@@ -105,7 +105,7 @@ def test_an_injection_in_a_key_or_value_finds_nothing_and_breaks_nothing(key: st
     store = SQLiteDocumentStore()
     store.add_documents([TextNode(id_="a", text="x", metadata={"k": "v"})])
     for filters in (one(key, "==", "v"), one("k", "==", key), one("k", "in", [key]), one(key, "text_match", key)):
-        mask = store.mask(filters)
+        mask = store.nodes.mask(filters)
         assert mask is not None
         assert mask.tolist() == [False]
     assert len(store) == 1

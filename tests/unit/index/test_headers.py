@@ -11,8 +11,8 @@ import pytest
 
 from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.index.check import check_faiss, check_npy
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 
 # Dimensions, number of vectors and size of the data in the header of a flat index.
 HUGE = [

@@ -1,4 +1,4 @@
-"""SQLiteKVStore: durable commits, and read-only files."""
+"""Database: durable commits, and read-only files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.errors import ReadOnlyVersionError
-from llama_index_contextual.index.kvstore import SQLiteKVStore
+from llama_index_contextual.index.kvstore import Database
 
 
 @pytest.mark.durable
 def test_durable_files_are_synced_at_every_commit_without_a_write_ahead_log(tmp_path: Path) -> None:
-    store = SQLiteKVStore(tmp_path / "ledger.sqlite", access="durable")
+    store = Database(tmp_path / "ledger.sqlite", access="durable")
     extra = 3
     assert store.query("PRAGMA synchronous") == [(extra,)]
     assert store.query("PRAGMA journal_mode") == [("delete",)]
@@ -20,14 +20,19 @@ def test_durable_files_are_synced_at_every_commit_without_a_write_ahead_log(tmp_
 
 def test_a_published_file_refuses_changes_and_gets_no_journal(tmp_path: Path) -> None:
     path = tmp_path / "with 100 % ?odd#name.sqlite"
-    with_content = SQLiteKVStore(path)
-    with_content.put("a", {"n": 1})
+    with_content = Database(path)
+    with_content.put("a", {"n": 1}, "data")
     with_content.close()
     before = path.read_bytes()
-    store = SQLiteKVStore(path, access="read")
-    for change in (lambda: store.put("b", {}), lambda: store.delete("a"), lambda: store.execute("DROP TABLE kv")):
+    store = Database(path, access="read")
+    changes = (
+        lambda: store.put("b", {}, "data"),
+        lambda: store.delete("a", "data"),
+        lambda: store.execute("DROP TABLE kv"),
+    )
+    for change in changes:
         with pytest.raises(ReadOnlyVersionError):
             change()
-    assert store.get("a") == {"n": 1}
+    assert store.get("a", "data") == {"n": 1}
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.bm25 import LexicalIndex
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder, DocumentLeg, document_entry
+from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder, document_entry
+from llama_index_contextual.index.hits import Hits
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
-from llama_index_contextual.search.fusion import Hits, add_support, best_of_group, reciprocal_shares, scaled_shares
+from llama_index_contextual.search.fusion import add_support, best_of_group, reciprocal_shares, scaled_shares
 from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 
 QUERY = "When does the licence of Borealis end?"
@@ -53,7 +54,7 @@ def retriever(*documents: list[TextNode], **options: object) -> HybridRetriever:
     store = SQLiteDocumentStore()
     store.add_documents(list(itertools.chain(*documents)))
     lexical = LexicalRetriever.from_defaults(docstore=store)
-    return HybridRetriever([lexical], documents=DocumentLeg(index_of(*documents), store), **options)  # type: ignore[arg-type]
+    return HybridRetriever([lexical], documents=index_of(*documents), **options)  # type: ignore[arg-type]
 
 
 def hybrid(**options: object) -> HybridRetriever:
@@ -85,13 +86,6 @@ def test_chunks_have_score_and_rank_of_their_document() -> None:
 def test_an_index_without_any_term_supports_nothing() -> None:
     found = index_of(chunks_of("d", "…")).support(QUERY, np.array([0]))
     assert (found.scores.tolist(), found.ranks.tolist()) == ([0.0], [0])
-
-
-def test_an_index_of_another_store_is_refused() -> None:
-    store = SQLiteDocumentStore()
-    store.add_documents(A)
-    with pytest.raises(InputError, match="covers 5 chunks, the document store 2"):
-        DocumentLeg(index(), store)
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -151,9 +145,7 @@ def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
 @pytest.mark.parametrize(("chunks", "factor"), [(1, 0.289), (10, 1.0), (120, 2.0)])
 def test_the_weight_of_documents_grows_with_the_logarithm_of_their_length(chunks: int, factor: float) -> None:
     documents = [chunks_of(name, *["Some text."] * chunks) for name in ("a", "b")]
-    store = SQLiteDocumentStore()
-    store.add_documents(list(itertools.chain(*documents)))
-    assert DocumentLeg(index_of(*documents), store).emphasis == pytest.approx(factor, abs=0.001)
+    assert index_of(*documents).emphasis == pytest.approx(factor, abs=0.001)
 
 
 @pytest.mark.parametrize("fusion", ["score", "rrf"])
@@ -246,10 +238,8 @@ def test_a_hit_carries_score_and_rank_of_its_document() -> None:
 
 
 def test_documents_need_legs_that_rank_ids() -> None:
-    store = SQLiteDocumentStore()
-    store.add_documents(A)
     with pytest.raises(ConfigurationError, match="leave documents out"):
-        HybridRetriever([FixedRetriever(hits(a=1.0))], documents=DocumentLeg(index_of(A), store))
+        HybridRetriever([FixedRetriever(hits(a=1.0))], documents=index_of(A))
 
 
 @pytest.mark.parametrize("name", ["document_weight", "sibling_weight"])

@@ -16,9 +16,9 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.bm25 import LexicalIndex, TermCounts
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.retrievers import LexicalRetriever
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.integration.retrievers.corpus import CountingStore, passages, vector_index
 from tests.support.models import CountingEmbedding
 
@@ -152,7 +152,7 @@ def test_it_is_built_from_nodes_a_document_store_or_an_index() -> None:
     assert not in_vectors.docstore.docs, "its vector store keeps the nodes"
     for source in ({"docstore": simple}, {"docstore": sqlite}, {"index": index}, {"index": in_vectors}):
         assert ids(LexicalRetriever.from_defaults(**source).retrieve("TS-999"))[0] == "dry"  # type: ignore[arg-type]
-    assert LexicalRetriever.from_defaults(docstore=sqlite).docstore is sqlite
+    assert LexicalRetriever.from_defaults(docstore=sqlite).chunk_index.fetch([0]) == [sqlite.docs["dry"]]
 
 
 @pytest.mark.parametrize("sources", [{}, {"nodes": [], "docstore": SQLiteDocumentStore()}])

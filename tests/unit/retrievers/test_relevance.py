@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -12,14 +13,24 @@ from llama_index.core.schema import TextNode
 
 from llama_index_contextual.config import Mode
 from llama_index_contextual.index.bm25 import LexicalIndex, LexicalQuery
-from llama_index_contextual.retrievers.base import Ranking
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.search.confidence import MODELS, hit_features, judge, query_features
-from llama_index_contextual.search.fusion import Hits, Scale
+from llama_index_contextual.search.rank import Leg, Ranking
 from llama_index_contextual.search.response import RetrievedChunk
 
 
-def hits(rows: list[int], scores: list[float]) -> Hits:
+def hits(rows: Sequence[int], scores: Sequence[float]) -> Hits:
     return Hits(np.array(rows, dtype=np.int64), np.array(scores, dtype=np.float64))
+
+
+def fused(*legs: Leg, rows: Sequence[int] = (0, 1), scores: Sequence[float] = (1.1, 0.0)) -> Ranking:
+    """Return a ranking of three chunks."""
+    return Ranking(hits(rows, scores), ["a", "b", "c"], legs)
+
+
+def alone(leg: Leg) -> Ranking:
+    """Return the ranking of a search in a single index."""
+    return Ranking(leg.hits, ["a", "b", "c"], [leg])
 
 
 def trace(query: LexicalQuery = "pump motor") -> Ranking:
@@ -28,9 +39,9 @@ def trace(query: LexicalQuery = "pump motor") -> Ranking:
     The scores of all chunks vary by 2 (BM25) and 0.2 (cosine, about 0.3).
     """
     index = LexicalIndex.build(["pump motor", "motor", "valve"], language="none")
-    semantic = Ranking(hits([0, 1], [0.9, 0.1]), name="semantic", scale=lambda: Scale(0.3, 0.2))
-    lexical = Ranking(hits([0, 1], [3.0, 1.0]), name="lexical", terms=index.query(query), scale=lambda: Scale(0.0, 2.0))
-    return Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
+    semantic = Leg("semantic", hits([0, 1], [0.9, 0.1]), Scale(0.3, 0.2))
+    lexical = Leg("lexical", hits([0, 1], [3.0, 1.0]), Scale(0.0, 2.0), index.query(query))
+    return fused(semantic, lexical)
 
 
 def test_the_features_of_hits_match_their_description() -> None:
@@ -54,25 +65,22 @@ def test_the_features_of_hits_match_their_description() -> None:
 
 
 def test_hits_below_the_mean_are_as_strong_as_the_mean() -> None:
-    semantic, lexical = trace("sensor").leaves()
-    found = Ranking(hits([0, 1, 2, 3], [1.1, 0.6, -0.5, -0.9]), parts=(semantic, lexical))
+    found = fused(*trace("sensor").legs, rows=[0, 1, 2, 3], scores=[1.1, 0.6, -0.5, -0.9])
     competing = hit_features(found, found.evidence(20), 0.5)["share"]
     assert competing[2] == competing[3] < competing[1] < competing[0]
 
 
 def test_the_overlap_of_the_indexes_is_relative_to_the_longest_list() -> None:
-    _, lexical = trace().leaves()
-    semantic = Ranking(hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), name="semantic")
-    found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
+    _, lexical = trace().legs
+    semantic = Leg("semantic", hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), NO_SCALE)
+    found = fused(semantic, lexical)
     assert hit_features(found, found.evidence(20), 0.5)["agreed"][0] == pytest.approx(1 / 4, rel=1e-3)
 
 
 def test_features_are_always_finite() -> None:
-    found = trace()
-    semantic, lexical = found.leaves()
-    nothing = Ranking(hits([], []), name="lexical", terms=lexical.terms)
-    flat = replace(semantic, scale=lambda: Scale(0.0, 0.0))
-    negative = Ranking(hits([0, 1], [-0.1, -0.9]), parts=(flat, nothing))
+    semantic, lexical = trace().legs
+    flat, nothing = replace(semantic, scale=NO_SCALE), replace(lexical, hits=NO_HITS)
+    negative = fused(flat, nothing, scores=[-0.1, -0.9])
     features = hit_features(negative, negative.evidence(20), 0.5)
     assert all(np.isfinite(values).all() for values in features.values())
     assert query_features(negative, [], "pump") == {"near": 0.9, "cover": 0.0}
@@ -83,7 +91,7 @@ def chunk(text: str, **metadata: str) -> RetrievedChunk:
 
 
 def test_nearness_is_the_best_similarity_less_half_of_what_chance_reaches() -> None:
-    found = replace(trace(), ids=["a", "b", "c"])
+    found = trace()
     # The best cosine is 0.9 among three chunks, with a standard deviation of 0.2; of the two hits that pass a filter,
     # chance reaches less. Similarities begin at 0: 0.3 - 3.5 x 0.2 is below.
     assert query_features(found, [], "")["near"] == pytest.approx(0.9 - 0.5 * 0.2 * math.sqrt(2 * math.log(3)))
@@ -92,9 +100,8 @@ def test_nearness_is_the_best_similarity_less_half_of_what_chance_reaches() -> N
 
 
 def test_a_model_that_finds_everything_similar_is_measured_from_where_its_similarities_begin() -> None:
-    semantic, lexical = trace().leaves()
-    narrow = replace(semantic, scale=lambda: Scale(0.7, 0.02))
-    found = Ranking(hits([0, 1], [1.1, 0.0]), ids=["a", "b", "c"], parts=(narrow, lexical))
+    semantic, lexical = trace().legs
+    found = fused(replace(semantic, scale=Scale(0.7, 0.02)), lexical)
     begin = 0.7 - 3.5 * 0.02
     chance = 0.5 * 0.02 * math.sqrt(2 * math.log(3))
     assert query_features(found, [], "")["near"] == pytest.approx((0.9 - chance - begin) / (1 - begin))
@@ -116,11 +123,10 @@ def test_hits_from_one_document_are_no_better_than_hits_from_several() -> None:
 
 
 def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversation() -> None:
-    semantic, lexical = trace().leaves()
+    semantic, lexical = trace().legs
     terms = LexicalIndex.build(["the pump", "motor"]).query((("And why?", 1.0), ("pump motor", 0.5)))
-    found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, replace(lexical, terms=terms)))
+    found = fused(semantic, replace(lexical, terms=terms))
     judgement = judge(found, found.evidence(20), [chunk("The pump and its motor.")], question="And why?")
-    assert judgement is not None
     assert judgement.level is None
     assert judgement.confidence == pytest.approx(float(MODELS["lexical"].confidence({"cover": 1.0})))
 
@@ -128,7 +134,6 @@ def test_a_follow_up_without_words_of_its_own_is_judged_by_those_of_the_conversa
 def test_no_hit_is_more_relevant_than_the_documents_answer() -> None:
     found = trace("valve")
     judgement = judge(found, found.evidence(20), [chunk("sensor")], question="valve")
-    assert judgement is not None
     assert max(judgement.relevances) <= judgement.confidence
 
 
@@ -142,40 +147,32 @@ def test_more_evidence_is_more_confidence() -> None:
 @pytest.mark.parametrize("mode", get_args(Mode))
 def test_every_mode_is_judged_by_the_features_of_its_indexes(mode: Mode) -> None:
     found = trace()
-    ranking = found if mode == "hybrid" else next(leaf for leaf in found.leaves() if leaf.name == mode)
+    ranking = found if mode == "hybrid" else alone(next(leg for leg in found.legs if leg.name == mode))
     judgement = judge(ranking, ranking.evidence(20), [], question="pump motor")
-    assert judgement is not None
     features, model = query_features(ranking, [], "pump motor"), MODELS[mode].confidence
     logit = model.intercept + sum(model.coefficients[name] * features[name] for name in model.coefficients)
     assert judgement.confidence == pytest.approx(1 / (1 + math.exp(-logit)))
     assert len(judgement.relevances) == 2
-    other = Ranking(hits([0], [1.0]), name="sparse")
-    assert judge(other, other.evidence(20), []) is None
 
 
 def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> None:
-    semantic, lexical = trace("pumpe").leaves()
+    semantic, lexical = trace("pumpe").legs
     lexical = replace(lexical, terms=LexicalIndex.build(["the pump", "motor"]).query("Wie groß ist die Pumpe?"))
-    found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
+    found = fused(semantic, lexical)
     evidence = found.evidence(20)
     german, english = (judge(found, evidence, [], question=text) for text in ("Wie groß ist die Pumpe?", "The pump?"))
-    assert german is not None
     assert german.confidence == MODELS["semantic"].confidence(query_features(found, [], ""))
-    assert english is not None
     assert english.confidence == MODELS["hybrid"].confidence(query_features(found, [], "The pump?"))
 
 
 def test_without_results_there_is_no_confidence() -> None:
-    nothing = Ranking(hits([], []), name="lexical", terms=LexicalIndex.build(["pump"]).query("valve"))
-    empty = Ranking(hits([], []), parts=(Ranking(hits([], []), name="semantic"), nothing))
-    judgement = judge(empty, [], [])
-    assert judgement is not None
+    legs = (replace(leg, hits=NO_HITS) for leg in trace("sensor").legs)
+    judgement = judge(fused(*legs, rows=[], scores=[]), [], [])
     assert (judgement.confidence, judgement.level) == (0.0, "none")
 
 
 def test_overwhelming_evidence_is_not_a_division_by_zero() -> None:
-    semantic = Ranking(hits([0, 1], [0.9, 0.1]), name="semantic", scale=lambda: Scale(0.3, 1e-4))
+    semantic = alone(replace(trace().legs[0], scale=Scale(0.3, 1e-4)))
     judgement = judge(semantic, semantic.evidence(20), [])
-    assert judgement is not None
     assert 0.99 < judgement.confidence < 1
     assert np.isfinite(judgement.relevances).all()

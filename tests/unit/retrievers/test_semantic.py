@@ -16,10 +16,14 @@ from llama_index.core.schema import QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual.embeddings import queries
+from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.index.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.retrievers import SemanticRetriever, semantic
-from llama_index_contextual.retrievers import semantic as query_embedding
+from llama_index_contextual.index.compact import compress
+from llama_index_contextual.retrievers import SemanticRetriever
+from llama_index_contextual.search.rank import Ranking
+from llama_index_contextual.stores import faiss as faiss_store
+from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.integration.retrievers.corpus import PASSAGES, CountingStore, passages, vector_index
 from tests.support.models import CountingEmbedding
 
@@ -41,6 +45,11 @@ def retriever(store: CountingStore, embedding: CountingEmbedding) -> SemanticRet
     return SemanticRetriever(vector_index(passages(), embedding, store))
 
 
+def scale_of(ranking: Ranking) -> tuple[float, float]:
+    (leg,) = ranking.legs
+    return leg.scale
+
+
 def cosine(left: list[float], right: list[float]) -> float:
     return float(np.dot(left, right) / np.linalg.norm(left) / np.linalg.norm(right))
 
@@ -55,22 +64,21 @@ def test_scores_are_cosines_best_first(retriever: SemanticRetriever, embedding: 
 
 def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: SemanticRetriever) -> None:
     similarities = [score for _, score in retriever.rank(QUERY, 5).first(5)]
-    scale = retriever.rank(QUERY, 1).scale
-    assert scale is not None
-    assert scale() == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
+    assert scale_of(retriever.rank(QUERY, 1)) == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
 
 
 def test_the_scale_comes_from_a_sample_if_not_all_vectors_are_compared(
-    monkeypatch: pytest.MonkeyPatch, retriever: SemanticRetriever
+    monkeypatch: pytest.MonkeyPatch, retriever: SemanticRetriever, store: CountingStore
 ) -> None:
     similarities = dict(retriever.rank(QUERY, 5).first(5))
-    monkeypatch.setattr(semantic, "_SAMPLE", 3)
-    retriever._store.compact("rabitq")
-    scale = retriever.rank(QUERY, 1).scale
-    assert scale is not None
+    monkeypatch.setattr(faiss_store, "SAMPLE", 3)
+    compact = UnitFaissVectorStore(compress(retriever._index.vector_store.client, "rabitq"), docstore=store)
+    index = VectorStoreIndex.from_vector_store(compact, embed_model=CountingEmbedding())
     by_digest = sorted(similarities, key=lambda key: xxhash.xxh3_64_intdigest(key.encode()))
     sample = [similarities[key] for key in by_digest[:3]]
-    assert scale() == pytest.approx((np.mean(sample), np.std(sample)), abs=1e-3)
+    assert scale_of(SemanticRetriever(index).rank(QUERY, 1)) == pytest.approx(
+        (np.mean(sample), np.std(sample)), abs=1e-3
+    )
 
 
 def test_the_scale_comes_from_the_hits_if_the_index_returns_no_vectors() -> None:
@@ -81,8 +89,7 @@ def test_the_scale_comes_from_the_hits_if_the_index_returns_no_vectors() -> None
     store.add([TextNode(id_=str(at), text=".", embedding=row.tolist()) for at, row in enumerate(rows)])
     index = VectorStoreIndex.from_vector_store(store, embed_model=CountingEmbedding())
     ranking = SemanticRetriever(index).rank(QueryBundle("", embedding=rows[0].tolist()), 10)
-    assert ranking.scale is not None
-    assert ranking.scale() == pytest.approx((ranking.hits.scores.mean(), ranking.hits.scores.std()))
+    assert scale_of(ranking) == pytest.approx((ranking.hits.scores.mean(), ranking.hits.scores.std()))
 
 
 def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, store: CountingStore) -> None:
@@ -173,18 +180,17 @@ async def test_the_query_is_embedded_once(retriever: SemanticRetriever, embeddin
     assert embedding.queries == [QUERY, "another"]
 
 
-def test_several_queries_are_embedded_once_each_and_prepared_in_their_order(
-    retriever: SemanticRetriever, embedding: CountingEmbedding
-) -> None:
-    given = QueryBundle("given", embedding=[1.0] * 8)
-    prepared = retriever.prepare_many([QueryBundle("one"), given, QueryBundle("two"), QueryBundle("one")])
-    assert sorted(embedding.queries) == ["one", "two"]
-    assert [bundle.query_str for bundle in prepared] == ["one", "given", "two", "one"]
-    assert prepared[0].embedding == prepared[3].embedding != prepared[2].embedding
-    assert prepared[1] is given
+async def test_several_questions_are_embedded_once_each_in_their_order(embedding: CountingEmbedding) -> None:
+    embedder = QueryEmbedder(embedding)
+    vectors = embedder.embed_many([["one"], ["two"], ["one"], ["one", "two"]])
+    assert sorted(embedding.queries) == ["one", "one", "two", "two"], "two questions, and the texts of a third"
+    assert vectors[:3] == [embedding.vector(text) for text in ("one", "two", "one")]
+    assert vectors[3] == pytest.approx(np.mean(vectors[:2], axis=0).tolist())
     before = list(embedding.queries)
-    retriever.rank("two", 1).first(1)
+    assert await embedder.aembed_many([["two"], ["one"]]) == [vectors[1], vectors[0]]
+    assert embedder.embed(["two"]) == vectors[1]
     assert embedding.queries == before
+    assert embedder.embed_many([]) == []
 
 
 # ---- without blocking the loop ---------------------------------------------------------------------------------------
@@ -234,7 +240,7 @@ class FailingEmbedding(CountingEmbedding):
 async def test_a_query_that_cannot_be_embedded_is_a_model_error(
     error: Exception, sentence: str, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query_embedding, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
+    monkeypatch.setattr(queries, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
     model = FailingEmbedding(error=error)
     retriever = SemanticRetriever(vector_index(passages(), model, store))
     with pytest.raises(ModelError, match=sentence) as raised:
@@ -250,7 +256,7 @@ async def test_a_query_that_cannot_be_embedded_is_a_model_error(
 
 
 async def test_a_short_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_embedding, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
+    monkeypatch.setattr(queries, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
     for run in ("sync", "async"):
         model = FailingEmbedding(error=ConnectionError("refused"), times=2)
         retriever = SemanticRetriever(vector_index(passages(), model, CountingStore()))
@@ -280,7 +286,7 @@ def test_an_embedding_that_does_not_fit_is_refused(retriever: SemanticRetriever,
 def test_an_embedding_of_zeros_finds_nothing_and_says_so(retriever: SemanticRetriever) -> None:
     ranking = retriever.rank(QueryBundle(QUERY, embedding=[0.0] * 64), 3)
     assert len(ranking.hits.rows) == 0
-    (warning,) = ranking.warnings
+    ((warning,),) = (leg.warnings for leg in ranking.legs)
     assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing for it" in warning
 
 

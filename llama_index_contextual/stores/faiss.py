@@ -1,15 +1,14 @@
 """FAISS vector stores with cosine similarity and filters, which return whole nodes.
 
 Vectors are normalised to unit length and compared by inner product, so a larger score is always better. Row i of the
-index is the i-th node of the document store. The store of a published version searches the index of each of its parts.
+index is the i-th node of the document store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import faiss
 import numpy as np
@@ -21,55 +20,20 @@ from llama_index.vector_stores.faiss.base import DEFAULT_PERSIST_PATH
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
-from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import compact, files
-from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.faiss_file import read_index, write_index
+from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.kvstore import refuse_write
-from llama_index_contextual.index.part import Part, open_parts
-from llama_index_contextual.index.scan import inner_products, top
+from llama_index_contextual.index.scan import products
 from llama_index_contextual.index.storable import require_storable
-from llama_index_contextual.index.version_docstore import VersionDocumentStore, first_rows
-
-_BLOCK = 1_000  # number of vectors that are copied at once
+from llama_index_contextual.index.vectors import SAMPLE, reconstructed, search_index
+from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
-
-
-class Rows(NamedTuple):
-    """A ranking of rows, best first.
-
-    Attributes:
-        rows: The rows; shape (n,).
-        scores: Their cosine similarities, -1 to 1; shape (n,).
-        everything: Similarities of all rows, in the order of the rows; None if not all of them were computed.
-        moments: Mean and standard deviation of the similarities of all rows, if the store estimates them.
-    """
-
-    rows: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    everything: NDArray[np.float32] | None = None
-    moments: tuple[float, float] | None = None
-
-
-class _Sample(NamedTuple):
-    """The rows of a part with the smallest hashes of their ids.
-
-    Attributes:
-        rows: The rows; shape (n,).
-        hashes: Their hashes, in ascending order; shape (n,).
-        vectors: Their vectors; shape (n, dimensions).
-        limit: All rows with hashes up to this one are in the sample.
-    """
-
-    rows: NDArray[np.int64]
-    hashes: NDArray[np.uint64]
-    vectors: NDArray[np.float32]
-    limit: int
 
 
 class UnitFaissVectorStore(FaissVectorStore):
@@ -98,6 +62,7 @@ class UnitFaissVectorStore(FaissVectorStore):
     _docstore: SQLiteDocumentStore = PrivateAttr()
     _owns_docstore: bool = PrivateAttr()
     _file: Path | None = PrivateAttr(default=None)
+    _sample: tuple[int, NDArray[np.float32] | None] | None = PrivateAttr(default=None)
 
     def __init__(self, faiss_index: Any = None, *, docstore: SQLiteDocumentStore | None = None) -> None:
         super().__init__(faiss_index=faiss_index)
@@ -125,12 +90,16 @@ class UnitFaissVectorStore(FaissVectorStore):
         """Store of the nodes."""
         return self._docstore
 
+    @property
+    def _nodes(self) -> NodeTable:
+        return self._docstore.nodes
+
     def __len__(self) -> int:
         return 0 if self._faiss_index is None else int(self._faiss_index.ntotal)
 
     def _ids(self) -> list[str]:
         """Return the node ids in the order of the rows."""
-        ids = self._docstore.ids
+        ids = self._nodes.ids
         if len(ids) != len(self):
             raise CorruptVersionError(
                 f"The FAISS index contains {len(self)} vectors, the document store {len(ids)} nodes: they belong to"
@@ -152,7 +121,7 @@ class UnitFaissVectorStore(FaissVectorStore):
             InputError: A node has no embedding, or its length differs from those in the index.
             ReadOnlyVersionError: The store is a published version.
         """
-        if self._docstore.read_only:
+        if self._nodes.read_only:
             refuse_write()
         # If two nodes have the same id, keep the last one, because the index must have one row per id.
         last = list({node.node_id: node for node in nodes}.values())
@@ -162,21 +131,17 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     def add_vectors(self, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
         """Add nodes with different ids and their unit vectors, one row each; embeddings of the nodes are ignored."""
-        if self._docstore.read_only:
+        if self._nodes.read_only:
             refuse_write()
         if vectors.shape[1] != (self.dimensions or vectors.shape[1]):
             raise InputError(
                 f"An embedding has {vectors.shape[1]} dimensions, the index {self.dimensions}: it was built with"
                 f" another embedding model."
             )
-        if known := self._docstore.known([node.node_id for node in nodes]):
+        if known := self._nodes.known([node.node_id for node in nodes]):
             require_storable(nodes)  # before anything is removed
             self._remove(known)
         self._docstore.add_documents([_without_embedding(node) for node in nodes])
-        self.add_to_index(vectors)
-
-    def add_to_index(self, vectors: NDArray[np.float32]) -> None:
-        """Append unit vectors of nodes that the document store contains already."""
         self._file = None
         if self._faiss_index is None:
             self._faiss_index = faiss.IndexFlatIP(vectors.shape[1])
@@ -184,16 +149,15 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Remove all nodes of a document, if there are any."""
-        if self._docstore.read_only:
+        if self._nodes.read_only:
             refuse_write()
-        info = self._docstore.get_ref_doc_info(ref_doc_id)
-        self.delete_nodes(info.node_ids if info else [])
+        self.delete_nodes(self._nodes.ids_of_document(ref_doc_id))
 
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
         """Remove the nodes with these ids that pass the filters."""
-        if self._docstore.read_only:
+        if self._nodes.read_only:
             refuse_write()
         mask = self._mask(VectorStoreQuery(node_ids=node_ids, filters=filters)) if node_ids or filters else None
         if mask is not None:
@@ -208,7 +172,7 @@ class UnitFaissVectorStore(FaissVectorStore):
                 raise InputError(f"Nodes of a {kind.__name__} cannot be removed or replaced: build a new one.")
             self._ids()
             self._file = None
-            self._faiss_index.remove_ids(np.asarray(self._docstore.rows(node_ids), dtype=np.int64))
+            self._faiss_index.remove_ids(np.asarray(self._nodes.rows(node_ids), dtype=np.int64))
         for node_id in node_ids:
             self._docstore.delete_document(node_id)
 
@@ -222,31 +186,44 @@ class UnitFaissVectorStore(FaissVectorStore):
             k: Maximum number of nodes.
             filters: Only rank nodes that pass these filters.
         """
-        hits = self.rank_rows(vector, k, filters)
+        hits, _ = self.rank_rows(vector, k, self._nodes.mask(filters))
         ids = self._ids()
         return [(ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
 
-    def rank_rows(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> Rows:
-        """Rank like `rank`, but return rows instead of ids."""
-        return self._rank(vector, k, self._docstore.mask(filters))
+    def rank_rows(
+        self, vector: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None = None
+    ) -> tuple[Hits, Scale]:
+        """Rank like `rank`, but return rows, and mean and standard deviation of the similarities of all nodes.
 
-    def _rank(self, vector: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None) -> Rows:
+        Args:
+            vector: The query's embedding.
+            k: Maximum number of nodes.
+            mask: Rows to rank; None for all.
+        """
         query = unit_vectors(np.asarray(vector, dtype=np.float32).reshape(1, -1))
         if len(self) == 0 or not query.any() or (mask is not None and not mask.any()):
-            return Rows(np.zeros(0, dtype=np.int64), np.zeros(0))
+            return NO_HITS, NO_SCALE
         if query.shape[1] != self.dimensions:
             raise InputError(
                 f"The query's embedding has {query.shape[1]} dimensions, the index {self.dimensions}:"
                 f" search with the embedding model that built the index."
             )
-        scores, rows, everything = self._search(query, max(0, min(k, len(self._ids()))), mask)
+        scores, rows, similarities = search_index(self._faiss_index, query, max(0, min(k, len(self._ids()))), mask)
+        if similarities is None:
+            similarities = self._sampled_similarities(query[0], scores)
         # Because of rounding, the product of two unit vectors may exceed 1.
-        return Rows(rows.astype(np.int64), np.clip(scores.astype(np.float64), -1.0, 1.0), everything)
+        hits = Hits(rows.astype(np.int64), np.clip(scores.astype(np.float64), -1.0, 1.0))
+        return hits, Scale(float(similarities.mean()), float(similarities.std()))
 
-    def _search(
-        self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
-        return search_index(self._faiss_index, query, k, mask)
+    def _sampled_similarities(self, query: NDArray[np.float32], scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the similarities of a sample of the nodes; those of the hits if no sample can be drawn."""
+        if self._sample is None or self._sample[0] != len(self):
+            try:
+                self._sample = len(self), self.vectors(compact.sampled(self._ids(), SAMPLE)[0])
+            except RuntimeError:  # an IVF index cannot reconstruct vectors; FAISS raises nothing narrower
+                self._sample = len(self), None
+        sample = self._sample[1]
+        return scores if sample is None else products(sample, query)
 
     def vectors(self, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
@@ -254,16 +231,12 @@ class UnitFaissVectorStore(FaissVectorStore):
             return np.zeros((0, self.dimensions or 0), dtype=np.float32)
         return reconstructed(self._faiss_index, np.asarray(rows, dtype=np.int64))
 
-    def sampled_vectors(self, size: int) -> NDArray[np.float32]:
-        """Return the vectors of at most `size` nodes, chosen by the hashes of their ids."""
-        return self.vectors(compact.sampled(self._ids(), size)[0])
-
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Answer a LlamaIndex query with nodes, their cosine similarities (-1 to 1) and their ids."""
         if query.query_embedding is None:
             raise InputError("The query has no embedding: pass an embed_model to the retriever.")
         vector = np.asarray(query.query_embedding, dtype=np.float32)
-        hits = self._rank(vector, query.similarity_top_k, self._mask(query))
+        hits, _ = self.rank_rows(vector, query.similarity_top_k, self._mask(query))
         known = self._ids()
         ids = [known[row] for row in hits.rows.tolist()]
         return VectorStoreQueryResult(nodes=self._docstore.get_nodes(ids), similarities=hits.scores.tolist(), ids=ids)
@@ -276,22 +249,14 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     def _mask(self, query: VectorStoreQuery) -> NDArray[np.bool_] | None:
         """Return a mask of the rows that a query allows; empty lists, as VectorStoreIndex passes, have no effect."""
-        masks = [self._docstore.mask(query.filters)]
+        masks = [self._nodes.mask(query.filters)]
         if query.node_ids:
-            masks.append(np.isin(np.asarray(self._docstore.ids), query.node_ids))
+            masks.append(np.isin(np.asarray(self._nodes.ids), query.node_ids))
         if query.doc_ids:
-            infos = [self._docstore.get_ref_doc_info(doc_id) for doc_id in query.doc_ids]
-            of_documents = [node_id for info in infos if info for node_id in info.node_ids]
-            masks.append(np.isin(np.asarray(self._docstore.ids), of_documents))
+            of_documents = [node_id for doc_id in query.doc_ids for node_id in self._nodes.ids_of_document(doc_id)]
+            masks.append(np.isin(np.asarray(self._nodes.ids), of_documents))
         present = [mask for mask in masks if mask is not None]
         return np.logical_and.reduce(present) if present else None
-
-    def compact(self, kind: FaissIndex) -> None:
-        """Replace an exact index by a compact one if `kind` allows it and it is accurate enough; see `compact.py`."""
-        if isinstance(self._faiss_index, faiss.IndexFlat):
-            self._file = None
-            ids = self._ids() if kind == "auto" else []
-            self._faiss_index = compact.compress(self._faiss_index, kind, ids)
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
@@ -310,7 +275,7 @@ class UnitFaissVectorStore(FaissVectorStore):
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Return what `from_dict` needs to open the store again: the files of index and nodes, not their content."""
         data: dict[str, Any] = super().to_dict(**kwargs)
-        shared = None if self._owns_docstore else self._docstore.path
+        shared = None if self._owns_docstore else self._nodes.path
         if self._file is not None and (self._owns_docstore or shared is not None):
             data |= {"persist_path": str(self._file), "docstore_path": None if shared is None else str(shared)}
         return {**data, "vectors": len(self)}
@@ -322,8 +287,6 @@ class UnitFaissVectorStore(FaissVectorStore):
         Raises:
             InputError: The store was not empty, and it had not been persisted since its last change.
         """
-        if "version_directory" in data:
-            return VersionVectorStore.from_dict(data)  # type: ignore[return-value]
         values = {**data, **kwargs}
         if values.get("persist_path") is None:
             if values.get("vectors"):
@@ -337,16 +300,8 @@ class UnitFaissVectorStore(FaissVectorStore):
         return cls.from_persist_path(values["persist_path"], docstore=docstore)
 
     def to_stock(self) -> FaissVectorStore:
-        """Return the index as LlamaIndex's own vector store, which identifies nodes by row.
-
-        The vectors of a version that are not in a single file are copied to an exact index in memory.
-        """
-        index = self._faiss_index
-        if index is None and self.dimensions:
-            index = faiss.IndexFlatIP(self.dimensions)
-            for start in range(0, len(self), _BLOCK):
-                index.add(self.vectors(range(start, min(start + _BLOCK, len(self)))))
-        return FaissVectorStore(faiss_index=index)
+        """Return the index as LlamaIndex's own vector store, which identifies nodes by row."""
+        return FaissVectorStore(faiss_index=self._faiss_index)
 
     @classmethod
     def from_persist_path(
@@ -366,159 +321,11 @@ class UnitFaissVectorStore(FaissVectorStore):
         if not path.is_file():
             raise InputError(f"{path} does not exist: name a file that `persist` wrote.", value=persist_path)
         nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
-        index = read_index(path, mapped=nodes.read_only)  # a published file never changes
+        index = read_index(path, mapped=nodes.nodes.read_only)  # a published file never changes
         store = cls(index, docstore=nodes)
         store._owns_docstore = docstore is None
         store._file = path
         return store
-
-
-class VersionVectorStore(UnitFaissVectorStore):
-    """The vectors of a published version, which cannot be changed.
-
-    Args:
-        docstore: The chunks of the version.
-        directory: Directory of the version.
-        dimensions: Length of the vectors.
-    """
-
-    _directory: Path = PrivateAttr()
-    _dimensions: int = PrivateAttr()
-
-    def __init__(self, docstore: VersionDocumentStore, *, directory: Path, dimensions: int) -> None:
-        parts = docstore.parts
-        super().__init__(docstore=docstore)
-        self._directory, self._dimensions = directory, dimensions
-        if len(parts) == 1 and parts[0].rows is None and parts[0].has_semantic:
-            self._faiss_index = parts[0].index
-
-    @property
-    def dimensions(self) -> int:
-        """Length of the vectors."""
-        return self._dimensions
-
-    def __len__(self) -> int:
-        return len(self._docstore)
-
-    def _parts(self) -> Iterator[tuple[int, Part]]:
-        """Yield the parts with vectors, each with its first row."""
-        docstore: Any = self._docstore
-        parts = docstore.parts
-        return ((start, part) for start, part in zip(first_rows(parts).tolist(), parts, strict=False) if part.size)
-
-    def _search(
-        self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
-        scores, rows, everything = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)], []
-        for start, part in self._parts():
-            allowed = None if mask is None else mask[start : start + part.size]
-            if part.rows is not None:
-                passing, allowed = allowed, np.zeros(part.index.ntotal, dtype=np.bool_)
-                allowed[part.rows] = True if passing is None else passing
-            best, hits, of_part = search_index(part.index, query, k, allowed)
-            if part.rows is not None:
-                hits = np.searchsorted(part.rows, hits)
-                of_part = None if of_part is None else of_part[part.rows]
-            scores.append(best)
-            rows.append(hits + start)
-            everything.append(of_part)
-        merged_scores, merged_rows = np.concatenate(scores), np.concatenate(rows)
-        best, places = top(merged_scores, k)  # ties are in the order of the rows
-        known = [of_part for of_part in everything if of_part is not None]
-        return best, merged_rows[places], np.concatenate(known) if known and len(known) == len(everything) else None
-
-    def vectors(self, rows: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the stored vectors of some rows."""
-        wanted = np.asarray(rows, dtype=np.int64)
-        vectors = np.zeros((len(wanted), self._dimensions), dtype=np.float32)
-        for start, part in self._parts():
-            places = np.flatnonzero((wanted >= start) & (wanted < start + part.size))
-            if len(places):
-                of_part = wanted[places] - start
-                of_part = of_part if part.rows is None else part.rows[of_part]
-                vectors[places] = reconstructed(part.index, of_part)
-        return vectors
-
-    def sampled_vectors(self, size: int) -> NDArray[np.float32]:
-        """Return the vectors of at most `size` nodes, chosen by the hashes of their ids.
-
-        The sample does not depend on how the nodes are distributed over parts, except that it may be a little smaller
-        where some of them are gone. Versions share the samples of their parts.
-        """
-        drawn = [(part, part.shared(f"sample-{size}", partial(_draw, part, size))) for _, part in self._parts()]
-        limit = min((sample.limit for _, sample in drawn), default=0)
-        hashes, vectors = [np.zeros(0, dtype=np.uint64)], [np.zeros((0, self._dimensions), dtype=np.float32)]
-        for part, sample in drawn:
-            chosen = sample.hashes <= limit
-            if part.live is not None:
-                chosen &= part.live[sample.rows]
-            hashes.append(sample.hashes[chosen])
-            vectors.append(sample.vectors[chosen])
-        order = np.argsort(np.concatenate(hashes), kind="stable")[:size]
-        return np.asarray(np.concatenate(vectors)[order])
-
-    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the directory of the version, with which `open_storage_context` opens it again."""
-        return {"class_name": self.class_name(), "version_directory": str(self._directory)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
-        """Open the vectors of the version that `to_dict` names.
-
-        Raises:
-            CorruptVersionError: The version is damaged or was removed.
-        """
-        directory = Path(data["version_directory"])
-        manifest = read_manifest(directory)
-        docstore = VersionDocumentStore(open_parts(directory, manifest, "xxh3"))
-        return cls(docstore, directory=directory, dimensions=manifest.dimensions or 0)
-
-
-def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the vectors of some rows of an index; shape (rows, dimensions).
-
-    For more than 1,000 of them, FAISS would start threads that a forked child does not have and would wait for.
-    """
-    vectors = np.empty((len(rows), index.d), dtype=np.float32)
-    for start in range(0, len(rows), _BLOCK):
-        index.reconstruct_batch(rows[start : start + _BLOCK], vectors[start : start + _BLOCK])
-    return vectors
-
-
-def search_index(
-    index: Any, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
-    """Return scores and rows of the k best hits, best first, and the scores of all rows if they were computed.
-
-    Args:
-        index: An inner-product index.
-        query: A unit vector; shape (1, dimensions).
-        k: Maximum number of hits.
-        mask: Rows that may be hits; None for all.
-    """
-    if isinstance(index, faiss.IndexFlat):
-        (everything,) = inner_products(index.get_xb(), (index.ntotal, index.d), query)
-        if mask is None:
-            return *top(everything, k), everything
-        allowed = np.flatnonzero(mask)
-        scores, places = top(everything[allowed], k)
-        return scores, allowed[places], everything
-    if isinstance(index, faiss.IndexRefine):
-        return *compact.search(index, query, k, mask), None
-    parameters = None
-    if mask is not None:
-        inverted = isinstance(index, faiss.IndexIVF)
-        kind = faiss.SearchParametersIVF if inverted else faiss.SearchParameters
-        parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
-    scores, rows = index.search(query, k, params=parameters)
-    is_hit = rows[0] >= 0
-    return scores[0][is_hit], rows[0][is_hit], None
-
-
-def _draw(part: Part, size: int) -> _Sample:
-    rows, hashes = compact.sampled(part.docstore.ids, size)
-    limit = np.iinfo(np.uint64).max if len(rows) == part.index.ntotal else hashes[-1]
-    return _Sample(rows, hashes, reconstructed(part.index, rows), int(limit))
 
 
 def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Lexical retrieval in a version whose chunks an engine keeps.
+"""The terms of a version whose chunks an engine keeps.
 
 The engine finds the chunks with the best sums of term weights, each times the inverse document frequency of the query's
 term in the version. The weight of a term in a chunk, frequency / (norm + frequency), contains the mean length of chunks
@@ -15,7 +15,6 @@ bm25/chunks/                            `TermCounts` of the chunks, in a part of
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from llama_index.core.schema import QueryType
-from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.index import files
@@ -41,18 +38,15 @@ from llama_index_contextual.index.bm25 import (
 from llama_index_contextual.index.collection import TermHit
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, CHUNKS_DIRECTORY
 from llama_index_contextual.index.part import Part
-from llama_index_contextual.index.remote import RemotePart, RemoteVersionStore
-from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.retrievers.base import Ranking, lexical_query
-from llama_index_contextual.retrievers.lexical import LexicalRetriever, omission_warnings
-from llama_index_contextual.search.fusion import Hits, Scale
-from llama_index_contextual.search.queries import as_bundle, require_positive
+from llama_index_contextual.index.remote import RemotePart
 
 STATISTICS_FILE = "statistics.npy"
 
-_DRIFT = 0.001  # relative change of the mean length from which more hits are requested
-_MAX_DRIFT = 0.01  # from which `rebuild` stores the weights again
-_SURPLUS = 4
+DRIFT = 0.001
+"""Relative change of the mean length from which more hits are requested."""
+
+MAX_DRIFT = 0.01
+"""Relative change from which `rebuild` stores the weights again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,14 +217,6 @@ def chunk_terms(part: Part) -> TermCounts:
     return part.shared(CHUNKS_DIRECTORY, load)
 
 
-def has_drifted(version: OpenVersion) -> bool:
-    """Return whether a rebuild has to store the weights of terms again, because the mean length has changed."""
-    if not (version.is_remote and version.has_lexical):
-        return False
-    analyzer = Analyzer(version.manifest.config["language"], has_periods=True)
-    return RemoteLexicalIndex(analyzer, version.parts).drift > _MAX_DRIFT
-
-
 class RemoteQueryTerms(QueryTerms):
     """The terms of a query, and after the search their contributions to the scores of the hits.
 
@@ -342,30 +328,3 @@ def _weights_in(hits: Sequence[TermHit], numbers: Sequence[int]) -> NDArray[np.f
             contains = hit.terms.take(places, mode="clip") == wanted
             weights[contains, at] = hit.weights[places[contains]]
     return weights
-
-
-class RemoteLexicalRetriever(LexicalRetriever):
-    """Rank chunks by BM25, in a version whose chunks an engine keeps.
-
-    Args:
-        lexical_index: The terms of the version.
-        docstore: The chunks of the version.
-    """
-
-    def __init__(self, lexical_index: RemoteLexicalIndex, docstore: RemoteVersionStore) -> None:
-        super().__init__(lexical_index, docstore)
-        self._index, self._chunks = lexical_index, docstore
-
-    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Rank the k best chunks by BM25; scores are above 0."""
-        k = require_positive(k)
-        terms = self._index.query(lexical_query(as_bundle(query)))
-        requested = _SURPLUS * k if self._index.drift > _DRIFT else k
-        hits = self._chunks.rank_terms(filters or self._filters, terms.query_weights(), requested)
-        rows = np.asarray(self._chunks.rows([hit.node_id for hit in hits]), dtype=np.int64)
-        scores = terms.score(hits, rows.tolist(), self._index.mean_length)
-        order = np.lexsort((rows, -scores))[:k]
-        ranked = Hits(rows[order], scores[order].astype(np.float64))
-        scale = functools.cache(lambda: Scale(0.0, self._index.deviation(terms)))
-        warnings = omission_warnings(terms)
-        return Ranking(ranked, self.docstore.ids, name="lexical", terms=terms, scale=scale, warnings=warnings)

@@ -23,13 +23,15 @@ from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_FNAME as DOC
 from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
 from llama_index.core.storage.index_store.types import DEFAULT_PERSIST_FNAME as INDEX_STORE_FNAME
 from llama_index.core.storage.storage_context import DEFAULT_PERSIST_DIR, StorageContext
-from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
+from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 from llama_index.core.vector_stores.types import DEFAULT_PERSIST_FNAME as VECTOR_STORE_FNAME
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.docstore import SQLiteDocumentStore
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.stores.docstore import IndexDocumentStore
 
 INDEX_ID = "contextual"
 
@@ -120,7 +122,7 @@ class VersionStorageContext(StorageContext):
 
     def write(self, directory: Path, names: dict[str, str]) -> None:
         """Write all files into an empty directory."""
-        nodes = list(cast(SQLiteDocumentStore, self.docstore).iterate())
+        nodes = list(cast(IndexDocumentStore, self.docstore).iterate())
         docstore, index_store = SimpleDocumentStore(), SimpleIndexStore()
         docstore.add_documents(nodes)
         stock = StorageContext(
@@ -135,6 +137,45 @@ class VersionStorageContext(StorageContext):
         if self.has_lexical and nodes:
             files.make_directory(directory / BM25_DIRECTORY)
             files.let_write(directory / BM25_DIRECTORY, lambda: _export_bm25(nodes, directory / BM25_DIRECTORY))
+
+
+def storage_context_of(version: OpenVersion) -> VersionStorageContext:
+    """Return a version as a LlamaIndex StorageContext that cannot be changed.
+
+    The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
+    """
+    index_store = SimpleIndexStore()
+    vector_store: BasePydanticVectorStore = SimpleVectorStore()
+    if version.has_semantic:
+        # Imported here, because faiss is slow to import and not needed without vectors.
+        from llama_index_contextual.stores.vector_store import IndexVectorStore
+
+        vector_store = IndexVectorStore(version.index, version_directory=str(version.directory))
+        index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
+    return VersionStorageContext(
+        docstore=IndexDocumentStore(version.docstore),
+        index_store=index_store,
+        vector_stores={DEFAULT_VECTOR_STORE: vector_store},
+        graph_store=SimpleGraphStore(),
+        has_semantic=version.has_semantic,
+        has_lexical=version.has_lexical,
+    )
+
+
+def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
+    """Open a version as a LlamaIndex StorageContext that cannot be changed.
+
+    Args:
+        version_dir: versions/<name> of a project.
+
+    Raises:
+        CorruptVersionError: A file is damaged or missing, or belongs to another version.
+        FormatError: The version was written by another release.
+
+    Example:
+        >>> load_index_from_storage(open_storage_context(version_dir), embed_model=embed_model)  # doctest: +SKIP
+    """
+    return storage_context_of(OpenVersion(Path(version_dir)))
 
 
 def export_version(context: VersionStorageContext, directory: Path) -> None:

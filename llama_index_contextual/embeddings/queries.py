@@ -1,0 +1,164 @@
+"""Embeddings of questions, with retries and a cache."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from numpy.typing import NDArray
+
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.calls import RetryPolicy, acall, call, describe
+from llama_index_contextual._utils.clients import PerLoop
+from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.index.analysis import shortened
+from llama_index_contextual.models import model_name
+
+_RETRY = RetryPolicy(attempts=3)
+_CACHE_SIZE = 512
+_CONCURRENT_CALLS = 8
+
+
+class QueryEmbedder:
+    """Embed questions, with retries, from any thread and event loop, and cache the last 512 embeddings.
+
+    A question is one or several texts; its embedding is their mean. If a text is longer than the model accepts, its
+    beginning is embedded.
+
+    Args:
+        model: The embedding model.
+
+    Attributes:
+        name: Name of the model.
+    """
+
+    def __init__(self, model: BaseEmbedding) -> None:
+        self.model = model
+        self.name = model_name(model)
+        self._cache: LRUCache[bytes, tuple[list[float], NDArray[np.float32]]] = LRUCache(_CACHE_SIZE)
+        # Without `self`: a reference cycle would keep the embedder alive until the next garbage collection.
+        self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
+
+    def embed(self, texts: Sequence[str]) -> list[float]:
+        """Return the embedding of a question.
+
+        Raises:
+            ModelError: The model cannot be reached, or its answer is not an embedding.
+        """
+        return self._embed(texts)[0]
+
+    async def aembed(self, texts: Sequence[str]) -> list[float]:
+        """Asynchronous version of `embed`."""
+        return (await self._aembed(texts))[0]
+
+    def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the embedding of a question, of length 1 or all zeros; shape (dimensions,)."""
+        return self._embed(texts)[1]
+
+    async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Asynchronous version of `unit`."""
+        return (await self._aembed(texts))[1]
+
+    def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
+        question = _question(texts)
+        key = _key(question)
+        if (known := self._cache.get(key)) is not None:
+            return known
+        try:
+            model = self._model.sync()
+            embedding = call(lambda: _embed(model, question), _RETRY)
+        except Exception as error:  # an embedding class may raise any error; the user gets a sentence
+            raise self._model_error(error) from error
+        return self._kept(key, embedding)
+
+    async def _aembed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
+        question = _question(texts)
+        key = _key(question)
+        if (known := self._cache.get(key)) is not None:
+            return known
+        try:
+            model = await self._model.running()
+            embedding = await acall(lambda: _aembed(model, question), _RETRY)
+        except Exception as error:  # an embedding class may raise any error; the user gets a sentence
+            raise self._model_error(error) from error
+        return self._kept(key, embedding)
+
+    def _kept(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
+        """Check an embedding, and keep it in the cache with the vector that is searched with."""
+        numbers = self._checked(embedding)
+        with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
+            both = numbers, unit_vectors(np.asarray([numbers], dtype=np.float32))[0]
+        self._cache.put(key, both)
+        return both
+
+    def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return the embeddings of several questions by concurrent calls: LlamaIndex has no call for several."""
+        texts_of = [_question(texts) for texts in questions]
+        missing = [question for question in dict.fromkeys(texts_of) if self._cache.get(_key(question)) is None]
+        with ThreadPoolExecutor(min(_CONCURRENT_CALLS, len(missing)) or 1) as threads:
+            embeddings = dict(zip(missing, threads.map(self.embed, missing), strict=True))
+        return [embeddings.get(question) or self.embed(question) for question in texts_of]
+
+    async def aembed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Asynchronous version of `embed_many`."""
+        texts_of = [_question(texts) for texts in questions]
+        distinct = list(dict.fromkeys(texts_of))
+        embeddings = dict(zip(distinct, await asyncio.gather(*map(self.aembed, distinct)), strict=True))
+        return [embeddings[question] for question in texts_of]
+
+    def _checked(self, embedding: object) -> list[float]:
+        """Return the embedding that a model returned, as a list.
+
+        Raises:
+            ModelError: The embedding is empty, or contains values that are not finite numbers.
+        """
+        try:
+            numbers = np.asarray(embedding, dtype=np.float64)
+        except (TypeError, ValueError):
+            numbers = np.zeros(0)
+        if numbers.ndim == 1 and len(numbers) and np.isfinite(numbers).all():
+            return embedding if isinstance(embedding, list) else numbers.tolist()
+        name, size = self.name, f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
+        raise ModelError(
+            f"The embedding model {name!r} did not return finite numbers ({size}): run the same query again,"
+            f" or choose another model.",
+            setting="embed_model",
+        )
+
+    def _model_error(self, error: Exception) -> ModelError:
+        if isinstance(error, ModelError):
+            return ModelError(str(error), setting=error.setting)
+        message = describe(error, setting="embed_model", model=self.name)
+        return ModelError(message, setting="embed_model")
+
+
+def _question(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of a question as they are embedded."""
+    return tuple(cut_to_input(shortened(text)) for text in texts)
+
+
+def _key(texts: tuple[str, ...]) -> bytes:
+    """Return the cache key of a question: a digest, because the texts may be long."""
+    digest = hashlib.sha256()
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(raw) + raw)
+    return digest.digest()
+
+
+def _embed(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
+    # A single text needs no mean, which LlamaIndex would take as long to compute as a search.
+    if len(texts) == 1:
+        return model.get_query_embedding(texts[0])
+    return model.get_agg_embedding_from_queries(list(texts))
+
+
+async def _aembed(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
+    if len(texts) == 1:
+        return await model.aget_query_embedding(texts[0])
+    return await model.aget_agg_embedding_from_queries(list(texts))

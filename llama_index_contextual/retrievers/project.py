@@ -1,0 +1,214 @@
+"""The retriever of a project, for any LlamaIndex engine: searches in the live version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from llama_index.core.prompts.mixin import PromptMixinType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.vector_stores.types import MetadataFilters
+
+from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.filters import require_filters
+from llama_index_contextual.retrievers.base import CheckedRetriever, areported, reported
+from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
+from llama_index_contextual.search.queries import (
+    as_bundles,
+    bounded,
+    number_of_results,
+    require_positive,
+    with_warnings,
+)
+from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
+from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.search import SearchSettings, asearch, search, usable_mode
+from llama_index_contextual.stores.docstore import IndexDocumentStore
+
+logger = get_logger(__name__)
+
+
+class ProjectRetriever(CheckedRetriever):
+    """A retriever over the live version of a project, for any LlamaIndex engine.
+
+    Args:
+        indexes: The indexes of the project's live version.
+        config: Weights, candidates and fusion.
+        mode: Indexes to search; None for the mode of `config`.
+        similarity_top_k: Number of results; None for `top_k` of `config`.
+        top_k: The same.
+        filters: Only chunks that pass are ranked, in every index.
+    """
+
+    def __init__(
+        self,
+        indexes: LiveIndexes,
+        config: ProjectConfig,
+        *,
+        mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+    ) -> None:
+        super().__init__()
+        self._indexes = indexes
+        self._config = config
+        self.mode: Mode = config.mode if mode is None else mode
+        if self.mode not in get_args(Mode):
+            raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
+        self.similarity_top_k = require_positive(number_of_results(similarity_top_k, top_k, config.top_k))
+        self.filters = require_filters(filters)
+
+    def changed(
+        self,
+        *,
+        mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        **settings: Any,
+    ) -> ProjectRetriever:
+        """Return a copy with another mode, number of results, or settings of the project.
+
+        `filters` apply in addition to the present ones.
+        """
+        both = [one for one in (self.filters, require_filters(filters)) if one is not None]
+        return ProjectRetriever(
+            self._indexes,
+            self._config.changed(**settings) if settings else self._config,
+            mode=self.mode if mode is None else mode,
+            similarity_top_k=self.similarity_top_k if similarity_top_k is None else similarity_top_k,
+            filters=MetadataFilters(filters=list(both)) if len(both) == 2 else next(iter(both), None),
+        )
+
+    def widened(self) -> ProjectRetriever:
+        """Return a retriever that searches the same indexes more widely: five times the candidates, twice the results.
+
+        The mode does not change: lexical mode must not send the question to an embedding API.
+        """
+        return self.changed(similarity_top_k=2 * self.similarity_top_k, candidates=5 * self._config.candidates)
+
+    @property
+    def config(self) -> ProjectConfig:
+        """The settings of the project."""
+        return self._config
+
+    @property
+    def embeds(self) -> bool:
+        """Whether queries need the embedding model; they do not if only the lexical index is searched."""
+        try:
+            return self.mode != "lexical" and self._indexes.current().has_semantic
+        except NoVersionError:
+            return self._config.faiss
+
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of the live version's chunks, which filters can use."""
+        return self._indexes.current().docstore.metadata_keys()
+
+    def docstore_of(self, version: str | None) -> IndexDocumentStore | None:
+        """Return the document store of a version while it is live, or else None."""
+        live = self._indexes.current()
+        return IndexDocumentStore(live.docstore) if live.name == version else None
+
+    @reported
+    def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
+        """Return the results with their evidence, and with `explain` the reasons for their order.
+
+        Raises:
+            InputError: The query is empty, or not a query.
+            NoVersionError: Nothing has been ingested yet.
+        """
+        query, notes = bounded(bundle)
+        settings = self._search_settings(explain=explain)
+        response = self._indexes.run(lambda version: search(query, version.index, settings, **self._models(version)))
+        return _checked(response, bundle, notes)
+
+    @areported
+    async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
+        """Respond like `respond`, without blocking the event loop."""
+        query, notes = await asyncio.to_thread(bounded, bundle)
+        settings = self._search_settings(explain=explain)
+
+        async def run(version: SearchableVersion) -> RetrievalResponse:
+            models = await asyncio.to_thread(self._models, version)
+            return await asearch(query, version.index, settings, **models)
+
+        return _checked(await self._indexes.arun(run), bundle, notes)
+
+    def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
+        """Return the results of several queries, in their order, all from one version."""
+        # Check every query before anything is opened or paid for.
+        checked = [bounded(bundle) for bundle in bundles]
+        settings = self._search_settings()
+
+        def run(version: SearchableVersion) -> list[RetrievalResponse]:
+            models = self._models(version)
+            if (embedder := models["embedder"]) is not None:
+                # At once, because several questions are embedded concurrently; `search` finds them in the cache.
+                embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
+            return [search(query, version.index, settings, **models) for query, _ in checked]
+
+        if not checked:
+            return []
+        responses = zip(self._indexes.run(run), bundles, checked, strict=True)
+        return [_checked(response, bundle, notes) for response, bundle, (_, notes) in responses]
+
+    def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
+        """Return the nodes of several queries, in their order."""
+        return [[*response.results] for response in self.respond_many(as_bundles(queries))]
+
+    def specificity(self, text: str) -> float | None:
+        """Return how specific a text is among the chunks of the live version; see `specificity_of`."""
+
+        def measure(version: SearchableVersion) -> float | None:
+            lexical = version.index.lexical
+            return None if lexical is None else lexical.specificity(text)
+
+        return self._indexes.run(measure)
+
+    @property
+    def analyzer(self) -> Analyzer:
+        """The analyzer of the live version's lexical index; without this index, one for the project's language."""
+
+        def find(version: SearchableVersion) -> Analyzer:
+            lexical = version.index.lexical
+            return Analyzer(self._config.language) if lexical is None else lexical.analyzer
+
+        return self._indexes.run(find)
+
+    def _search_settings(self, *, explain: bool = False) -> SearchSettings:
+        return SearchSettings.of(
+            self._config, mode=self.mode, k=self.similarity_top_k, filters=self.filters, explain=explain
+        )
+
+    def _models(self, version: SearchableVersion) -> dict[str, Any]:
+        """Return what a search in a version uses besides its index."""
+        mode, _ = usable_mode(version.index, self.mode)
+        return {
+            "embedder": None if mode == "lexical" else version.embedder,
+            "reranker": self._indexes.rerankers.of(self._config),
+            "slots": self._indexes.slots,
+            "version": version.name,
+        }
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        """Return the LLM that reranks: its prompt applies to all searches of the project."""
+        reranker = self._indexes.rerankers.of(self._config) if self._config.rerank == LLM_RERANK else None
+        return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*self.respond(query_bundle).results]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [*(await self.arespond(query_bundle)).results]
+
+
+def _checked(response: RetrievalResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
+    """Log that another mode answered, and return the response with the full query and the warnings about it."""
+    if response.mode_used != response.mode_requested:
+        logger.warning(response.warnings[0])
+    return replace(with_warnings(response, notes), query=bundle.query_str) if notes else response

@@ -1,0 +1,311 @@
+"""One search, from the query to the response.
+
+`search` is the whole of it: embed, rank by meaning and by words, fuse, fetch, judge, explain, rerank. `asearch` does
+the same without blocking the event loop. Both work on any `ChunkIndex`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from llama_index.core.schema import QueryBundle
+from llama_index.core.vector_stores.types import MetadataFilters
+from numpy.typing import NDArray
+
+from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.embeddings.batching import cut_to_input
+from llama_index_contextual.embeddings.queries import QueryEmbedder
+from llama_index_contextual.index.base import ChunkIndex
+from llama_index_contextual.search.acronyms import Acronyms
+from llama_index_contextual.search.confidence import JUDGED, RANKED, READ, Judgement, judge
+from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
+from llama_index_contextual.search.fusion import normalise_weights
+from llama_index_contextual.search.queries import WeightedQuery, lexical_query, with_terms
+from llama_index_contextual.search.rank import FusionSettings, Ranking, fetched, fused, lexical_leg, semantic_leg
+from llama_index_contextual.search.rerank import Reranked, Reranker
+from llama_index_contextual.search.response import Explanation, QueryBlend, RetrievalResponse, RetrievedChunk
+
+Embedding = Sequence[float] | NDArray[np.float32] | None
+"""The embedding of a query, of any length; None in lexical mode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """What to search, and how.
+
+    Attributes:
+        mode: Indexes to search. If the version lacks one of them, the other one answers, with a warning.
+        k: Number of results.
+        filters: Only chunks that pass are ranked.
+        fusion: How the rankings of both indexes are fused.
+        acronyms: The user's table of acronyms: a question with one form is searched for the other as well.
+        rerank_candidates: Number of hits that a reranker reads.
+        rerank_threshold: Probability of the reranker below which hits are dropped; None keeps all.
+        min_confidence: Limit of the level "low"; None uses the usual one.
+        explain: Whether to explain the order of the results.
+    """
+
+    mode: Mode = "hybrid"
+    k: int = 20
+    filters: MetadataFilters | None = None
+    fusion: FusionSettings = field(default_factory=FusionSettings)
+    acronyms: Mapping[str, str] = field(default_factory=dict)
+    rerank_candidates: int = 0
+    rerank_threshold: float | None = None
+    min_confidence: float | None = None
+    explain: bool = False
+
+    @classmethod
+    def of(
+        cls, config: ProjectConfig, *, mode: Mode, k: int, filters: MetadataFilters | None, explain: bool = False
+    ) -> SearchSettings:
+        """Return the settings of a project's search."""
+        return cls(
+            mode=mode,
+            k=k,
+            filters=filters,
+            fusion=FusionSettings(
+                by=config.fusion,
+                weights=normalise_weights([config.semantic_weight, config.lexical_weight], 2),
+                rrf_k=config.rrf_k,
+                candidates=config.candidates,
+                document_weight=config.document_weight,
+                sibling_weight=config.sibling_weight,
+                document_idf=config.document_idf,
+            ),
+            acronyms=config.acronym_table,
+            rerank_candidates=config.rerank_candidates,
+            rerank_threshold=config.rerank_threshold,
+            min_confidence=config.min_confidence,
+            explain=explain,
+        )
+
+
+def search(
+    query: QueryBundle,
+    index: ChunkIndex,
+    settings: SearchSettings,
+    *,
+    embedder: QueryEmbedder | None = None,
+    reranker: Reranker | None = None,
+    slots: AbstractContextManager[object] | None = None,
+    version: str | None = None,
+) -> RetrievalResponse:
+    """Search an index.
+
+    Args:
+        query: The query; it is embedded if the mode needs that and it has no embedding yet.
+        index: The index.
+        settings: What to search, and how.
+        embedder: Embeds the query; not needed in lexical mode.
+        reranker: Puts the best hits in order; None leaves them as they are ranked.
+        slots: Limits how many searches rank at the same time.
+        version: Name of the version, for the response.
+
+    Raises:
+        InputError: The query's embedding does not fit the index, or a filter is invalid.
+        ModelError: The embedding model or the reranker cannot be reached.
+    """
+    mode, warnings = usable_mode(index, settings.mode)
+    embedding: Embedding = query.embedding
+    if mode != "lexical" and embedding is None and embedder is not None:
+        warnings += too_long(query)
+        embedding = embedder.unit(query.embedding_strs)
+    candidates = _candidates(query, embedding, index, settings, mode, embedder, reranker, slots)
+    reranked = None
+    if reranker is not None:
+        reranked = reranker.rerank(query, candidates.hits, threshold=settings.rerank_threshold)
+    return _response(query, candidates, reranked, settings, mode, warnings, version)
+
+
+async def asearch(
+    query: QueryBundle,
+    index: ChunkIndex,
+    settings: SearchSettings,
+    *,
+    embedder: QueryEmbedder | None = None,
+    reranker: Reranker | None = None,
+    slots: AbstractContextManager[object] | None = None,
+    version: str | None = None,
+) -> RetrievalResponse:
+    """Search like `search`: await the embedding and the reranker, and rank in a thread."""
+    mode, warnings = await asyncio.to_thread(usable_mode, index, settings.mode)
+    embedding: Embedding = query.embedding
+    if mode != "lexical" and embedding is None and embedder is not None:
+        warnings += await asyncio.to_thread(too_long, query)
+        embedding = await embedder.aunit(query.embedding_strs)
+    candidates = await asyncio.to_thread(
+        _candidates, query, embedding, index, settings, mode, embedder, reranker, slots
+    )
+    reranked = None
+    if reranker is not None:
+        reranked = await reranker.arerank(query, candidates.hits, threshold=settings.rerank_threshold)
+    return _response(query, candidates, reranked, settings, mode, warnings, version)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The best hits, for the response or for a reranker.
+
+    Attributes:
+        hits: The hits, best first.
+        judgement: Their relevances, and the confidence.
+        warnings: Sentences about parts of the query that were left out.
+        explanations: The reasons for their order and for that of near misses; only on request.
+        blend: The texts that were searched, if they differ from the question.
+    """
+
+    hits: Sequence[RetrievedChunk]
+    judgement: Judgement
+    warnings: Sequence[str]
+    explanations: tuple[list[Explanation], list[Explanation]]
+    blend: QueryBlend | None
+
+
+def _candidates(
+    query: QueryBundle,
+    embedding: Embedding,
+    index: ChunkIndex,
+    settings: SearchSettings,
+    mode: Mode,
+    embedder: QueryEmbedder | None,
+    reranker: Reranker | None,
+    slots: AbstractContextManager[object] | None,
+) -> _Candidates:
+    """Rank, fetch and judge the best hits, and explain them if requested."""
+    k = settings.k if reranker is None else max(settings.k, settings.rerank_candidates)
+    count = k + NEAR_MISSES if settings.explain else k
+    # A fused ranking has more than k hits anyway, and asking for more could change it. That of a single index has as
+    # many for every k, so that the probabilities do not depend on k.
+    depth = max(settings.fusion.candidates, k) if mode == "hybrid" else max(RANKED, count)
+    expanded = _with_acronyms(query, settings.acronyms)
+    model = "" if embedder is None else embedder.name
+    with slots or nullcontext():
+        ranking = rank(expanded or query, embedding, index, settings, mode, depth, model=model)
+        evidence = ranking.evidence(max(JUDGED, count))
+        hits = fetched(index, ranking, max(READ, count), evidence)
+        judgement = judge(
+            ranking,
+            evidence,
+            hits,
+            question=query.query_str,
+            is_filtered=settings.filters is not None,
+            low=settings.min_confidence,
+        )
+    hits = hits[:count]
+    for hit, relevance in zip(hits, judgement.relevances, strict=False):
+        hit.relevance = relevance
+    return _Candidates(
+        hits[:k],
+        judgement,
+        [warning for leg in ranking.legs for warning in leg.warnings],
+        explain(ranking, hits, settings.k) if settings.explain else ([], []),
+        None if expanded is None else QueryBlend(lexical=expanded.lexical_texts),
+    )
+
+
+def rank(
+    query: QueryBundle,
+    embedding: Embedding,
+    index: ChunkIndex,
+    settings: SearchSettings,
+    mode: Mode,
+    depth: int,
+    *,
+    model: str,
+) -> Ranking:
+    """Rank in the indexes of a mode, each to the given depth."""
+    words, legs = lexical_query(query), []
+    if mode != "lexical":
+        legs.append(semantic_leg(index, embedding, depth, settings.filters, model=model))
+    if mode != "semantic":
+        legs.append(lexical_leg(index, words, depth, settings.filters))
+    if mode != "hybrid":
+        return Ranking(legs[0].hits, index.ids, legs)
+    fusion = replace(settings.fusion, candidates=depth)
+    return fused(legs, index.ids, fusion, documents=index.documents, query=words)
+
+
+def _response(
+    query: QueryBundle,
+    candidates: _Candidates,
+    reranked: Reranked | None,
+    settings: SearchSettings,
+    mode: Mode,
+    warnings: Sequence[str],
+    version: str | None,
+) -> RetrievalResponse:
+    """Return the response, with the hits in the order of the reranker if there is one."""
+    hits, judgement, (explanations, near_misses) = candidates.hits, candidates.judgement, candidates.explanations
+    notes = [*warnings, *candidates.warnings]
+    if reranked is not None:
+        notes += reranked.warnings
+        if hits and not reranked.hits:
+            notes.append(
+                f"The reranker dropped all {len(hits)} hits: none has a probability of at least"
+                f" {settings.rerank_threshold:g}, the setting `rerank_threshold`."
+            )
+            judgement = Judgement((), 0.0, "none")
+        if settings.explain:
+            explanations, near_misses = explain_reranked([*explanations, *near_misses], reranked, settings.k)
+        hits = [hit.model_copy(update={"rank": rank}) for rank, hit in enumerate(reranked.hits, start=1)]
+    return RetrievalResponse(
+        query=query.query_str,
+        mode_requested=settings.mode,
+        mode_used=mode,
+        warnings=tuple(notes),
+        results=tuple(hits[: settings.k]),
+        confidence=judgement.confidence,
+        confidence_level=judgement.level,
+        version=version,
+        blend=candidates.blend,
+        explanations=tuple(explanations),
+        near_misses=tuple(near_misses[:NEAR_MISSES]),
+    )
+
+
+# ---- the query -------------------------------------------------------------------------------------------------------
+
+
+def usable_mode(index: ChunkIndex, requested: Mode) -> tuple[Mode, list[str]]:
+    """Return the requested mode if an index supports it, or else another one and a warning."""
+    has = {"semantic": index.dimensions is not None, "lexical": index.lexical is not None}
+    if (requested == "hybrid" and all(has.values())) or has.get(requested):
+        return requested, []
+    used: Mode = "semantic" if has["semantic"] else "lexical"
+    missing = " and ".join(name for name, exists in has.items() if not exists)
+    return used, [f"Mode {requested!r} was requested, but there is no {missing} index: answered with {used!r}."]
+
+
+def with_embedding(query: QueryBundle, embedding: list[float]) -> QueryBundle:
+    """Return a copy of a query with its embedding."""
+    prepared = copy(query)  # keeps the class and its fields
+    prepared.embedding = embedding
+    return prepared
+
+
+def too_long(query: QueryBundle) -> list[str]:
+    """Return a warning for each text of a query that is too long to be embedded completely."""
+    lengths = [(len(cut_to_input(text)), len(text)) for text in query.embedding_strs]
+    return [
+        f"The query is longer than an embedding model accepts: only its beginning, {limit:,} characters, was embedded."
+        for limit, length in lengths
+        if limit < length
+    ]
+
+
+def _with_acronyms(query: QueryBundle, table: Mapping[str, str]) -> WeightedQuery | None:
+    """Return a query with the forms of acronyms that it lacks; None if it lacks none.
+
+    A form means the same as the one in the question, so its terms together weigh as much as one term of it.
+    """
+    expanded: WeightedQuery | None = None
+    for text in Acronyms(table).added_to(query.query_str) if table else ():
+        expanded = with_terms(expanded or query, [text], round(1 / max(1, len(re.findall(r"\w+", text))), 3))
+    return expanded
