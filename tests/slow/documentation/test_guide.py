@@ -222,4 +222,5 @@ def test_own_contexts_writes_and_compares_contexts_within_its_limit(
     printed = capsys.readouterr().out
     assert f"2 contexts in {out}" in printed
     assert "structural" in printed
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
+    tables = [json.loads(line).get("table", "contexts") for line in out.read_text(encoding="utf-8").splitlines()]
+    assert tables.count("contexts") == 2

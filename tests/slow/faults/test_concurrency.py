@@ -135,7 +135,7 @@ def test_readers_see_whole_versions_while_parts_are_added_and_merged(tmp_path: P
 def test_a_query_uses_the_next_version_if_its_version_is_removed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = load(disk)
     retriever = reader.as_retriever()
-    real, calls = retriever._prepare, []
+    real, calls = retriever._models, []
 
     def slow(current: object) -> object:
         calls.append(current)
@@ -144,7 +144,7 @@ def test_a_query_uses_the_next_version_if_its_version_is_removed(disk: Path, mon
                 ingest(mark)(disk)
         return real(current)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(retriever, "_prepare", slow)
+    monkeypatch.setattr(retriever, "_models", slow)
     assert [hit.node.get_content().split()[0] for hit in retriever.retrieve("alpha")] == ["mark4"] * 3
     assert len(calls) == 2
 

@@ -98,7 +98,7 @@ def assert_equal(one: Project, other: Project) -> None:
     for record in one.documents():
         assert one.chunks(record.doc_id) == other.chunks(record.doc_id)
     rows = np.arange(one.info().chunks)
-    assert np.array_equal(*(project.storage_context.vector_store.vectors(rows) for project in (one, other)))
+    assert np.array_equal(*(project.live_version.index.vectors(rows) for project in (one, other)))
 
 
 # ---- without a cluster -----------------------------------------------------------------------------------------------
