@@ -175,13 +175,13 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._ranks_rows:
-            return RankingRetriever._retrieve(self, query_bundle)
-        return QueryFusionRetriever._retrieve(self, query_bundle)
+            return super(QueryFusionRetriever, self)._retrieve(query_bundle)
+        return super()._retrieve(query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._ranks_rows:
-            return await RankingRetriever._aretrieve(self, query_bundle)
-        return await QueryFusionRetriever._aretrieve(self, query_bundle)
+            return await super(QueryFusionRetriever, self)._aretrieve(query_bundle)
+        return await super()._aretrieve(query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
         """Fuse the hits of other retrievers by node id, weighted, into new objects that keep the evidence."""

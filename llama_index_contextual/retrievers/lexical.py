@@ -164,10 +164,10 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 
     # BM25Retriever comes first in the order of the base classes.
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return RankingRetriever._retrieve(self, query_bundle)
+        return super(BM25Retriever, self)._retrieve(query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await RankingRetriever._aretrieve(self, query_bundle)
+        return await super(BM25Retriever, self)._aretrieve(query_bundle)
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
         """Write the index with its settings, and its nodes unless they belong to a given document store."""

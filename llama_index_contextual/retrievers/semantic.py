@@ -92,10 +92,10 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
     # VectorIndexRetriever comes first in the order of the base classes.
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return RankingRetriever._retrieve(self, query_bundle)
+        return super(VectorIndexRetriever, self)._retrieve(query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await RankingRetriever._aretrieve(self, query_bundle)
+        return await super(VectorIndexRetriever, self)._aretrieve(query_bundle)
 
 
 def _chunk_index(index: VectorStoreIndex) -> ChunkIndex:
