@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,11 +90,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(tmp_path: Path) -> None:
-    manager = ProjectManager(tmp_path)
-    with pytest.raises(BackendError, match=r"Qdrant at http://127.0.0.1:9 does not answer .*start it") as raised:
-        manager.create("p", ProjectConfig.local(backend="qdrant", backend_url="http://127.0.0.1:9"))
-    assert raised.value.url == "http://127.0.0.1:9"
+@pytest.mark.parametrize("port", [":9", ""])
+def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(port: str, tmp_path: Path) -> None:
+    manager, url = ProjectManager(tmp_path), f"http://127.0.0.9{port}"
+    said = re.escape(url if port else f"{url} (port 6333)")  # which the client adds
+    with pytest.raises(BackendError, match=rf"Qdrant at {said} does not answer .*start it") as raised:
+        manager.create("p", ProjectConfig.local(backend="qdrant", backend_url=url))
+    assert raised.value.url == url
     assert manager.list() == []
 
 
