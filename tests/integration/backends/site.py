@@ -123,6 +123,7 @@ class Backend:
             files of the project.
         damages: Each damages what the live version needs, so that `verify` must report it.
         refused_settings: Settings that `create` refuses, by name.
+        frees_at_once: Whether what is removed has left the disk when the call returns; Qdrant frees it later.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Backend:
     writes: Callable[[], Sequence[tuple[type, str]]] = no_writes
     damages: Sequence[Callable[[Project], None]] = (damage_a_file,)
     refused_settings: Mapping[str, Any] = field(default_factory=dict)
+    frees_at_once: bool = True
 
 
 FILES = Backend(name="files", settings=lambda _folder: {})

@@ -123,6 +123,7 @@ BACKENDS = (
         writes=edge_writes,
         damages=(damage_a_file, lose_a_chunk),
         refused_settings=NOT_ON_QDRANT,
+        frees_at_once=False,
     ),
     Backend(
         name="qdrant-server",
