@@ -243,7 +243,7 @@ def chat(
             say(f"[dim]One question per line. {_COMMANDS}[/]", to=err)
         turns = []
         try:
-            for line in _lines():
+            for line in typed_lines():
                 if line == "/reset":
                     _forget(engine, as_json=as_json)
                 elif re.fullmatch(r"/\w+", line):
@@ -264,8 +264,8 @@ _COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends it; 
 _LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
 
 
-def _lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not blank, up to one that ends the chat."""
+def typed_lines() -> Iterator[str]:
+    """Yield the lines of standard input that are not blank, up to one that ends the conversation."""
     while True:
         if sys.stdin.isatty():
             err.print("[bold cyan]?[/] ", end="")

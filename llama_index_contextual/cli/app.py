@@ -21,6 +21,7 @@ from llama_index_contextual.cli.answer import answering
 from llama_index_contextual.cli.commands import PROGRAM, Commands, complete_project, complete_setting
 from llama_index_contextual.cli.evaluate import evaluating
 from llama_index_contextual.cli.ingest import ingesting
+from llama_index_contextual.cli.opening import opening
 from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     PROJECTS,
@@ -287,6 +288,7 @@ def demo(as_json: Json = False) -> None:
         say("  llama-index-contextual ingest mine FOLDER")
 
 
+app.add_typer(opening)
 app.add_typer(ingesting)
 app.add_typer(syncing)
 app.add_typer(answering)

@@ -20,7 +20,8 @@ PROGRAM = "llama-index-contextual"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "": ("create contracts --local", "ingest contracts FOLDER", 'search contracts "notice period"'),
+    "": ("open FOLDER", "create contracts --local", "ingest contracts FOLDER", 'search contracts "notice period"'),
+    "open": ("open FOLDER", "open FOLDER --llm ollama:llama3.1", "open FOLDER --terminal"),
     "create": ("create contracts --local", "create reports --set chunk_size=400 --language german"),
     "settings": ("settings", "settings contracts"),
     "list": ("list", "list --root /srv/knowledge"),

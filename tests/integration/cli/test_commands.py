@@ -47,8 +47,8 @@ COMMANDS: dict[str, list[str]] = {
 }
 # Needs no project, takes no root, and is run in test_demo.py.
 WITHOUT_ROOT = {"demo"}
-# Run until their client or user ends them; see test_mcp.py and ui/test_server.py.
-SERVERS = ("mcp", "serve")
+# Run until their client or user ends them; see test_mcp.py, test_opening.py and ui/test_server.py.
+SERVERS = ("mcp", "open", "serve")
 CONTEXT = "A context of the passage in its text, as long as it has to be here."
 
 

@@ -30,7 +30,7 @@ from tests.support.pdf_files import encrypted
 
 # Servers, which do not end; a model that is not there; the demo, which has tests of its own.
 NOT_RUN = (
-    *("mcp", "serve", "sync", "demo"),
+    *("mcp", "open", "serve", "sync", "demo"),
     'ask contracts "Who may leave?" --llm',
     "ingest contracts FOLDER --ray",
 )

@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 from rich.cells import cell_len
 
@@ -53,6 +54,16 @@ def test_output_that_nobody_reads_or_that_finds_no_space_ends_a_command_with_cod
             started("list", "--json", stdout=full, PYTHONUNBUFFERED=unbuffered) as child,
         ):
             assert (child.stderr.read(), child.wait(SECONDS)) == ("Error: [Errno 28] No space left on device.\n", 1)
+
+
+def test_a_folder_that_is_opened_is_shown_in_the_workbench(root: Path, text_folder: Path) -> None:
+    pytest.importorskip("uvicorn", reason="the Workbench is part of the extra `ui`")
+    with started("open", text_folder) as child:
+        address = next(line.split()[1] for line in child.stdout if line.startswith("Workbench: "))
+        page = httpx.get(address, follow_redirects=True, timeout=SECONDS)
+        child.send_signal(signal.SIGINT)
+        assert (page.status_code, text_folder.name in page.text, child.wait(SECONDS)) == (200, True, 0)
+    assert len(ProjectManager(root).load(text_folder.name).documents()) == 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -1,0 +1,100 @@
+"""The command `open`: a project for a folder, made once, brought up to date, and never mixed with another folder's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.cli.opening import project_name
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.project.manager import ProjectManager
+from tests.support.cli import at_a_terminal, run
+from tests.support.server import LoopbackProvider
+
+
+def searched(folder: Path, *options: object, query: str = "pump") -> str:
+    """Open a folder in the terminal, search it once, and return what is printed."""
+    result = run("open", folder, "--terminal", *options, answer=f"{query}\n")
+    assert result.code == 0, result.err
+    return result.out
+
+
+def test_a_folder_becomes_a_local_project_that_is_searched_line_by_line(root: Path, text_folder: Path) -> None:
+    printed = searched(text_folder)
+    project = ProjectManager(root).load(text_folder.name)
+    assert f"The project is {text_folder.name} in {root}." in printed
+    assert printed.index("The project is") < printed.index(project.retrieve("pump")[0].source.file_name)
+    assert (len(project.documents()), project.config.context) == (2, "structural")
+    assert project.config.embed_model == "local"
+
+
+def test_opened_again_it_is_brought_up_to_date_and_documents_without_a_file_are_kept(
+    root: Path, text_folder: Path
+) -> None:
+    searched(text_folder)
+    gone, *_ = sorted(text_folder.iterdir())
+    gone.unlink()
+    (text_folder / "new.md").write_text("# Valves\n\nThe sluice opens at noon.\n")
+    result = run("open", text_folder, "--terminal", answer="sluice\n")
+    assert "1 added" in result.out
+    assert "new.md" in result.out.partition("The project is")[2]
+    assert f"to remove the documents too: llama-index-contextual sync {text_folder.name} {text_folder}" in result.err
+    assert len(ProjectManager(root).load(text_folder.name).documents()) == 3
+
+
+def test_another_folder_of_the_same_name_needs_a_name(root: Path, text_folder: Path, tmp_path: Path) -> None:
+    searched(text_folder)
+    other = tmp_path / "other" / text_folder.name
+    other.mkdir(parents=True)
+    (other / "tariff.md").write_text("# Tariff\n\nWater costs 2.16.\n")
+    result = run("open", other, "--terminal")
+    assert (result.code, "choose a name for this one with --name" in result.err) == (1, True)
+    assert "tariff.md" in searched(other, "--name", "tariffs", query="water")
+    assert ProjectManager(root).list() == sorted([text_folder.name, "tariffs"])
+
+
+def test_the_price_of_contexts_is_shown_and_nothing_is_sent_without_consent(
+    root: Path, provider: LoopbackProvider, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("open", text_folder, "--terminal", "--llm", "openai:gpt-4.1-mini")
+    assert run(*asked).code == 2
+    at_a_terminal(monkeypatch)
+    refused = run(*asked, answer="n\n")
+    assert (refused.code, len(provider.chat_calls)) == (1, 0)
+    assert "total with these settings: $" in refused.out
+    assert ProjectManager(root).load(text_folder.name).info().version is None
+    searched(text_folder, "--llm", "openai:gpt-4.1-mini", "--yes")
+    assert len(provider.chat_calls) == 2
+    again = searched(text_folder, "--llm", "openai:gpt-4.1-mini")  # nothing is left to pay, so nothing is asked
+    assert ("total with these settings" in again, len(provider.chat_calls)) == (False, 2)
+    assert run("open", text_folder, "--llm", "ollama:llama3.1").code == 1
+
+
+def test_what_cannot_be_opened_is_named(root: Path, tmp_path: Path) -> None:
+    absent = run("open", tmp_path / "absent")
+    assert (absent.code, absent.err) == (2, f"Error: {tmp_path / 'absent'}: there is no such folder.\n")
+    (tmp_path / "empty").mkdir()
+    assert "has no document that can be read" in run("open", tmp_path / "empty").err
+    (tmp_path / "empty" / "list.xyz").write_text("?")
+    assert "list.xyz: has the type .xyz" in run("open", tmp_path / "empty").err
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("Supply (2024), signed", "Supply 2024 signed"),
+        ("Verträge.v2", "Verträge.v2"),
+        ("..a..b...", "a.b"),
+        ("契約", "契約"),
+        ("x" * 80, "x" * 64),
+    ],
+)
+def test_the_name_of_a_project_is_valid_on_every_system(folder: str, name: str) -> None:
+    assert project_name(Path("/srv") / folder) == name
+
+
+@pytest.mark.parametrize("folder", ["/", "/srv/()", "/srv/con"])
+def test_a_folder_without_a_usable_name_needs_one(folder: str) -> None:
+    with pytest.raises(InputError, match="choose one with --name"):
+        project_name(Path(folder))
