@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +31,7 @@ from llama_index_contextual.cli.terminal import (
     err,
     errors_in_one_line,
     in_words,
+    out,
     safe,
     say,
     say_error,
@@ -110,7 +110,7 @@ def open_folder(
     if terminal or not _has_workbench():
         _search(project)
     else:
-        serve([name], port=port, documents=[folder], open_browser=sys.stdout.isatty(), root=root)
+        serve([name], port=port, documents=[folder], open_browser=out.is_terminal, root=root)
 
 
 def project_name(folder: Path) -> str:
