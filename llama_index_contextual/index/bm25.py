@@ -31,13 +31,13 @@ from llama_index_contextual.index.analysis import (
     Analyzer,
     Memory,
     edit_distance_one,
+    is_period,
     may_be_misspelt,
     shortened,
     tokens,
 )
 from llama_index_contextual.index.check import mapped_integers
 from llama_index_contextual.index.hits import NO_SCALE, Hits, Scale, top
-from llama_index_contextual.index.periods import is_period
 
 SETTINGS_FILE = "settings.json"
 PERIOD_WEIGHT = 0.25

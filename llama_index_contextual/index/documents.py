@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual.index.analysis import is_period
 from llama_index_contextual.index.bm25 import (
     PERIOD_WEIGHT,
     LexicalIndex,
@@ -37,7 +38,6 @@ from llama_index_contextual.index.bm25 import (
     QueryTerms,
     TermCounts,
 )
-from llama_index_contextual.index.periods import is_period
 
 OPENING_CHARACTERS = 400
 

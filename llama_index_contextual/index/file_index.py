@@ -68,8 +68,7 @@ class FileIndex:
     ) -> tuple[Hits, Scale]:
         """Rank by cosine similarity; see `ChunkIndex.rank_vectors`."""
         # Imported here, because faiss is slow to import and not needed without vectors.
-        from llama_index_contextual.index.scan import products
-        from llama_index_contextual.index.vectors import search_index
+        from llama_index_contextual.index.vectors import products, search_index
 
         mask = self.docstore.mask(filters)
         if mask is not None and not mask.any():
@@ -184,8 +183,7 @@ def _counts(part: Part, name: str) -> TermCounts:
 
 
 def _draw(part: Part) -> _Sample:
-    from llama_index_contextual.index.compact import sampled
-    from llama_index_contextual.index.vectors import SAMPLE, reconstructed
+    from llama_index_contextual.index.vectors import SAMPLE, reconstructed, sampled
 
     rows, hashes = sampled(part.docstore.ids, SAMPLE)
     limit: Any = np.iinfo(np.uint64).max if len(rows) == part.index.ntotal else hashes[-1]

@@ -230,7 +230,7 @@ class Part:
     @cached_property
     def index(self) -> Any:
         """The FAISS index, memory-mapped."""
-        from llama_index_contextual.index.faiss_file import read_index
+        from llama_index_contextual.index.vectors import read_index
 
         return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE, mapped=True))
 

@@ -26,7 +26,7 @@ from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.remote import EXACT_CHUNKS, RemoteVersionStore, sampled_rows
 from llama_index_contextual.index.remote_docstore import missing
 from llama_index_contextual.index.remote_terms import DRIFT, MAX_DRIFT, RemoteLexicalIndex, RemoteQueryTerms
-from llama_index_contextual.index.scan import products
+from llama_index_contextual.index.vectors import products
 
 MIN_RECALL, PROBED_K = 0.99, 20
 EF = (128, 256, 512, 1_024, 2_048, 4_096)

@@ -1,20 +1,34 @@
-"""Search in FAISS indexes, and vectors of their rows."""
+"""The vectors of a part as a FAISS index: writing, reading and searching it.
+
+An index is exact, or compact if it is large: RaBitQ (one bit per dimension), refined with vectors of half precision. An
+exact scan reads every vector for every query. RaBitQ reads about a thirtieth of that, and its best hits are ranked
+again by 16-bit vectors. It needs half the disk space. Its accuracy depends on the vectors, so it is measured on the
+vectors to be stored.
+
+Source: Gao, Long, "RaBitQ: Quantizing High-Dimensional Vectors with a Theoretical Error Bound for Approximate Nearest
+Neighbor Search", SIGMOD 2024; FAISS's fast-scan implementation of it.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.forks import in_child, new_lock
 from llama_index_contextual.config import FaissIndex
-from llama_index_contextual.index import compact
-from llama_index_contextual.index.faiss_file import write_index
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.errors import CorruptVersionError, InputError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.check import check_faiss
 from llama_index_contextual.index.hits import top
-from llama_index_contextual.index.scan import inner_products
 
 SAMPLE = 1_024
 """Number of vectors from which mean and deviation of the similarities are estimated if not all vectors are compared;
@@ -46,10 +60,10 @@ class VectorWriter:
 
         Args:
             path: The file.
-            kind: Type of the index; see `compact.py`.
+            kind: Type of the index; see `compress`.
             ids: Ids of the nodes, which determine the sample that the accuracy is measured with.
         """
-        write_index(compact.compress(self._index, kind, ids if kind == "auto" else []), path)
+        write_index(compress(self._index, kind, ids if kind == "auto" else []), path)
 
 
 def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -82,7 +96,7 @@ def search_index(
         scores, places = top(everything[allowed], k)
         return scores, allowed[places], everything
     if isinstance(index, faiss.IndexRefine):
-        return *compact.search(index, query, k, mask), None
+        return *search_compact(index, query, k, mask), None
     parameters = None
     if mask is not None:
         inverted = isinstance(index, faiss.IndexIVF)
@@ -91,3 +105,260 @@ def search_index(
     scores, rows = index.search(query, k, params=parameters)
     is_hit = rows[0] >= 0
     return scores[0][is_hit], rows[0][is_hit], None
+
+
+# ---- inner products --------------------------------------------------------------------------------------------------
+
+_ROWS_AT_ONCE = 128  # number of rows that fit into the processor's cache for several queries
+
+
+def inner_products(matrix: Any, shape: tuple[int, int], queries: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the inner product of every query with every row, computed by FAISS.
+
+    The computation starts no threads, changes no settings of FAISS or OpenMP, and lets other Python threads run. The
+    rows need not be aligned, so they can be in the middle of a mapped file. The result for a query does not depend on
+    other queries.
+
+    Args:
+        matrix: A FAISS `float *`: `index.get_xb()` or `faiss.swig_ptr(array)`.
+        shape: Number of rows and of dimensions.
+        queries: The queries; shape (n, dimensions), C order.
+
+    Returns:
+        The products; shape (n, rows).
+    """
+    rows, dimensions = shape
+    scores = np.empty((len(queries), rows), dtype=np.float32)
+    if len(queries) == 1:
+        _scan(scores[0], queries[0], matrix, dimensions, rows)
+        return scores
+    view = faiss.rev_swig_ptr(matrix, rows * dimensions).reshape(rows, dimensions)
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        block = view[start : start + _ROWS_AT_ONCE]
+        pointer = faiss.swig_ptr(block)
+        for query, out in zip(queries, scores, strict=True):
+            _scan(out[start : start + _ROWS_AT_ONCE], query, pointer, dimensions, len(block))
+    return scores
+
+
+def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the inner product of one query with every row of an array, see `inner_products`.
+
+    Unlike NumPy's product, it does not wait for other threads.
+
+    Args:
+        rows: The vectors; shape (n, dimensions), C order.
+        query: The query; shape (dimensions,).
+
+    Returns:
+        The products; shape (n,).
+
+    Raises:
+        InputError: The query and the rows have different numbers of dimensions.
+    """
+    if len(rows) and rows.shape[1] != len(query):
+        raise InputError(f"The query's embedding has {len(query)} dimensions, the index {rows.shape[1]}.")
+    (scores,) = inner_products(faiss.swig_ptr(rows), rows.shape, query[None])
+    return np.asarray(scores, dtype=np.float32)
+
+
+def _scan(out: NDArray[np.float32], query: NDArray[np.float32], matrix: Any, dimensions: int, rows: int) -> None:
+    faiss.fvec_inner_products_ny(faiss.swig_ptr(out), faiss.swig_ptr(query), matrix, dimensions, rows)  # type: ignore[attr-defined]
+
+
+# ---- compact indexes -------------------------------------------------------------------------------------------------
+
+WORTHWHILE_BYTES = 32 << 20
+"""Size in bytes below which exact vectors are scanned in a few milliseconds, so that a compact index has no benefit."""
+
+MIN_RECALL = 0.99
+PROBED_K = 20
+
+_FACTORY = "RaBitQfs,Refine(SQfp16)"
+_PROBES = 128
+_SIMILARITY = 0.55  # cosine of a question and its best passage; in five sets of questions the median is 0.41 to 0.62
+_NEIGHBOURS = 4
+_CONFIDENCE = 2.0  # number of standard errors
+# Number of RaBitQ hits that are ranked again: one row in 50, within these bounds; but several for each hit, because the
+# last ones of a long ranking, as hybrid retrieval fuses, are more difficult to find than the first ones.
+_POOL = (400, 1_000)
+_POOL_SHARE = 50
+_POOL_PER_HIT = 8
+_HALVES_AT_ONCE = 256  # number of vectors that fit into the processor's cache
+_SIGN_AND_VALUE = np.int32(-0x7000_0001)  # all bits but the three after the sign
+_SURPLUS = 3.0  # standard deviations by which more hits are requested than are expected to be needed
+
+
+def compress(flat: Any, kind: FaissIndex, ids: Sequence[str] = ()) -> Any:
+    """Return the index to store: either the exact one or a compact one.
+
+    Args:
+        flat: A `faiss.IndexFlatIP`.
+        kind: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and if its
+            recall@20 on them is, by a cautious estimate, at least 0.99.
+        ids: Ids of the nodes, in the order of the vectors; only needed for `auto`.
+    """
+    if kind == "flat" or (kind == "auto" and flat.ntotal * flat.d * 4 < WORTHWHILE_BYTES):
+        return flat
+    vectors = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
+    compact = faiss.index_factory(flat.d, _FACTORY, faiss.METRIC_INNER_PRODUCT)
+    compact.train(vectors)
+    compact.add(vectors)
+    return compact if kind == "rabitq" or probed_recall(vectors, compact, ids) >= MIN_RECALL else flat
+
+
+def probed_recall(vectors: NDArray[np.float32], index: Any, ids: Sequence[str]) -> float:
+    """Measure recall@20 of an index against an exact search, and return a cautious estimate.
+
+    The estimate is two standard errors below the mean, so that in doubt the exact index is kept.
+
+    Args:
+        vectors: More than 20 unit vectors; shape (n, dimensions).
+        index: A compact index of these vectors.
+        ids: Ids of their nodes, which determine the sample.
+    """
+    queries = _probes(vectors, ids)
+    exact = inner_products(faiss.swig_ptr(vectors), vectors.shape, queries)
+    shares = []
+    for query, scores in zip(queries, exact, strict=True):
+        best = set(top(scores, PROBED_K)[1].tolist())
+        shares.append(len(best & set(search_compact(index, query[None], PROBED_K, None)[1].tolist())) / len(best))
+    return float(np.mean(shares) - _CONFIDENCE * np.std(shares) / math.sqrt(len(shares)))
+
+
+def sampled(ids: Sequence[str], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return the rows with the smallest hashes of their ids, and the hashes, in ascending order.
+
+    The sample does not depend on the order of the rows. That of several sets of rows can be drawn from their samples.
+    """
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(node_id.encode()) for node_id in ids), dtype=np.uint64)
+    rows = np.argsort(hashes, kind="stable")[:size]
+    return rows, hashes[rows]
+
+
+def _probes(vectors: NDArray[np.float32], ids: Sequence[str]) -> NDArray[np.float32]:
+    """Return unit vectors that are as far from the vectors as questions are from passages; shape (n, dimensions).
+
+    The sample does not depend on the order of the vectors. Each query is a vector of the sample, turned until the
+    cosine is that of a question and its best passage. Half of the direction is towards other vectors, half is random: a
+    direction towards other vectors alone is easier than questions are, a random direction alone is more difficult.
+    """
+    rows, hashes = sampled(ids, _PROBES)
+    sample = vectors[rows]
+    noise = [np.random.default_rng(int(seed)).standard_normal(vectors.shape[1]) for seed in hashes]
+    others = sum(np.roll(sample, shift, axis=0) for shift in range(1, _NEIGHBOURS + 1))
+    directions = unit_vectors(np.asarray(noise, dtype=np.float32)) + unit_vectors(np.asarray(others, dtype=np.float32))
+    directions -= (directions * sample).sum(axis=1, keepdims=True) * sample
+    sine = math.sqrt(1 - _SIMILARITY**2)
+    return unit_vectors((_SIMILARITY * sample + sine * unit_vectors(directions)).astype(np.float32))
+
+
+def search_compact(
+    index: Any, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return scores and rows of the k best hits, best first.
+
+    Args:
+        index: A compact index.
+        query: The query's embedding; shape (1, dimensions).
+        k: Maximum number of hits.
+        mask: Rows to rank; None for all. RaBitQ cannot skip rows: if few are allowed, all of them are compared by
+            16-bit vectors, and otherwise more hits are requested, of which those that are not allowed are dropped.
+    """
+    if mask is None:
+        return _pooled(index, query, k)
+    allowed = np.flatnonzero(mask)
+    k = min(k, len(allowed))
+    wanted = _wanted(k, len(allowed), index.ntotal)
+    # As long as it is less work than to compare all rows that are allowed.
+    while 0 < wanted < index.ntotal and _pool(wanted, index.ntotal) < len(allowed):
+        scores, rows = _pooled(index, query, wanted)
+        passing = mask[rows]
+        if np.count_nonzero(passing) >= k:
+            return scores[passing][:k], rows[passing][:k]
+        wanted *= 2
+    scores, places = top(_exact_scores(index, query[0], allowed), k)
+    return scores, allowed[places]
+
+
+def _wanted(k: int, allowed: int, size: int) -> int:
+    """Return how many hits to request so that k of them are probably allowed, as `allowed` of `size` rows are."""
+    if k == 0:
+        return 0
+    share = allowed / size
+    return math.ceil((k + _SURPLUS * math.sqrt(k * (1 - share))) / share)
+
+
+def _exact_scores(index: Any, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the inner products of a query and the 16-bit vectors of some rows; shape (rows,).
+
+    FAISS would start threads to decode them, which takes longer than the work itself. The bits of a 16-bit number, when
+    moved to where a 32-bit number has its sign, exponent and mantissa, are the same number times 2 ** -112.
+    """
+    vectors: Any = faiss.downcast_index(index.refine_index)
+    codes = faiss.rev_swig_ptr(vectors.codes.data(), vectors.ntotal * vectors.code_size)
+    halves = codes.view(np.int16).reshape(vectors.ntotal, vectors.d)
+    scaled = query * np.float32(2.0**112)
+    scores = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), _HALVES_AT_ONCE):
+        bits = halves[rows[start : start + _HALVES_AT_ONCE]].astype(np.int32)
+        bits <<= 13
+        bits &= _SIGN_AND_VALUE
+        scores[start : start + _HALVES_AT_ONCE] = products(bits.view(np.float32), scaled)
+    return scores
+
+
+def _pooled(index: Any, query: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    k = min(k, index.ntotal)
+    if k <= 0:
+        return np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64)
+    parameters = faiss.IndexRefineSearchParameters(k_factor=max(1.0, _pool(k, index.ntotal) / k))  # type: ignore[call-arg]
+    scores, rows = index.search(query, k, params=parameters)
+    is_hit = rows[0] >= 0
+    return scores[0][is_hit], rows[0][is_hit]
+
+
+def _pool(k: int, size: int) -> int:
+    least, most = _POOL
+    return min(max(least, min(size // _POOL_SHARE, most), _POOL_PER_HIT * k), size)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+_READING = new_lock()  # FAISS has one global limit for all readers
+
+# OpenMP keeps worker threads per calling thread. In a forked child they no longer exist, and it would wait for them.
+in_child(lambda: faiss.omp_set_num_threads(1))
+
+
+def write_index(index: Any, path: Path) -> None:
+    """Write an index to a new file and sync it."""
+
+    def fill(file: Any) -> None:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
+
+    files.write_with(path, fill)
+
+
+def read_index(path: Path, *, mapped: bool) -> Any:
+    """Read an index, and refuse one whose header claims more data than the file has.
+
+    Args:
+        path: The file.
+        mapped: Whether to map the file into memory if the system allows it; it must not change afterwards. A mapped
+            index opens at once, is read as needed, and is shared between processes.
+
+    Raises:
+        CorruptVersionError: The file is not a FAISS index, or its header does not match its size.
+    """
+    check_faiss(path)
+    flags = faiss.IO_FLAG_MMAP_IFC if mapped and os.name != "nt" else 0
+    with _READING:
+        before = faiss.get_deserialization_vector_byte_limit()
+        faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
+        try:
+            return faiss.read_index(str(path), flags)
+        except RuntimeError as error:
+            raise CorruptVersionError(f"{path.name} is not a FAISS index: restore it, or build it again.") from error
+        finally:
+            faiss.set_deserialization_vector_byte_limit(before)

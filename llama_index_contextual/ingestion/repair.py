@@ -27,7 +27,6 @@ from llama_index_contextual.contextualizer.prompts import keyed
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.docstore import NodeTable
-from llama_index_contextual.index.faiss_file import read_index
 from llama_index_contextual.index.ledger import LedgerEntry
 from llama_index_contextual.index.manifest import (
     DOCSTORE,
@@ -43,6 +42,7 @@ from llama_index_contextual.index.part import DocumentFrame, load_frame
 from llama_index_contextual.index.records import has_sound_records, records_of_part
 from llama_index_contextual.index.remote_check import lost_documents
 from llama_index_contextual.index.sources import inputs_of
+from llama_index_contextual.index.vectors import read_index
 from llama_index_contextual.index.verify import PartFaults, Repair
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import number, version_directory, version_names

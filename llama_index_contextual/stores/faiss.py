@@ -22,14 +22,20 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.index import compact, files
+from llama_index_contextual.index import files
 from llama_index_contextual.index.docstore import NodeTable
-from llama_index_contextual.index.faiss_file import read_index, write_index
 from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.kvstore import refuse_write
-from llama_index_contextual.index.scan import products
 from llama_index_contextual.index.storable import require_storable
-from llama_index_contextual.index.vectors import SAMPLE, reconstructed, search_index
+from llama_index_contextual.index.vectors import (
+    SAMPLE,
+    products,
+    read_index,
+    reconstructed,
+    sampled,
+    search_index,
+    write_index,
+)
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 
 Ranking = list[tuple[str, float]]
@@ -219,7 +225,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         """Return the similarities of a sample of the nodes; those of the hits if no sample can be drawn."""
         if self._sample is None or self._sample[0] != len(self):
             try:
-                self._sample = len(self), self.vectors(compact.sampled(self._ids(), SAMPLE)[0])
+                self._sample = len(self), self.vectors(sampled(self._ids(), SAMPLE)[0])
             except RuntimeError:  # an IVF index cannot reconstruct vectors; FAISS raises nothing narrower
                 self._sample = len(self), None
         sample = self._sample[1]

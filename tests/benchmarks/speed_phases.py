@@ -191,9 +191,8 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
 
     from llama_index_contextual.embeddings.batching import unit_vectors
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
-    from llama_index_contextual.index import compact
     from llama_index_contextual.index.hits import top
-    from llama_index_contextual.index.scan import inner_products
+    from llama_index_contextual.index.vectors import compress, inner_products, probed_recall, search_compact
 
     with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:
         found = (sentence for row in rows for sentence in re.split(r"(?<=[.!?])\s+", json.loads(row)["text"]))
@@ -201,14 +200,14 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
     vectors = unit_vectors(np.asarray(WordLlamaEmbedding().get_text_embedding_batch(list(sentences)), dtype=np.float32))
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
-    index_of = compact.compress(flat, "rabitq")
+    index_of = compress(flat, "rabitq")
     questions = json.loads((corpus / "queries.json").read_text())
     asked = unit_vectors(np.asarray([WordLlamaEmbedding().get_query_embedding(q) for q in questions], dtype=np.float32))
     shares = [
-        len(set(top(scores, 20)[1]) & set(compact.search(index_of, query[None], 20, None)[1])) / 20
+        len(set(top(scores, 20)[1]) & set(search_compact(index_of, query[None], 20, None)[1])) / 20
         for query, scores in zip(asked, inner_products(flat.get_xb(), vectors.shape, asked), strict=True)
     ]
-    probe = compact.probed_recall(vectors, index_of, list(sentences))
+    probe = probed_recall(vectors, index_of, list(sentences))
     return {"vectors": len(vectors), "recall20": statistics.fmean(shares), "probe": probe}
 
 

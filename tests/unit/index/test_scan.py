@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.hits import top
 from llama_index_contextual.index.part import ranges
-from llama_index_contextual.index.scan import inner_products, products
+from llama_index_contextual.index.vectors import inner_products, products
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((300, 17), dtype=np.float32)

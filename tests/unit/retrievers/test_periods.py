@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.index.analysis import Analyzer, tokens
+from llama_index_contextual.index.analysis import Analyzer, date_token, is_period, period_token, periods, tokens
 from llama_index_contextual.index.bm25 import PERIOD_WEIGHT, LexicalIndex
-from llama_index_contextual.index.periods import date_token, is_period, period_token, periods
 
 analyzer = Analyzer("english", has_periods=True)
 

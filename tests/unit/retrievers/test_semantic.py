@@ -19,7 +19,7 @@ from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings import queries
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.index.compact import compress
+from llama_index_contextual.index.vectors import compress
 from llama_index_contextual.retrievers import SemanticRetriever
 from llama_index_contextual.search.rank import Ranking
 from llama_index_contextual.stores import faiss as faiss_store

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
-from llama_index_contextual.index import compact
-from llama_index_contextual.index.faiss_file import read_index, write_index
+from llama_index_contextual.index import vectors
+from llama_index_contextual.index.vectors import read_index, write_index
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 
@@ -36,37 +36,37 @@ def flat() -> faiss.IndexFlatIP:
     ("wanted", "worthwhile", "min_recall", "kind"),
     [
         ("flat", 0, 0.0, faiss.IndexFlat),
-        ("auto", compact.WORTHWHILE_BYTES, 0.0, faiss.IndexFlat),
+        ("auto", vectors.WORTHWHILE_BYTES, 0.0, faiss.IndexFlat),
         ("auto", 0, 1.1, faiss.IndexFlat),
         ("auto", 0, 0.9, faiss.IndexRefine),
-        ("rabitq", compact.WORTHWHILE_BYTES, 1.1, faiss.IndexRefine),
+        ("rabitq", vectors.WORTHWHILE_BYTES, 1.1, faiss.IndexRefine),
     ],
 )
 def test_auto_compresses_only_large_indexes_with_sufficient_recall(
     wanted: FaissIndex, worthwhile: int, min_recall: float, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact, "WORTHWHILE_BYTES", worthwhile)
-    monkeypatch.setattr(compact, "MIN_RECALL", min_recall)
-    assert isinstance(compact.compress(flat(), wanted, IDS), kind)
+    monkeypatch.setattr(vectors, "WORTHWHILE_BYTES", worthwhile)
+    monkeypatch.setattr(vectors, "MIN_RECALL", min_recall)
+    assert isinstance(vectors.compress(flat(), wanted, IDS), kind)
 
 
 def test_the_recall_probe_detects_an_index_with_wrong_results() -> None:
-    good, bad = (compact.compress(index, "rabitq") for index in (flat(), flat()))
+    good, bad = (vectors.compress(index, "rabitq") for index in (flat(), flat()))
     bad.reset()
     bad.add(VECTORS[::-1].copy())
-    assert compact.probed_recall(VECTORS, good, IDS) > 0.95
-    assert compact.probed_recall(VECTORS, bad, IDS) < 0.2
+    assert vectors.probed_recall(VECTORS, good, IDS) > 0.95
+    assert vectors.probed_recall(VECTORS, bad, IDS) < 0.2
 
 
-def chosen(vectors: NDArray[np.float32], ids: Sequence[str]) -> bool:
+def chosen(rows: NDArray[np.float32], ids: Sequence[str]) -> bool:
     """Return whether `auto` chooses the compact index."""
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(np.ascontiguousarray(vectors))
-    return isinstance(compact.compress(index, "auto", ids), faiss.IndexRefine)
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(np.ascontiguousarray(rows))
+    return isinstance(vectors.compress(index, "auto", ids), faiss.IndexRefine)
 
 
 def test_auto_is_right_about_corpora_on_which_compact_codes_work_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact, "WORTHWHILE_BYTES", 0)
+    monkeypatch.setattr(vectors, "WORTHWHILE_BYTES", 0)
     chance = np.random.default_rng(9)
     ids = [f"n{row}" for row in range(6_000)]
     topics = np.repeat(chance.standard_normal((300, 256), dtype=np.float32), 20, axis=0)
@@ -77,27 +77,27 @@ def test_auto_is_right_about_corpora_on_which_compact_codes_work_or_fail(monkeyp
 
 def test_auto_does_not_depend_on_the_order_of_the_vectors() -> None:
     order = np.random.default_rng(1).permutation(len(VECTORS))
-    index = compact.compress(flat(), "rabitq")
-    probes = compact._probes(VECTORS, IDS)
-    np.testing.assert_array_equal(compact._probes(VECTORS[order], [IDS[row] for row in order]), probes)
-    assert compact.probed_recall(VECTORS, index, IDS) == compact.probed_recall(VECTORS, index, IDS)
+    index = vectors.compress(flat(), "rabitq")
+    probes = vectors._probes(VECTORS, IDS)
+    np.testing.assert_array_equal(vectors._probes(VECTORS[order], [IDS[row] for row in order]), probes)
+    assert vectors.probed_recall(VECTORS, index, IDS) == vectors.probed_recall(VECTORS, index, IDS)
 
 
 def test_probes_are_as_far_from_the_vectors_as_questions() -> None:
-    best = (compact._probes(VECTORS, IDS) @ VECTORS.T).max(axis=1)
+    best = (vectors._probes(VECTORS, IDS) @ VECTORS.T).max(axis=1)
     assert 0.5 < np.median(best) < 0.7
-    assert len(best) == compact._PROBES
+    assert len(best) == vectors._PROBES
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.95, 1.0, None])
 def test_hits_are_nearly_those_of_an_exact_search(share: float | None) -> None:
-    index, chance = compact.compress(flat(), "rabitq"), np.random.default_rng(3)
+    index, chance = vectors.compress(flat(), "rabitq"), np.random.default_rng(3)
     mask = chance.random(len(VECTORS)) < (share or 1.0)
     allowed = None if share is None else mask
     shares = []
     for query in VECTORS[::60]:
         k = min(10, int(mask.sum()))
-        scores, rows = compact.search(index, query[None], 10, allowed)
+        scores, rows = vectors.search_compact(index, query[None], 10, allowed)
         assert len(rows) == k
         np.testing.assert_allclose(scores, VECTORS[rows] @ query, atol=2e-3)
         assert mask[rows].all()
@@ -105,21 +105,21 @@ def test_hits_are_nearly_those_of_an_exact_search(share: float | None) -> None:
         exact = np.argsort(-np.where(mask, VECTORS @ query, -np.inf))[:k]
         shares.append(len(set(rows.tolist()) & set(exact.tolist())) / k)
     assert np.mean(shares) > 0.97
-    assert len(compact.search(index, VECTORS[:1], 5_000, allowed)[1]) == mask.sum()
-    assert len(compact.search(index, VECTORS[:1], 10, np.zeros(len(VECTORS), dtype=np.bool_))[1]) == 0
+    assert len(vectors.search_compact(index, VECTORS[:1], 5_000, allowed)[1]) == mask.sum()
+    assert len(vectors.search_compact(index, VECTORS[:1], 10, np.zeros(len(VECTORS), dtype=np.bool_))[1]) == 0
 
 
 def test_the_scores_of_few_allowed_rows_are_those_of_their_16_bit_vectors(tmp_path: Path) -> None:
-    vectors = VECTORS.copy()
-    vectors[:, :3] = [0.0, -6e-5, 3e-8]  # zero, and numbers below the normal ones of 16 bits
+    stored = VECTORS.copy()
+    stored[:, :3] = [0.0, -6e-5, 3e-8]  # zero, and numbers below the normal ones of 16 bits
     exact = faiss.IndexFlatIP(64)
-    exact.add(vectors)
-    write_index(compact.compress(exact, "rabitq"), tmp_path / "index")
-    for index in (compact.compress(exact, "rabitq"), read_index(tmp_path / "index", mapped=True)):
-        mask = np.zeros(len(vectors), dtype=np.bool_)
+    exact.add(stored)
+    write_index(vectors.compress(exact, "rabitq"), tmp_path / "index")
+    for index in (vectors.compress(exact, "rabitq"), read_index(tmp_path / "index", mapped=True)):
+        mask = np.zeros(len(stored), dtype=np.bool_)
         mask[[0, 5, 700, 1_199]] = True
         for query in (VECTORS[:1], VECTORS[700:701], -VECTORS[:1]):
-            scores, rows = compact.search(index, query, 3, mask)
+            scores, rows = vectors.search_compact(index, query, 3, mask)
             expected = index.reconstruct_batch(np.flatnonzero(mask)) @ query[0]
             best = np.argsort(-expected)[:3]
             assert rows.tolist() == np.flatnonzero(mask)[best].tolist()
@@ -130,7 +130,7 @@ def test_a_compressed_index_is_read_back_with_its_vectors(tmp_path: Path) -> Non
     docstore = SQLiteDocumentStore(tmp_path / "docstore.sqlite")
     store = UnitFaissVectorStore(docstore=docstore)
     store.add_vectors([TextNode(id_=f"n{row:04d}", text="x") for row in range(len(VECTORS))], VECTORS)
-    small = UnitFaissVectorStore(compact.compress(store.client, "rabitq"), docstore=docstore)
+    small = UnitFaissVectorStore(vectors.compress(store.client, "rabitq"), docstore=docstore)
     small.persist(str(tmp_path / "index.faiss"))
     docstore.close()
     opened = UnitFaissVectorStore.from_persist_path(
