@@ -1,4 +1,4 @@
-"""The protocol of an index: what a search needs to know about the chunks of one version.
+"""The protocol of an index: what a search needs to know about the chunks of one version, and rankings as arrays.
 
 `FileIndex` keeps them in files, `QdrantIndex` in a collection. They share functions, but no class, and nothing outside
 this folder asks which of them it has.
@@ -6,18 +6,77 @@ this folder asks which of them it has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from llama_index.core.schema import BaseNode
-from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
-from llama_index_contextual.index.documents import DocumentIndex
-from llama_index_contextual.index.hits import Hits, Scale
-from llama_index_contextual.index.version_docstore import VersionNodes
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
+    from llama_index_contextual.index.documents import DocumentIndex
+    from llama_index_contextual.index.file_index import VersionNodes
+
+F = TypeVar("F", np.float32, np.float64)
+
+
+class Hits(NamedTuple):
+    """A ranking as arrays, best first.
+
+    Attributes:
+        rows: Shape (n,), int64, each at most once.
+        scores: Shape (n,), float64.
+    """
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+    def first(self, k: int) -> Hits:
+        """Return the k best."""
+        return Hits(self.rows[:k], self.scores[:k])
+
+
+class Scale(NamedTuple):
+    """Zero and unit that make the scores of different rankings comparable.
+
+    Attributes:
+        zero: The score that is mapped to 0.
+        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, which maps each of them to 1.
+    """
+
+    zero: float
+    unit: float
+
+
+NO_HITS = Hits(np.zeros(0, dtype=np.int64), np.zeros(0))
+NO_SCALE = Scale(0.0, 0.0)
+
+
+def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArray[F], NDArray[np.int64]]:
+    """Return the k best scores and their rows, best first, with ties in the order of the rows.
+
+    Args:
+        scores: The scores of all rows; shape (n,).
+        k: Maximum number of hits.
+        above: Only scores greater than this are hits.
+    """
+    if above > -math.inf:
+        # Left out first: a partition takes many times as long if most scores are equal.
+        candidates = np.flatnonzero(scores > above)
+        best, places = top(scores[candidates], k)
+        return best, candidates[places]
+    k = min(k, len(scores))
+    if k <= 0:
+        return scores[:0], np.zeros(0, dtype=np.int64)
+    # A partition alone would choose arbitrarily among ties for the last place.
+    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    rows = np.flatnonzero(scores >= least if least > -math.inf else scores > -math.inf)
+    rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
+    return scores[rows], rows
 
 
 class ChunkIndex(Protocol):

@@ -36,8 +36,8 @@ from llama_index_contextual.index.analysis import (
     shortened,
     tokens,
 )
+from llama_index_contextual.index.base import NO_SCALE, Hits, Scale, top
 from llama_index_contextual.index.check import mapped_integers
-from llama_index_contextual.index.hits import NO_SCALE, Hits, Scale, top
 
 SETTINGS_FILE = "settings.json"
 PERIOD_WEIGHT = 0.25

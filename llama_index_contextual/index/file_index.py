@@ -1,24 +1,231 @@
-"""The chunks of a version in files: FAISS, BM25 and document store over the parts of the version."""
+"""The chunks of a version in files: FAISS, BM25 and nodes over the parts of the version.
+
+The rows of a version are the live rows of its parts, one part after the other.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, overload
 
 import numpy as np
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, TextNode
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms, TermCounts
 from llama_index_contextual.index.documents import DocumentIndex
-from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale, top
+from llama_index_contextual.index.filters import valid_filters
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY
+from llama_index_contextual.index.nodes import Nodes, NodeTable
 from llama_index_contextual.index.part import Part
-from llama_index_contextual.index.version_docstore import VersionNodes, first_rows
+
+
+class RowIds(Sequence[str]):
+    """The node ids of the rows of a version.
+
+    Args:
+        parts: The parts of the version.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._starts = first_rows(parts).tolist()
+        self._of_parts: list[tuple[Sequence[str], Sequence[int] | None] | None] = [None] * len(parts)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if isinstance(row, slice):
+            return [self[at] for at in range(*row.indices(len(self)))]
+        place = row if 0 <= row < self._starts[-1] else range(len(self))[row]
+        at = bisect_right(self._starts, place) - 1
+        ids, rows = self._of_parts[at] or self._read(at)
+        place -= self._starts[at]
+        node_id: str = ids[place if rows is None else rows[place]]
+        return node_id
+
+    def _read(self, at: int) -> tuple[Sequence[str], Sequence[int] | None]:
+        """Return the ids of a part, and its live rows if not all of them are."""
+        part = self._parts[at]
+        of_part = part.docstore.ids, None if part.rows is None else part.rows.tolist()
+        self._of_parts[at] = of_part
+        return of_part
+
+    def __iter__(self) -> Iterator[str]:
+        for ids, rows in map(self._read, range(len(self._parts))):
+            yield from ids if rows is None else map(ids.__getitem__, rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+
+def first_rows(parts: Sequence[Part]) -> NDArray[np.int64]:
+    """Return the row of the version at which each part starts, and the number of rows."""
+    return np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
+
+
+class VersionNodes(Nodes):
+    """The chunks of a version.
+
+    Args:
+        parts: The parts of the version.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._live_parts: Sequence[Part] | None = parts
+        self._starts = first_rows(parts)
+        self._row_ids = RowIds(parts)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts."""
+        if self._live_parts is None:
+            raise sqlite3.ProgrammingError("The version is closed.")
+        return self._live_parts
+
+    def close(self) -> None:
+        """Release the parts; the store cannot be used afterwards."""
+        self._live_parts = None
+
+    def save(self, path: Path) -> None:
+        """Write the chunks to a file and sync it."""
+        copy = NodeTable()
+        for part in self.parts:
+            copy.copy_from(part.docstore, part.live, {record.doc_id for record in part.records})
+        copy.save(path)
+        copy.close()
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Node ids by row."""
+        return self._row_ids
+
+    def rows(self, node_ids: Sequence[str]) -> list[int]:
+        """Return the rows of nodes in the indexes."""
+        rows: dict[str, int] = {}
+        for part, start in zip(self.parts, self._starts.tolist(), strict=False):
+            for node_id, row in _live_rows(part, node_ids):
+                rows[node_id] = start + (row if part.rows is None else int(np.searchsorted(part.rows, row)))
+        return [rows[node_id] for node_id in node_ids]
+
+    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
+        """Return a mask of the rows that pass the filters, or None without filters."""
+        if valid_filters(filters) is None:
+            return None
+        masks = (part.mask(filters) for part in self.parts)
+        return np.concatenate([np.zeros(0, dtype=np.bool_), *(mask for mask in masks if mask is not None)])
+
+    # ---- chunks and documents ----------------------------------------------------------------------------------------
+
+    def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
+        """Yield the nodes among `node_ids` that exist, with their positions in their part."""
+        for part in self.parts:
+            nodes = part.docstore.nodes_at(node_ids)
+            yield from ((position, node) for position, node in nodes if part.is_live(position - 1))
+
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return the ids of existing nodes among `node_ids`."""
+        return [node_id for part in self.parts for node_id, _ in _live_rows(part, node_ids)]
+
+    def iterate_positions(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[tuple[int, BaseNode]]:
+        """Yield nodes with their positions in their part; see `iterate`."""
+        for part in self.parts:
+            if doc_id is None or part.has(doc_id):
+                nodes = part.docstore.iterate_positions(doc_id=doc_id, span=span, batch=batch)
+                yield from ((position, node) for position, node in nodes if part.is_live(position - 1))
+
+    def ids_of_document(self, doc_id: str) -> list[str]:
+        """Return the ids of a document's nodes in the order of the text."""
+        part = self._part_of(doc_id)
+        return [] if part is None else part.docstore.ids_of_document(doc_id)
+
+    def ids_by_document(self) -> dict[str, list[str]]:
+        """Return the node ids of every document."""
+        of_parts = ((part, part.docstore.ids_by_document()) for part in self.parts)
+        return {doc_id: ids for part, of_part in of_parts for doc_id, ids in of_part.items() if part.has(doc_id)}
+
+    def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
+        """Return a JSON object that was stored for a document, or None."""
+        part = self._part_of(key)
+        return None if part is None else part.docstore.get_extra(collection, key)
+
+    def _part_of(self, doc_id: str) -> Part | None:
+        return next((part for part in self.parts if part.has(doc_id)), None)
+
+    def documents_of_parents(self) -> dict[str, str | None]:
+        """Return the document of every parent of a node."""
+        return {
+            parent: doc_id
+            for part in self.parts
+            for parent, doc_id in part.docstore.documents_of_parents().items()
+            if doc_id is None or part.has(doc_id)
+        }
+
+    def assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+        for part in self.parts:
+            parents = part.docstore.documents_of_parents()
+            if node_id in parents and ((doc_id := parents[node_id]) is None or part.has(doc_id)):
+                return part.docstore.assemble(node_id)
+        return None
+
+    # ---- metadata ----------------------------------------------------------------------------------------------------
+
+    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
+        """Return the ids of the documents of which at least one node passes the filters."""
+        ids: set[str] = set()
+        for part in self.parts:
+            numbers = part.document_of if part.rows is None else part.document_of[part.rows]
+            mask = part.mask(filters)
+            passing = np.unique(numbers if mask is None else numbers[mask])
+            ids.update(part.record_index.records[number].doc_id for number in passing.tolist())
+        return ids
+
+    def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
+        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
+        values: dict[str, dict[str | int | float, None]] = {}
+        for part in self.parts:
+            for key, value, doc_id in part.shared("metadata values", part.docstore.distinct_metadata):
+                if value is not None and key not in skip and (doc_id is None or part.has(doc_id)):
+                    values.setdefault(key, {})[value] = None
+        return {key: sorted(values[key], key=lambda value: (isinstance(value, str), value)) for key in sorted(values)}
+
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+        keys: set[str] = set()
+        for part in self.parts:
+            distinct = part.shared("metadata values", part.docstore.distinct_metadata)
+            keys.update(key for key, _, doc_id in distinct if doc_id is None or part.has(doc_id))
+        return sorted(keys)
+
+
+def _live_rows(part: Part, node_ids: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield the nodes among `node_ids` that are live in a part, with their rows there."""
+    for node_id, position in part.docstore.positions(node_ids).items():
+        if part.is_live(position - 1):
+            yield node_id, position - 1
 
 
 class _Sample(NamedTuple):

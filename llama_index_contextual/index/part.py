@@ -39,7 +39,6 @@ from llama_index_contextual.index.check import (
     part_directory,
     read_part,
 )
-from llama_index_contextual.index.docstore import FRAMES, Nodes, NodeTable
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
@@ -58,6 +57,7 @@ from llama_index_contextual.index.manifest import (
     checksum,
     damage_error,
 )
+from llama_index_contextual.index.nodes import FRAMES, Nodes, NodeTable
 from llama_index_contextual.index.records import RecordIndex, write_records
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.collection import View
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.engine import read_collection, write_collection
 from llama_index_contextual.index.file_index import document_entries, documents_of_rows
-from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.manifest import SAMPLE_FILE
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.remote import EXACT_CHUNKS, RemoteVersionStore, sampled_rows

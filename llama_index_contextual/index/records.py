@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.index import files
-from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.manifest import DOCSTORE, RECORDS, DocumentRecord, checksum
+from llama_index_contextual.index.nodes import NodeTable
 
 _DIGEST = 32  # digits of the xxh3 of a file; with the user's metadata of it, the content hash is a longer SHA-256
 

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.collection import Key, TermHit, View
-from llama_index_contextual.index.docstore import FRAMES, NodeTable
 from llama_index_contextual.index.engine import open_engine
 from llama_index_contextual.index.facets import Condition, condition_of
+from llama_index_contextual.index.file_index import VersionNodes
 from llama_index_contextual.index.filters import FieldTest, valid_filters
 from llama_index_contextual.index.manifest import MANIFEST, REMOTE_FILE, SAMPLE_FILE
+from llama_index_contextual.index.nodes import FRAMES, NodeTable
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, fetched, missing
-from llama_index_contextual.index.version_docstore import VersionNodes
 from llama_index_contextual.index.versions import number
 
 SAMPLE = 2_048

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index.collection import Engine, Key
-from llama_index_contextual.index.docstore import FRAMES, PARENT_SQL, NodeTable
 from llama_index_contextual.index.facets import MAX_LENGTH, facet
 from llama_index_contextual.index.filters import Column, FieldTest
 from llama_index_contextual.index.kvstore import Access
+from llama_index_contextual.index.nodes import FRAMES, PARENT_SQL, NodeTable
 
 MAX_FACETS = 50_000
 """Maximum number of different values that pass a single filter."""

@@ -27,8 +27,8 @@ from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
+from llama_index_contextual.index.base import top
 from llama_index_contextual.index.check import check_faiss
-from llama_index_contextual.index.hits import top
 
 SAMPLE = 1_024
 """Number of vectors from which mean and deviation of the similarities are estimated if not all vectors are compared;

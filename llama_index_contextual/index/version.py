@@ -13,11 +13,10 @@ from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import VersionIndex
 from llama_index_contextual.index.check import Check, read_manifest
-from llama_index_contextual.index.file_index import FileIndex
+from llama_index_contextual.index.file_index import FileIndex, VersionNodes
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import DocumentFrame, load_frame, open_parts
 from llama_index_contextual.index.records import Records
-from llama_index_contextual.index.version_docstore import VersionNodes
 
 
 class OpenVersion:

@@ -30,7 +30,6 @@ from llama_index_contextual.index.bm25 import (
     length_norms,
 )
 from llama_index_contextual.index.collection import Engine, Key, StoredChunk, View
-from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.engine import drop_unpublished, drop_unused, use_engine
 from llama_index_contextual.index.manifest import (
@@ -41,6 +40,7 @@ from llama_index_contextual.index.manifest import (
     DocumentRecord,
     PartEntry,
 )
+from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.part import DocumentFrame, Part, finish_part, store_frame
 from llama_index_contextual.index.qdrant_index import QdrantIndex, tune
 from llama_index_contextual.index.records import write_records

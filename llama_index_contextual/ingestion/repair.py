@@ -26,7 +26,6 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import keyed
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.ledger import LedgerEntry
 from llama_index_contextual.index.manifest import (
     DOCSTORE,
@@ -38,6 +37,7 @@ from llama_index_contextual.index.manifest import (
     Manifest,
     PartEntry,
 )
+from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.part import DocumentFrame, load_frame
 from llama_index_contextual.index.records import has_sound_records, records_of_part
 from llama_index_contextual.index.remote_check import lost_documents

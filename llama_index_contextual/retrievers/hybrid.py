@@ -22,9 +22,16 @@ from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.retrievers.base import RankingRetriever, specificity_of
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
-from llama_index_contextual.search.fusion import ScoredIds, normalise_weights, reciprocal_rank_fusion, score_fusion
 from llama_index_contextual.search.queries import as_bundle, lexical_query, number_of_results, require_positive
-from llama_index_contextual.search.rank import FusionSettings, Ranking, fused
+from llama_index_contextual.search.rank import (
+    FusionSettings,
+    Ranking,
+    ScoredIds,
+    fused,
+    normalise_weights,
+    reciprocal_rank_fusion,
+    score_fusion,
+)
 from llama_index_contextual.search.response import LEGS, RetrievedChunk
 
 _REMEDIES = {"filters": "pass filters to each retriever instead", "documents": "leave documents out"}

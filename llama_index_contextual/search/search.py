@@ -25,9 +25,16 @@ from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.search.acronyms import Acronyms
 from llama_index_contextual.search.confidence import JUDGED, RANKED, READ, Judgement, judge
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
-from llama_index_contextual.search.fusion import normalise_weights
 from llama_index_contextual.search.queries import WeightedQuery, lexical_query, with_terms
-from llama_index_contextual.search.rank import FusionSettings, Ranking, fetched, fused, lexical_leg, semantic_leg
+from llama_index_contextual.search.rank import (
+    FusionSettings,
+    Ranking,
+    fetched,
+    fused,
+    lexical_leg,
+    normalise_weights,
+    semantic_leg,
+)
 from llama_index_contextual.search.rerank import Reranked, Reranker
 from llama_index_contextual.search.response import Explanation, QueryBlend, RetrievalResponse, RetrievedChunk
 

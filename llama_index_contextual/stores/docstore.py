@@ -13,8 +13,8 @@ from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDoc
 from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION, BaseKVStore
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.docstore import Nodes, NodeTable
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
+from llama_index_contextual.index.nodes import Nodes, NodeTable
 
 
 class IndexDocumentStore(KVDocumentStore):

@@ -23,9 +23,9 @@ from pydantic import PrivateAttr
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.docstore import NodeTable
-from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.kvstore import refuse_write
+from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.storable import require_storable
 from llama_index_contextual.index.vectors import (
     SAMPLE,

@@ -9,9 +9,9 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
-from llama_index_contextual.index.hits import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 

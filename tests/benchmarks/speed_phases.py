@@ -191,7 +191,7 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
 
     from llama_index_contextual.embeddings.batching import unit_vectors
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
-    from llama_index_contextual.index.hits import top
+    from llama_index_contextual.index.base import top
     from llama_index_contextual.index.vectors import compress, inner_products, probed_recall, search_compact
 
     with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:

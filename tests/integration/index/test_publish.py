@@ -11,8 +11,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index import part as part_module
-from llama_index_contextual.index.docstore import NodeTable
 from llama_index_contextual.index.manifest import FAISS_FILE
+from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.versions import current_name, leftovers, version_names
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion, Mode, ProjectConfig
 from llama_index_contextual.embeddings.queries import QueryEmbedder
-from llama_index_contextual.index.base import ChunkIndex, VersionIndex
+from llama_index_contextual.index.base import ChunkIndex, Hits, Scale, VersionIndex, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder
-from llama_index_contextual.index.hits import Hits, Scale, top
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.hits import top
+from llama_index_contextual.index.base import top
 from llama_index_contextual.index.part import ranges
 from llama_index_contextual.index.vectors import inner_products, products
 

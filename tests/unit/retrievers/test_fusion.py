@@ -12,7 +12,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.retrievers import HybridRetriever
-from llama_index_contextual.search.fusion import normalise_weights, reciprocal_rank_fusion, score_fusion
+from llama_index_contextual.search.rank import normalise_weights, reciprocal_rank_fusion, score_fusion
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 
 Fuse = Callable[..., list[tuple[str, float]]]
