@@ -117,8 +117,8 @@ from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.retrievers.conversational import BlendWeights
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
-from llama_index_contextual.search.queries import as_bundle, as_bundles
 from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.search import as_bundle, as_bundles
 from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
 from llama_index_contextual.tools.filters import Filters
 from llama_index_contextual.tools.texts import describe_documents, search_tool

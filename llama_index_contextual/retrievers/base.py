@@ -22,9 +22,9 @@ from llama_index.core.settings import Settings
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.index.base import ChunkIndex
-from llama_index_contextual.search.queries import as_bundle
 from llama_index_contextual.search.rank import Evidence, Leg, Ranking, fetched
 from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.search.search import as_bundle
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")

@@ -22,7 +22,6 @@ from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.retrievers.base import RankingRetriever, specificity_of
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
-from llama_index_contextual.search.queries import as_bundle, lexical_query, number_of_results, require_positive
 from llama_index_contextual.search.rank import (
     FusionSettings,
     Ranking,
@@ -33,6 +32,7 @@ from llama_index_contextual.search.rank import (
     score_fusion,
 )
 from llama_index_contextual.search.response import LEGS, RetrievedChunk
+from llama_index_contextual.search.search import as_bundle, lexical_query, number_of_results, require_positive
 
 _REMEDIES = {"filters": "pass filters to each retriever instead", "documents": "leave documents out"}
 

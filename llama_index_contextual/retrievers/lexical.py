@@ -19,8 +19,8 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.base import RankingRetriever
-from llama_index_contextual.search.queries import lexical_query, number_of_results, require_positive
 from llama_index_contextual.search.rank import Leg, lexical_leg
+from llama_index_contextual.search.search import lexical_query, number_of_results, require_positive
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from llama_index_contextual.stores.store_index import StoreIndex
 

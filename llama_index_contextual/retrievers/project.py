@@ -18,16 +18,19 @@ from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.retrievers.base import CheckedRetriever, areported, reported
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
-from llama_index_contextual.search.queries import (
+from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
+from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.search import (
+    SearchSettings,
     as_bundles,
+    asearch,
     bounded,
     number_of_results,
     require_positive,
+    search,
+    usable_mode,
     with_warnings,
 )
-from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
-from llama_index_contextual.search.response import RetrievalResponse
-from llama_index_contextual.search.search import SearchSettings, asearch, search, usable_mode
 from llama_index_contextual.stores.docstore import IndexDocumentStore
 
 logger = get_logger(__name__)
