@@ -71,7 +71,11 @@ class QueryEmbedder:
             return known
         try:
             model = self._model.sync()
-            embedding = call(lambda: _embed(model, question), _RETRY)
+            # A single text needs no mean, which LlamaIndex would take as long to compute as a search.
+            if len(question) == 1:
+                embedding = call(lambda: model.get_query_embedding(question[0]), _RETRY)
+            else:
+                embedding = call(lambda: model.get_agg_embedding_from_queries(list(question)), _RETRY)
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
             raise self._model_error(error) from error
         return self._kept(key, embedding)
@@ -83,16 +87,34 @@ class QueryEmbedder:
             return known
         try:
             model = await self._model.running()
-            embedding = await acall(lambda: _aembed(model, question), _RETRY)
+            if len(question) == 1:
+                embedding = await acall(lambda: model.aget_query_embedding(question[0]), _RETRY)
+            else:
+                embedding = await acall(lambda: model.aget_agg_embedding_from_queries(list(question)), _RETRY)
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
             raise self._model_error(error) from error
         return self._kept(key, embedding)
 
     def _kept(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
-        """Check an embedding, and keep it in the cache with the vector that is searched with."""
-        numbers = self._checked(embedding)
+        """Keep an embedding that a model returned in the cache, as a list and as the vector that is searched with.
+
+        Raises:
+            ModelError: The embedding is empty, or contains values that are not finite numbers.
+        """
+        try:
+            numbers = np.asarray(embedding, dtype=np.float64)
+        except (TypeError, ValueError):
+            numbers = np.zeros(0)
+        if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
+            size = f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
+            raise ModelError(
+                f"The embedding model {self.name!r} did not return finite numbers ({size}): run the same query again,"
+                f" or choose another model.",
+                setting="embed_model",
+            )
         with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
-            both = numbers, unit_vectors(np.asarray([numbers], dtype=np.float32))[0]
+            unit = unit_vectors(numbers[None].astype(np.float32))[0]
+        both = embedding if isinstance(embedding, list) else numbers.tolist(), unit
         self._cache.put(key, both)
         return both
 
@@ -110,25 +132,6 @@ class QueryEmbedder:
         distinct = list(dict.fromkeys(texts_of))
         embeddings = dict(zip(distinct, await asyncio.gather(*map(self.aembed, distinct)), strict=True))
         return [embeddings[question] for question in texts_of]
-
-    def _checked(self, embedding: object) -> list[float]:
-        """Return the embedding that a model returned, as a list.
-
-        Raises:
-            ModelError: The embedding is empty, or contains values that are not finite numbers.
-        """
-        try:
-            numbers = np.asarray(embedding, dtype=np.float64)
-        except (TypeError, ValueError):
-            numbers = np.zeros(0)
-        if numbers.ndim == 1 and len(numbers) and np.isfinite(numbers).all():
-            return embedding if isinstance(embedding, list) else numbers.tolist()
-        name, size = self.name, f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
-        raise ModelError(
-            f"The embedding model {name!r} did not return finite numbers ({size}): run the same query again,"
-            f" or choose another model.",
-            setting="embed_model",
-        )
 
     def _model_error(self, error: Exception) -> ModelError:
         if isinstance(error, ModelError):
@@ -149,16 +152,3 @@ def _key(texts: tuple[str, ...]) -> bytes:
         raw = text.encode("utf-8", "surrogatepass")
         digest.update(b"%d:" % len(raw) + raw)
     return digest.digest()
-
-
-def _embed(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
-    # A single text needs no mean, which LlamaIndex would take as long to compute as a search.
-    if len(texts) == 1:
-        return model.get_query_embedding(texts[0])
-    return model.get_agg_embedding_from_queries(list(texts))
-
-
-async def _aembed(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
-    if len(texts) == 1:
-        return await model.aget_query_embedding(texts[0])
-    return await model.aget_agg_embedding_from_queries(list(texts))

@@ -192,7 +192,8 @@ class Analyzer:
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text, in order, with repetitions."""
         words = tokens(text)
-        return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *self.period_terms(words)]
+        of_periods = periods(words) if self.has_periods else ()
+        return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *of_periods]
 
     def spans(self, text: str) -> Iterator[TermSpan]:
         """Yield the places of a text that have terms: words, pairs of characters, and then periods of several words.
@@ -222,7 +223,8 @@ class Analyzer:
             ['who', 'recommend']
         """
         words = tokens(text)
-        return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *self.period_terms(words)]
+        of_periods = periods(words) if self.has_periods else ()
+        return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, text: str, terms: frozenset[str]) -> frozenset[str]:
         """Return which of some terms a text has, faster than `terms`.
@@ -236,10 +238,6 @@ class Analyzer:
         if self.has_periods and any(map(may_have_words, terms - matched)):
             matched |= terms.intersection(periods(tokens(text)))
         return matched
-
-    def period_terms(self, words: list[str]) -> list[str]:
-        """Return the terms of the periods that several tokens of a text name together, if they have terms."""
-        return periods(words) if self.has_periods else []
 
     def is_foreign(self, text: str) -> bool:
         """Return whether at least two words of a text are function words of another language, and fewer of its own.

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from llama_index_contextual.index.analysis import (
     edit_distance_one,
     is_period,
     may_be_misspelt,
+    periods,
     shortened,
     tokens,
 )
@@ -167,6 +168,67 @@ class _Part:
         return rows[exists], saturated[exists]
 
 
+class QueryTerms:
+    """The terms of a query in an index.
+
+    Args:
+        index: The index.
+        counts: The distinct terms of the query, in order, with their weights.
+        omitted: Number of distinct terms of the query that are not searched.
+
+    Attributes:
+        known: The terms that the index contains.
+        postings: For each of `known`, the rows that contain it, ascending, and its contribution to their scores.
+        frequencies: For each of `known`, the number of rows that contain it.
+    """
+
+    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], omitted: int = 0) -> None:
+        matches = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
+        self.counts = counts
+        self.omitted = omitted
+        self.known = tuple(term for term, _ in matches)
+        self.postings = [postings for _, postings in matches]
+        self.frequencies = np.array([len(rows) for rows, _ in self.postings], dtype=np.int64)
+        self.size = index.size
+        self.analyzer = index.analyzer
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Weight of every term, also of unknown ones, times its idf, log(1 + (N - n + 0.5) / (n + 0.5))."""
+        holders = dict(zip(self.known, self.frequencies.tolist(), strict=True))
+        counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
+        return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
+
+    def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which of some rows contain a term, and its contribution to the score of each that does."""
+        holders, values = self.postings[number]
+        places = holders.searchsorted(rows)
+        contains = holders.take(places, mode="clip") == rows
+        return contains, values[places[contains]]
+
+    def frequencies_within(
+        self, number: int, documents: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
+        """Return the number of rows of each document that contain a term.
+
+        Args:
+            number: Number of the term in `known`.
+            documents: Rows of the documents in the index of documents; shape (n,).
+            starts: Their first rows.
+            stops: The rows after their last ones.
+        """
+        holders, _ = self.postings[number]
+        return holders.searchsorted(stops) - holders.searchsorted(starts)
+
+    def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return for each row the terms that it contains."""
+        row_ids = np.asarray(rows, dtype=np.int32)
+        contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
+        for at, (holders, _) in enumerate(self.postings):
+            contains[:, at] = holders.take(holders.searchsorted(row_ids), mode="clip") == row_ids
+        return [tuple(itertools.compress(self.known, row)) for row in contains.tolist()]
+
+
 class LexicalIndex:
     """A BM25 index over texts, which are identified by their rows.
 
@@ -178,6 +240,8 @@ class LexicalIndex:
     Attributes:
         size: Number of texts.
     """
+
+    _terms: ClassVar[type[QueryTerms]] = QueryTerms
 
     def __init__(self, analyzer: Analyzer, parts: Sequence[tuple[TermCounts, NDArray[np.bool_] | None]] = ()) -> None:
         self.analyzer = analyzer
@@ -209,33 +273,28 @@ class LexicalIndex:
         read (see `shortened`), and only the 256 terms with the largest weight are searched.
         """
         if isinstance(query, Mapping):
-            return self._terms(query)
+            return self._terms(self, query)
         weighted_texts = [(query, 1.0)] if isinstance(query, str) else query
         texts = [(shortened(text), weight) for text, weight in weighted_texts if weight > 0]
         counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
         counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
-        terms = self._heaviest(counts)
+        terms = self._terms(self, counts) if len(counts) <= MAX_TERMS else self._heaviest(counts)
         if len(terms.known) == len(terms.counts):
             return terms
         corrected = dict(terms.counts)
         for word, weight in itertools.islice(self._unknown_words(texts), MAX_SPELLED):
             for term, share in self._spelling_candidates(word).items():
                 corrected[term] = max(corrected.get(term, 0.0), weight * share)
-        return terms if corrected == terms.counts else self._terms(corrected, terms.omitted)
+        return terms if corrected == terms.counts else self._terms(self, corrected, terms.omitted)
 
     def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
-        """Return the terms to search: if there are too many, those with the largest weight times idf."""
-        terms = self._terms(counts)
-        if len(counts) <= MAX_TERMS:
-            return terms
+        """Return the terms to search of too many: those with the largest weight times idf."""
+        terms = self._terms(self, counts)
         known = frozenset(terms.known)
         ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties as in the query
         heaviest = frozenset(ordered[:MAX_TERMS])
         heaviest_counts = {term: weight for term, weight in counts.items() if term in heaviest}
-        return self._terms(heaviest_counts, len(counts) - len(heaviest_counts))
-
-    def _terms(self, counts: Mapping[str, float], omitted: int = 0) -> QueryTerms:
-        return QueryTerms(self, counts, omitted)
+        return self._terms(self, heaviest_counts, len(counts) - len(heaviest_counts))
 
     def _unknown_words(self, texts: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
         """Yield the distinct words that no text contains and that may be misspelt, with their weights."""
@@ -355,69 +414,6 @@ def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], l
     return weights
 
 
-class QueryTerms:
-    """The terms of a query in an index.
-
-    Args:
-        index: The index.
-        counts: The distinct terms of the query, in order, with their weights.
-        omitted: Number of distinct terms of the query that are not searched.
-
-    Attributes:
-        known: The terms that the index contains.
-        postings: For each of `known`, the rows that contain it, ascending, and its contribution to their scores.
-    """
-
-    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], omitted: int = 0) -> None:
-        matches = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
-        self.counts = counts
-        self.omitted = omitted
-        self.known = tuple(term for term, _ in matches)
-        self.postings = [postings for _, postings in matches]
-        self.size = index.size
-        self.analyzer = index.analyzer
-
-    @cached_property
-    def weights(self) -> dict[str, float]:
-        """Weight of every term, also of unknown ones, times its idf, log(1 + (N - n + 0.5) / (n + 0.5))."""
-        holders = {term: self.frequency(number) for number, term in enumerate(self.known)}
-        counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
-        return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
-
-    def frequency(self, number: int) -> int:
-        """Return the number of rows that contain a term, given by its number in `known`."""
-        return len(self.postings[number][0])
-
-    def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which of some rows contain a term, and its contribution to the score of each that does."""
-        holders, values = self.postings[number]
-        places = holders.searchsorted(rows)
-        contains = holders.take(places, mode="clip") == rows
-        return contains, values[places[contains]]
-
-    def frequencies_within(
-        self, number: int, documents: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]
-    ) -> NDArray[np.int64]:
-        """Return the number of rows of each document that contain a term.
-
-        Args:
-            number: Number of the term in `known`.
-            documents: Rows of the documents in the index of documents; shape (n,).
-            starts: Their first rows.
-            stops: The rows after their last ones.
-        """
-        holders, _ = self.postings[number]
-        return holders.searchsorted(stops) - holders.searchsorted(starts)
-
-    def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return for each row the terms that it contains."""
-        row_ids = np.asarray(rows, dtype=np.int32)
-        contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
-        for at, (holders, _) in enumerate(self.postings):
-            contains[:, at] = holders.take(holders.searchsorted(row_ids), mode="clip") == row_ids
-        return [tuple(itertools.compress(self.known, row)) for row in contains.tolist()]
-
-
 class TermCountsBuilder:
     """Build `TermCounts` from texts and from other counts.
 
@@ -512,7 +508,7 @@ class LexicalIndexBuilder:
         for text in texts:
             words = tokens(text)
             numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
-            of_periods = map(vocabulary.__getitem__, self._analyzer.period_terms(words))
+            of_periods = map(vocabulary.__getitem__, periods(words) if self._analyzer.has_periods else ())
             self._counts.add(np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32))
 
     def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None = None) -> None:

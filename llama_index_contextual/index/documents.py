@@ -116,8 +116,7 @@ class DocumentIndex:
             contains[number], weights = terms.contributions(number, rows)
             values[number, contains[number]] = terms.counts[term] * weights
             holders[number] = terms.frequencies_within(number, documents, starts, stops)[where]
-        frequencies = np.array([terms.frequency(number) for number in range(len(terms.known))])
-        probabilities = ((frequencies + 0.5) / (terms.size + 1))[:, None]  # idf is -log of it
+        probabilities = ((terms.frequencies + 0.5) / (terms.size + 1))[:, None]  # idf is -log of it
         within = (holders - contains + _PRIOR_CHUNKS * probabilities) / (others + _PRIOR_CHUNKS)
         shared: NDArray[np.float64] = (values * (1 - np.log(within) / np.log(probabilities))).sum(axis=0)
         return np.where(others > 0, shared, 0.0)

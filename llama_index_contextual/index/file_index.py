@@ -266,7 +266,13 @@ class FileIndex:
 
     def fetch(self, rows: Sequence[int]) -> list[BaseNode]:
         """Return the nodes of some rows, in their order."""
-        return self.docstore.get_nodes([self.ids[row] for row in rows])
+        nodes: dict[int, BaseNode] = {}
+        wanted = np.unique(np.asarray(rows, dtype=np.int64))
+        for start, part in self._parts():
+            of_part = wanted[(wanted >= start) & (wanted < start + part.size)] - start
+            places = of_part if part.rows is None else part.rows[of_part]
+            nodes.update(zip((of_part + start).tolist(), part.docstore.at(places.tolist()), strict=True))
+        return [nodes[row] for row in rows]
 
     # ---- vectors -----------------------------------------------------------------------------------------------------
 

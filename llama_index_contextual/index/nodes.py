@@ -534,6 +534,17 @@ class NodeTable(Nodes):
         for row in self._fetch(f"{_COLUMNS}, position", node_ids):
             yield row[-1], self._node(row, unpack)
 
+    def at(self, rows: Sequence[int]) -> Iterator[BaseNode]:
+        """Yield the nodes of some rows, which are ascending, of a file without gaps between its positions."""
+        unpack = unpacker()
+        for start in range(0, len(rows), _MAX_VARIABLES):
+            part = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
+            marks = ", ".join("?" * len(part))
+            for row in self._kv.query(
+                f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position", part
+            ):
+                yield self._node(row, unpack)
+
     def document_ids(self, filters: MetadataFilters | None) -> set[str]:
         """Return the ids of the documents of which at least one node passes the filters."""
         mask = self.mask(filters)

@@ -121,102 +121,6 @@ class _Holders:
         return int(self.chunks.sum())
 
 
-class RemoteLexicalIndex(LexicalIndex):
-    """The terms of a version whose chunks an engine keeps.
-
-    Args:
-        analyzer: Turns text into terms.
-        parts: The parts of the version.
-
-    Attributes:
-        mean_length: Mean number of terms of a chunk.
-        drift: Largest relative difference of the mean length that weights were stored with from the present one.
-    """
-
-    def __init__(self, analyzer: Analyzer, parts: Sequence[Part]) -> None:
-        super().__init__(analyzer)
-        self._terms_of: list[tuple[PartTerms, NDArray[np.int64]]] = []
-        sizes, length, stored, start = [np.zeros(0, dtype=np.int64)], 0, set[float](), 0
-        for part in parts:
-            of_part = part_terms(part)
-            chunks = part.chunks_of[part.chunks_of > 0]
-            live = np.ones(len(chunks), dtype=np.bool_) if part.live_entries is None else part.live_entries
-            self._terms_of.append((of_part, np.where(live, np.cumsum(live) - 1 + start, -1)))
-            sizes.append(chunks[live])
-            length += int(of_part[1].lengths[live].sum())
-            start += len(sizes[-1])
-            if (mean := RemotePart.of(part).mean_length) is not None:
-                stored.add(mean)
-        self.chunks_of = np.concatenate(sizes)
-        self.size = int(self.chunks_of.sum())
-        self.mean_length = length / self.size if length else 1.0
-        self._of_chunks = _chunk_index(analyzer, parts)
-        self.drift = max((abs(mean / self.mean_length - 1) for mean in stored), default=0.0)
-
-    def deviation(self, terms: RemoteQueryTerms) -> float:
-        """Return the standard deviation of the scores of all chunks, which is an estimate if there are large parts."""
-        if self._of_chunks is not None:
-            return float(self._of_chunks.scores(terms.counts).std())
-        return terms.deviation(self.chunks_of)
-
-    def _terms(self, counts: Mapping[str, float], omitted: int = 0) -> RemoteQueryTerms:
-        return RemoteQueryTerms(self, counts, omitted)
-
-    def query(self, query: LexicalQuery) -> RemoteQueryTerms:
-        """Return the terms of a query; see `LexicalIndex.query`."""
-        terms = super().query(query)
-        return terms if isinstance(terms, RemoteQueryTerms) else self._terms(terms.counts, terms.omitted)
-
-    def _known(self, terms: Iterable[str]) -> set[str]:
-        return {term for term in terms if any(term in counts.vocabulary for (counts, _), _ in self._terms_of)}
-
-    def _holders(self, term: str) -> int:
-        holders = self.holders(term)
-        return 0 if holders is None else holders.total
-
-    def holders(self, term: str) -> _Holders | None:
-        """Return the documents of the version that contain a term, or None."""
-        documents, chunks, weights, number = [], [], np.zeros(2), -1
-        for (counts, statistics), row_of in self._terms_of:
-            if (entries := counts.of(term)) is None:
-                continue
-            rows = row_of[entries[0]]
-            documents.append(rows[rows >= 0])
-            chunks.append(entries[1][rows >= 0].astype(np.int64))
-            at = counts.vocabulary[term]
-            number = int(statistics.numbers[at])
-            weights += chunks[-1].sum() * np.array([statistics.means[at], statistics.squares[at]], dtype=np.float64)
-        if not sum(map(len, documents)):
-            return None
-        all_chunks = np.concatenate(chunks)
-        mean, square = (weights / all_chunks.sum()).tolist()
-        return _Holders(np.concatenate(documents), all_chunks, mean, square, number)
-
-    def postings(self, term: str) -> Postings | None:
-        """Raise an error, because the engine has the postings."""
-        raise NotImplementedError("The postings of this version are in its engine.")
-
-    def counts(self) -> TermCounts:
-        """Raise an error, because the engine has the frequencies."""
-        raise NotImplementedError("The frequencies of this version are in its engine.")
-
-
-def _chunk_index(analyzer: Analyzer, parts: Sequence[Part]) -> LexicalIndex | None:
-    """Return the index of the chunks of small parts; None if there is a part that is not."""
-    if any(f"{CHUNKS_DIRECTORY}/{COUNTS_FILE}" not in part.files for part in parts):
-        return None
-    return LexicalIndex(analyzer, [(chunk_terms(part), part.live) for part in parts])
-
-
-def chunk_terms(part: Part) -> TermCounts:
-    """Return the terms of the chunks of a small part."""
-
-    def load() -> TermCounts:
-        return TermCounts.load(part.directory / CHUNKS_DIRECTORY, len(part.document_of))
-
-    return part.shared(CHUNKS_DIRECTORY, load)
-
-
 class RemoteQueryTerms(QueryTerms):
     """The terms of a query, and after the search their contributions to the scores of the hits.
 
@@ -234,9 +138,8 @@ class RemoteQueryTerms(QueryTerms):
         self.holders = [holders for _, holders in matches]
         self.size = index.size
         self.analyzer = index.analyzer
-        totals = [holders.total for holders in self.holders]
-        self._totals = totals
-        self.idf = [np.float32(math.log(1 + (self.size - n + 0.5) / (n + 0.5))) for n in totals]
+        self.frequencies = np.array([holders.total for holders in self.holders], dtype=np.int64)
+        self.idf = [np.float32(math.log(1 + (self.size - n + 0.5) / (n + 0.5))) for n in self.frequencies.tolist()]
         self._row_of: dict[int, int] = {}
         self._values = np.zeros((len(self.known), 0), dtype=np.float32)
 
@@ -290,10 +193,6 @@ class RemoteQueryTerms(QueryTerms):
         second = float((shares * (squares + means**2 - spread)).sum())
         return math.sqrt(max(0.0, second - float((shares * means).sum()) ** 2))
 
-    def frequency(self, number: int) -> int:
-        """Return the number of rows that contain a term, given by its number in `known`."""
-        return self._totals[number]
-
     def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which of some hits contain a term, and its contribution to the score of each that does."""
         values = self._values[number, [self._row_of[row] for row in rows.tolist()]]
@@ -328,3 +227,98 @@ def _weights_in(hits: Sequence[TermHit], numbers: Sequence[int]) -> NDArray[np.f
             contains = hit.terms.take(places, mode="clip") == wanted
             weights[contains, at] = hit.weights[places[contains]]
     return weights
+
+
+class RemoteLexicalIndex(LexicalIndex):
+    """The terms of a version whose chunks an engine keeps.
+
+    Args:
+        analyzer: Turns text into terms.
+        parts: The parts of the version.
+
+    Attributes:
+        mean_length: Mean number of terms of a chunk.
+        drift: Largest relative difference of the mean length that weights were stored with from the present one.
+    """
+
+    _terms = RemoteQueryTerms
+
+    def __init__(self, analyzer: Analyzer, parts: Sequence[Part]) -> None:
+        super().__init__(analyzer)
+        self._terms_of: list[tuple[PartTerms, NDArray[np.int64]]] = []
+        sizes, length, stored, start = [np.zeros(0, dtype=np.int64)], 0, set[float](), 0
+        for part in parts:
+            of_part = part_terms(part)
+            chunks = part.chunks_of[part.chunks_of > 0]
+            live = np.ones(len(chunks), dtype=np.bool_) if part.live_entries is None else part.live_entries
+            self._terms_of.append((of_part, np.where(live, np.cumsum(live) - 1 + start, -1)))
+            sizes.append(chunks[live])
+            length += int(of_part[1].lengths[live].sum())
+            start += len(sizes[-1])
+            if (mean := RemotePart.of(part).mean_length) is not None:
+                stored.add(mean)
+        self.chunks_of = np.concatenate(sizes)
+        self.size = int(self.chunks_of.sum())
+        self.mean_length = length / self.size if length else 1.0
+        self._of_chunks = _chunk_index(analyzer, parts)
+        self.drift = max((abs(mean / self.mean_length - 1) for mean in stored), default=0.0)
+
+    def deviation(self, terms: RemoteQueryTerms) -> float:
+        """Return the standard deviation of the scores of all chunks, which is an estimate if there are large parts."""
+        if self._of_chunks is not None:
+            return float(self._of_chunks.scores(terms.counts).std())
+        return terms.deviation(self.chunks_of)
+
+    def query(self, query: LexicalQuery) -> RemoteQueryTerms:
+        """Return the terms of a query; see `LexicalIndex.query`."""
+        terms = super().query(query)
+        return terms if isinstance(terms, RemoteQueryTerms) else RemoteQueryTerms(self, terms.counts, terms.omitted)
+
+    def _known(self, terms: Iterable[str]) -> set[str]:
+        return {term for term in terms if any(term in counts.vocabulary for (counts, _), _ in self._terms_of)}
+
+    def _holders(self, term: str) -> int:
+        holders = self.holders(term)
+        return 0 if holders is None else holders.total
+
+    def holders(self, term: str) -> _Holders | None:
+        """Return the documents of the version that contain a term, or None."""
+        documents, chunks, weights, number = [], [], np.zeros(2), -1
+        for (counts, statistics), row_of in self._terms_of:
+            if (entries := counts.of(term)) is None:
+                continue
+            rows = row_of[entries[0]]
+            documents.append(rows[rows >= 0])
+            chunks.append(entries[1][rows >= 0].astype(np.int64))
+            at = counts.vocabulary[term]
+            number = int(statistics.numbers[at])
+            weights += chunks[-1].sum() * np.array([statistics.means[at], statistics.squares[at]], dtype=np.float64)
+        if not sum(map(len, documents)):
+            return None
+        all_chunks = np.concatenate(chunks)
+        mean, square = (weights / all_chunks.sum()).tolist()
+        return _Holders(np.concatenate(documents), all_chunks, mean, square, number)
+
+    def postings(self, term: str) -> Postings | None:
+        """Raise an error, because the engine has the postings."""
+        raise NotImplementedError("The postings of this version are in its engine.")
+
+    def counts(self) -> TermCounts:
+        """Raise an error, because the engine has the frequencies."""
+        raise NotImplementedError("The frequencies of this version are in its engine.")
+
+
+def _chunk_index(analyzer: Analyzer, parts: Sequence[Part]) -> LexicalIndex | None:
+    """Return the index of the chunks of small parts; None if there is a part that is not."""
+    if any(f"{CHUNKS_DIRECTORY}/{COUNTS_FILE}" not in part.files for part in parts):
+        return None
+    return LexicalIndex(analyzer, [(chunk_terms(part), part.live) for part in parts])
+
+
+def chunk_terms(part: Part) -> TermCounts:
+    """Return the terms of the chunks of a small part."""
+
+    def load() -> TermCounts:
+        return TermCounts.load(part.directory / CHUNKS_DIRECTORY, len(part.document_of))
+
+    return part.shared(CHUNKS_DIRECTORY, load)
