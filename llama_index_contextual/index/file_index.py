@@ -283,7 +283,7 @@ class FileIndex:
         # Imported here, because faiss is slow to import and not needed without vectors.
         from llama_index_contextual.index.vectors import products, search_index
 
-        mask = self.docstore.mask(filters)
+        mask = None if filters is None else self.docstore.mask(filters)
         if mask is not None and not mask.any():
             return NO_HITS, NO_SCALE
         query = vector[None]
@@ -370,7 +370,8 @@ class FileIndex:
 
     def rank_terms(self, terms: QueryTerms, k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
         """Rank by BM25; see `ChunkIndex.rank_terms`."""
-        return self.lexical.rank(terms, k, self.docstore.mask(filters)) if self.lexical else (NO_HITS, NO_SCALE)
+        mask = None if filters is None else self.docstore.mask(filters)
+        return self.lexical.rank(terms, k, mask) if self.lexical else (NO_HITS, NO_SCALE)
 
 
 def document_entries(parts: Sequence[Part], language: str) -> LexicalIndex:

@@ -65,7 +65,8 @@ class ProjectRetriever(CheckedRetriever):
         if self.mode not in get_args(Mode):
             raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.similarity_top_k = require_positive(number_of_results(similarity_top_k, top_k, config.top_k))
-        self.filters = require_filters(filters)
+        self.filters = None if filters is None else require_filters(filters)
+        self._settings = SearchSettings.of(config, mode=self.mode, k=self.similarity_top_k, filters=self.filters)
 
     def changed(
         self,
@@ -126,7 +127,7 @@ class ProjectRetriever(CheckedRetriever):
             NoVersionError: Nothing has been ingested yet.
         """
         query, notes = bounded(bundle)
-        settings = self._search_settings(explain=explain)
+        settings = replace(self._settings, explain=True) if explain else self._settings
         response = self._indexes.run(lambda version: search(query, version.index, settings, **self._models(version)))
         return _checked(response, bundle, notes)
 
@@ -134,7 +135,7 @@ class ProjectRetriever(CheckedRetriever):
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Respond like `respond`, without blocking the event loop."""
         query, notes = await asyncio.to_thread(bounded, bundle)
-        settings = self._search_settings(explain=explain)
+        settings = replace(self._settings, explain=True) if explain else self._settings
 
         async def run(version: SearchableVersion) -> RetrievalResponse:
             models = await asyncio.to_thread(self._models, version)
@@ -146,14 +147,13 @@ class ProjectRetriever(CheckedRetriever):
         """Return the results of several queries, in their order, all from one version."""
         # Check every query before anything is opened or paid for.
         checked = [bounded(bundle) for bundle in bundles]
-        settings = self._search_settings()
 
         def run(version: SearchableVersion) -> list[RetrievalResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
                 # At once, because several questions are embedded concurrently; `search` finds them in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
-            return [search(query, version.index, settings, **models) for query, _ in checked]
+            return [search(query, version.index, self._settings, **models) for query, _ in checked]
 
         if not checked:
             return []
@@ -183,24 +183,21 @@ class ProjectRetriever(CheckedRetriever):
 
         return self._indexes.run(find)
 
-    def _search_settings(self, *, explain: bool = False) -> SearchSettings:
-        return SearchSettings.of(
-            self._config, mode=self.mode, k=self.similarity_top_k, filters=self.filters, explain=explain
-        )
-
     def _models(self, version: SearchableVersion) -> dict[str, Any]:
         """Return what a search in a version uses besides its index."""
         mode, _ = usable_mode(version.index, self.mode)
+        name = self._config.rerank
         return {
             "embedder": None if mode == "lexical" else version.embedder,
-            "reranker": self._indexes.rerankers.of(self._config),
+            "reranker": None if name is None else self._indexes.rerankers.of(name, self._config),
             "slots": self._indexes.slots,
             "version": version.name,
         }
 
     def _get_prompt_modules(self) -> PromptMixinType:
         """Return the LLM that reranks: its prompt applies to all searches of the project."""
-        reranker = self._indexes.rerankers.of(self._config) if self._config.rerank == LLM_RERANK else None
+        is_llm = self._config.rerank == LLM_RERANK
+        reranker = self._indexes.rerankers.of(LLM_RERANK, self._config) if is_llm else None
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

@@ -217,7 +217,7 @@ def _cover(hits: Sequence[RetrievedChunk], question: str, terms: QueryTerms) -> 
     for at in sorted(range(len(hits)), key=lambda at: -bounds[at]):
         if bounds[at] <= best:
             break
-        best = coverage(hits[at].text, headers[at], parts, terms.analyzer, least=best)
+        best = coverage(hits[at].node.get_content(), headers[at], parts, terms.analyzer, least=best)
     return best
 
 

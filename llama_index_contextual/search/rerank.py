@@ -100,19 +100,21 @@ class Rerankers:
         self._lock = new_lock()
         self._cached: tuple[tuple[str, tuple[str, float | None] | None], Reranker] | None = None
 
-    def of(self, config: ProjectConfig) -> Reranker | None:
-        """Return the reranker of the settings, or None.
+    def of(self, name: str, config: ProjectConfig) -> Reranker:
+        """Return a reranker.
+
+        Args:
+            name: The setting `rerank`.
+            config: The other settings.
 
         Raises:
             ConfigurationError: An LLM is needed, and there is none.
             ModelError: The cross-encoder cannot be loaded, or its package is not installed.
         """
-        if config.rerank is None:
-            return None
         with self._lock:
-            key = config.rerank, (config.llm, config.call_timeout) if config.rerank == LLM_RERANK else None
+            key = name, (config.llm, config.call_timeout) if name == LLM_RERANK else None
             if self._cached is None or self._cached[0] != key:
-                self._cached = key, self._make(config.rerank, config.call_timeout)
+                self._cached = key, self._make(name, config.call_timeout)
             return self._cached[1]
 
     def _make(self, name: str, timeout: float | None) -> Reranker:

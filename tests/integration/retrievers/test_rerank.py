@@ -478,11 +478,11 @@ def test_a_failing_llm_is_a_model_error(tmp_path: Path) -> None:
 
 def test_another_llm_gives_another_reranker() -> None:
     rerankers, one, other = Rerankers(ScriptedLLM), "openai:gpt-4.1", "openai:gpt-4o"
-    made = [rerankers.of(ProjectConfig.local(rerank="llm", llm=llm)) for llm in (one, one, other)]
+    made = [rerankers.of("llm", ProjectConfig.local(rerank="llm", llm=llm)) for llm in (one, one, other)]
     assert made[0] is made[1]
     assert made[0] is not made[2]
 
 
 def test_a_reranker_needs_a_project_for_its_llm() -> None:
     with pytest.raises(ConfigurationError, match="search through a project"):
-        Rerankers().of(ProjectConfig.local(rerank="llm"))
+        Rerankers().of("llm", ProjectConfig.local(rerank="llm"))
