@@ -96,11 +96,13 @@ def _check(version: OpenVersion) -> None:
 
 
 def lost_documents(version: OpenVersion) -> list[str]:
-    """Return the ids of the documents of a version of which the engine lacks a chunk.
+    """Return the ids of the documents of a version of which its engine lacks a chunk; none without an engine.
 
     Raises:
         BackendError: The engine does not answer.
     """
+    if not version.is_remote:
+        return []
     store: Any = version.docstore
     present = set(store.engine.keys(View(store.number)))
     lost: list[str] = []

@@ -55,6 +55,11 @@ class OpenVersion:
         return bool(self.manifest.config["backend"] != "files")
 
     @property
+    def is_self_contained(self) -> bool:
+        """Whether its files contain its chunks and vectors, so that they stay when other versions are published."""
+        return not self.is_remote
+
+    @property
     def has_semantic(self) -> bool:
         """Whether the version has a semantic index."""
         return any(part.has_semantic for part in self.parts)

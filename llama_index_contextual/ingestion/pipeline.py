@@ -51,7 +51,7 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.ingestion.sync import OtherFilesChanged

@@ -46,7 +46,7 @@ from llama_index_contextual.index.vectors import read_index
 from llama_index_contextual.index.verify import PartFaults, Repair
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import number, version_directory, version_names
-from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import without_context
 from llama_index_contextual.models import is_in_process
@@ -71,7 +71,7 @@ def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, st
     with ExitStack() as stack:
         before = OpenVersion(directory, check="size", without=damaged)
         stack.callback(before.close)
-        lost = set(lost_documents(before)) if before.is_remote else set()
+        lost = set(lost_documents(before))
         missing += (record for record in before.records if record.doc_id in lost)
         sound = [record for record in before.records if record.doc_id not in lost]
         builder = VersionBuilder(project_dir, config, before, lost)
@@ -192,8 +192,8 @@ class _Older:
             with contextlib.suppress(CorruptVersionError, FormatError):  # its manifest is damaged
                 version = OpenVersion(version_directory(project_dir, name), check="size", without=damaged)
                 stack.callback(version.close)
-                is_other = config.rebuild_fields(ProjectConfig(**version.manifest.config)) or version.is_remote
-                if not is_other and version.manifest.embed_model == whole.embed_model:
+                is_other = config.rebuild_fields(ProjectConfig(**version.manifest.config))
+                if not is_other and version.is_self_contained and version.manifest.embed_model == whole.embed_model:
                     self._versions.append(version)
 
     def take_over(self, record: DocumentRecord, builder: VersionBuilder) -> bool:

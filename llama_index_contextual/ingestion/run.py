@@ -19,7 +19,7 @@ from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.sources import remember_sources
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.executors import Executor, LocalExecutor
 from llama_index_contextual.ingestion.pipeline import (
     Stages,

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 

@@ -111,7 +111,7 @@ def peak_memory() -> float:
 def build(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     """Build one version from nodes and vectors that are there, the ledger aside."""
     from llama_index_contextual.index.manifest import DocumentRecord
-    from llama_index_contextual.ingestion.builder import VersionBuilder
+    from llama_index_contextual.index.writer import VersionBuilder
     from llama_index_contextual.models import model_name
 
     shutil.rmtree(root, ignore_errors=True)

@@ -14,8 +14,8 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.versions import current_name, leftovers
+from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion import pipeline
-from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager

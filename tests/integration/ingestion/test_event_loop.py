@@ -16,7 +16,7 @@ from llama_index_contextual.contextualizer import llm as engine
 from llama_index_contextual.contextualizer import structural
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.index.ledger import Ledger
-from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager

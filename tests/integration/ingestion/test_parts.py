@@ -15,10 +15,9 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.index import files
+from llama_index_contextual.index import files, writer
 from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.versions import leftovers
-from llama_index_contextual.ingestion import builder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
@@ -208,7 +207,7 @@ def test_small_parts_are_merged_and_unused_ones_removed(tmp_path: Path) -> None:
         project.ingest([document(number)])
         counts.append(len(sizes(project)))
         assert project.read(f"doc{number:03d}") == document(number).text
-    assert max(counts) <= builder.MAX_SMALL_PARTS + 1
+    assert max(counts) <= writer.MAX_SMALL_PARTS + 1
     named = {
         entry.name
         for name in ("v000029", "v000030")
@@ -238,7 +237,7 @@ def test_a_part_of_which_much_is_gone_is_written_again(tmp_path: Path) -> None:
 def test_a_large_ingest_is_written_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = create(tmp_path, "whole")
     whole.ingest(map(document, range(40)))
-    monkeypatch.setattr(builder, "PART_CHUNKS", 20)
+    monkeypatch.setattr(writer, "PART_CHUNKS", 20)
     divided = create(tmp_path, "divided")
     divided.ingest(map(document, range(40)))
     assert len(sizes(divided)) > 3

@@ -24,7 +24,7 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index import part as part_module
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.index.versions import current_name, leftovers, version_names
-from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager

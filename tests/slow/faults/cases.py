@@ -27,7 +27,7 @@ from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry
 from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.index.verify import LEFTOVER
 from llama_index_contextual.index.versions import leftovers
-from llama_index_contextual.ingestion.builder import MAX_SMALL_PARTS
+from llama_index_contextual.index.writer import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.index import versions
+from llama_index_contextual.index import versions, writer
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.versions import current_name, leftovers
-from llama_index_contextual.ingestion import builder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.ingestion.test_parts import create, document
 from tests.slow.faults.system import Crash, FaultySystem, installed
 from tests.support.models import CountingEmbedding
 
-PARTS = builder.MAX_SMALL_PARTS + 1
+PARTS = writer.MAX_SMALL_PARTS + 1
 """Number of parts that the next ingest merges."""
 
 STRIDE = 13
@@ -28,13 +27,13 @@ STRIDE = 13
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which the name of every part is added that is copied from now on."""
     names: list[str] = []
-    copy = builder.PartWriter.copy
+    copy = writer.PartWriter.copy
 
-    def counted(self: builder.PartWriter, source: Part) -> None:
+    def counted(self: writer.PartWriter, source: Part) -> None:
         names.append(source.directory.name)
         copy(self, source)
 
-    monkeypatch.setattr(builder.PartWriter, "copy", counted)
+    monkeypatch.setattr(writer.PartWriter, "copy", counted)
     return names
 
 
@@ -96,7 +95,7 @@ def test_a_finished_merge_of_other_content_or_a_damaged_one_is_not_used(
     project = before_a_merge(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(versions, "publish", raising(RuntimeError("killed")))
-        patch.setattr(builder.VersionBuilder, "discard", lambda self: None)
+        patch.setattr(writer.VersionBuilder, "discard", lambda self: None)
         with pytest.raises(RuntimeError, match="killed"):
             project.ingest([document(50)])
     merged = project.directory / "parts" / f"p{PARTS + 1:06d}"
@@ -105,7 +104,7 @@ def test_a_finished_merge_of_other_content_or_a_damaged_one_is_not_used(
     if change == "document":
         project.ingest([document(20, edition=2)])
     elif change == "release":
-        monkeypatch.setattr(builder, "__version__", "999")
+        monkeypatch.setattr(writer, "__version__", "999")
         project.ingest([document(50)])
     else:
         store = merged / "docstore.sqlite"
@@ -131,7 +130,7 @@ def test_the_work_on_new_documents_is_not_lost_to_an_interrupted_merge(
     model = CountingEmbedding()
     again = ProjectManager(tmp_path).load("p", embed_model=model)
     with monkeypatch.context() as patch:
-        patch.setattr(builder.PartWriter, "copy", raising(RuntimeError("killed")))
+        patch.setattr(writer.PartWriter, "copy", raising(RuntimeError("killed")))
         with pytest.raises(RuntimeError, match="killed"):
             again.ingest([document(50)])
     assert model.texts == []

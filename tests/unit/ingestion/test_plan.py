@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_index_contextual.index import writer
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.ingestion import builder
-from llama_index_contextual.ingestion.builder import merges
+from llama_index_contextual.index.writer import merges
 from llama_index_contextual.ingestion.plan import Plan, make_plan
 
 
@@ -89,9 +89,9 @@ def test_a_chunk_is_copied_a_number_of_times_that_grows_with_the_logarithm_only(
         for first, last in reversed(merges([(size, size) for size in parts])):
             copied += sum(parts[first:last])
             parts[first:last] = [sum(parts[first:last])]
-        full = sum(size >= builder._FULL * builder.PART_CHUNKS for size in parts)
-        assert len(parts) - full <= builder.MAX_SMALL_PARTS + 1
-        assert max(parts) <= builder.PART_CHUNKS
+        full = sum(size >= writer._FULL * writer.PART_CHUNKS for size in parts)
+        assert len(parts) - full <= writer.MAX_SMALL_PARTS + 1
+        assert max(parts) <= writer.PART_CHUNKS
     assert copied < 8 * added
 
 

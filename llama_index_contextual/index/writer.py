@@ -43,7 +43,7 @@ from llama_index_contextual.index.versions import (
 )
 
 if TYPE_CHECKING:
-    from llama_index_contextual.ingestion.remote_parts import RemoteParts, RemotePartWriter
+    from llama_index_contextual.index.remote_parts import RemoteParts, RemotePartWriter
 
 PART_CHUNKS = 50_000
 """Maximum number of chunks of a part; the memory for building a version depends on it."""
@@ -97,7 +97,7 @@ class VersionBuilder:
         if self.config.backend == "files":
             return None
         # Imported here, because a version in files needs none of it.
-        from llama_index_contextual.ingestion.remote_parts import remote_parts
+        from llama_index_contextual.index.remote_parts import remote_parts
 
         return remote_parts(self.project_dir, self.config, next_name)
 
