@@ -125,6 +125,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
                     f" a single query: {_REMEDIES[name]}.",
                     setting=name,
                 )
+        if documents is not None and len(documents.rows) != len(self.chunk_index.ids):
+            raise ConfigurationError(
+                f"HybridRetriever: the index of documents has {len(documents.rows)} chunks, the retrievers rank"
+                f" {len(self.chunk_index.ids)}: build it from the same chunks, in the same order.",
+                setting="documents",
+            )
 
     @property
     def _legs(self) -> list[RankingRetriever]:

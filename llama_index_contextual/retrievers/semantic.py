@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
@@ -61,6 +62,41 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         )
         self._chunk_index = _chunk_index(index)
         self._embedder = embedder or QueryEmbedder(self._embed_model)
+
+    @classmethod
+    def over(
+        cls,
+        index: ChunkIndex,
+        embed_model: BaseEmbedding,
+        *,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> Self:
+        """Return a retriever over any index with vectors, such as that of a project's version.
+
+        Args:
+            index: The index.
+            embed_model: The model that embedded its chunks.
+            similarity_top_k: Number of results of `retrieve`, 20 by default.
+            top_k: The same.
+            filters: Only nodes that pass are ranked.
+            callback_manager: Receives LlamaIndex's events.
+
+        Raises:
+            InputError: The index has no vectors.
+        """
+        if index.dimensions is None:
+            raise InputError("The index has no vectors: create the project with the setting faiss.")
+        retriever = cls.__new__(cls)
+        # VectorIndexRetriever.__init__ would need a vector store.
+        BaseRetriever.__init__(retriever, callback_manager=callback_manager)
+        retriever._chunk_index, retriever._embed_model = index, embed_model
+        retriever._embedder = QueryEmbedder(embed_model)
+        retriever.similarity_top_k = number_of_results(similarity_top_k, top_k, 20)
+        retriever._filters = filters
+        return retriever
 
     @property
     def chunk_index(self) -> ChunkIndex:

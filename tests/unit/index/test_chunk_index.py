@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import groupby
 from typing import get_args
 
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion, Mode, ProjectConfig
 from llama_index_contextual.embeddings.queries import QueryEmbedder
+from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.base import ChunkIndex, Hits, Scale, VersionIndex, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder
 from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
@@ -51,6 +54,7 @@ FILTERS = (
     MetadataFilters(filters=[MetadataFilter(key="kind", value="novel")]),
 )
 MODEL = CountingEmbedding()
+HAS_QDRANT = find_spec("qdrant_client") is not None
 
 
 class ListIndex:
@@ -94,14 +98,21 @@ def documents_of(nodes: Sequence[BaseNode]) -> DocumentIndex:
     return builder.build()
 
 
-@pytest.fixture(scope="module")
-def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChunkIndex]:
-    """The same chunks in an index of each kind; the one in files has two parts."""
-    config = ProjectConfig.local(context="none", chunk_size=20, chunk_overlap=0, segment_size=20, segment_overlap=0)
-    project = ProjectManager(tmp_path_factory.mktemp("root")).create("p", config, embed_model=MODEL)
+def published(project: Project) -> VersionIndex:
+    """Return the index of a project that has ingested the texts one by one."""
     for at, (name, text) in enumerate(TEXTS.items()):
         project.ingest([Document(id_=name, text=text, metadata={"kind": name, "year": at})])
-    files = project._live.current().index
+    return project._live.current().index
+
+
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChunkIndex]:
+    """The same chunks in an index of each kind; those of a version have several parts."""
+    config = ProjectConfig.local(context="none", chunk_size=20, chunk_overlap=0, segment_size=20, segment_overlap=0)
+    root = tmp_path_factory.mktemp("root")
+    files = published(ProjectManager(root).create("files", config, embed_model=MODEL))
+    in_qdrant = config.changed(backend="qdrant", backend_url=str(root / "engine"))
+    qdrant = published(ProjectManager(root).create("qdrant", in_qdrant, embed_model=MODEL)) if HAS_QDRANT else files
     rows = np.arange(len(files.ids))
     nodes, vectors = files.fetch(rows.tolist()), files.vectors(rows)
     documents = documents_of(nodes)
@@ -110,10 +121,17 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChunkIndex]:
     store = UnitFaissVectorStore(docstore=docstore)
     store.add_vectors(nodes, vectors)
     stores = StoreIndex(docstore, vector_store=store, lexical=lists.lexical, documents=documents)
-    return {"files": files, "stores": stores, "lists": lists}
+    return {"files": files, "qdrant": qdrant, "stores": stores, "lists": lists}
 
 
-KINDS = pytest.mark.parametrize("kind", ["stores", "lists"])
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("qdrant", marks=pytest.mark.skipif(not HAS_QDRANT, reason="needs the extra qdrant")),
+        "stores",
+        "lists",
+    ],
+)
 
 
 def test_the_chunks_are_several_of_several_parts(indexes: dict[str, ChunkIndex]) -> None:
@@ -171,3 +189,32 @@ def test_every_index_serves_the_retrievers(
     wanted = answers(indexes["files"])
     assert answers(indexes[kind]) == wanted
     assert [] in wanted  # of "zebra", by words
+
+
+@KINDS
+def test_the_retrievers_work_alone_over_any_index(kind: str, indexes: dict[str, ChunkIndex]) -> None:
+    index = indexes[kind]
+    semantic, lexical = SemanticRetriever.over(index, MODEL), LexicalRetriever.over(index)
+    hybrid = HybridRetriever([semantic, lexical], fusion="score", documents=index.documents, document_weight=0.1)
+    for retriever, mode in ((semantic, "semantic"), (lexical, "lexical"), (hybrid, "hybrid")):
+        fusion = FusionSettings(weights=(0.5, 0.5), document_weight=0.1)
+        settings = SearchSettings(mode=mode, k=20, fusion=fusion)  # type: ignore[arg-type]
+        for query in QUERIES:
+            expected = search(QueryBundle(query), index, settings, embedder=QueryEmbedder(MODEL)).results
+            found = retriever.retrieve(query)
+            assert [hit.node.node_id for hit in found] == [hit.node.node_id for hit in expected]
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected])
+
+
+def test_an_index_of_other_documents_is_refused(indexes: dict[str, ChunkIndex]) -> None:
+    index = indexes["lists"]
+    legs = [SemanticRetriever.over(index, MODEL), LexicalRetriever.over(index)]
+    others = documents_of(index.fetch([0, 1]))
+    with pytest.raises(ConfigurationError, match="has 2 chunks, the retrievers rank"):
+        HybridRetriever(legs, documents=others)
+
+
+def test_a_retriever_by_meaning_needs_vectors(indexes: dict[str, ChunkIndex]) -> None:
+    store = StoreIndex(SQLiteDocumentStore(), lexical=indexes["lists"].lexical)
+    with pytest.raises(InputError, match="has no vectors"):
+        SemanticRetriever.over(store, MODEL)
