@@ -197,7 +197,7 @@ def test_the_retrievers_work_alone_over_any_index(kind: str, indexes: dict[str, 
     semantic, lexical = SemanticRetriever.over(index, MODEL), LexicalRetriever.over(index)
     hybrid = HybridRetriever([semantic, lexical], fusion="score", documents=index.documents, document_weight=0.1)
     for retriever, mode in ((semantic, "semantic"), (lexical, "lexical"), (hybrid, "hybrid")):
-        fusion = FusionSettings(weights=(0.5, 0.5), document_weight=0.1)
+        fusion = FusionSettings(weights=(0.5, 0.5), document_weight=0.1, sibling_weight=0.5)
         settings = SearchSettings(mode=mode, k=20, fusion=fusion)  # type: ignore[arg-type]
         for query in QUERIES:
             expected = search(QueryBundle(query), index, settings, embedder=QueryEmbedder(MODEL)).results
