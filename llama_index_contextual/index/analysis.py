@@ -226,18 +226,24 @@ class Analyzer:
         of_periods = periods(words) if self.has_periods else ()
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
-    def matching(self, text: str, terms: frozenset[str]) -> frozenset[str]:
-        """Return which of some terms a text has, faster than `terms`.
+    def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
+        """Return a function that returns which of some terms a text has, faster than `terms`.
 
         Example:
-            >>> Analyzer("english").matching("Pumps lift water.", frozenset({"pump", "fee"}))
+            >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
             frozenset({'pump'})
         """
-        # No token contains white space.
-        matched = terms.intersection(chain.from_iterable(map(self._terms_of_word.__getitem__, text.split())))
-        if self.has_periods and any(map(may_have_words, terms - matched)):
-            matched |= terms.intersection(periods(tokens(text)))
-        return matched
+        terms_of = self._terms_of_word.__getitem__
+        of_several_words = frozenset(filter(may_have_words, terms)) if self.has_periods else frozenset()
+
+        def match(text: str) -> frozenset[str]:
+            # No token contains white space.
+            matched = terms.intersection(chain.from_iterable(map(terms_of, text.split())))
+            if of_several_words - matched:
+                matched |= of_several_words.intersection(periods(tokens(text)))
+            return matched
+
+        return match
 
     def is_foreign(self, text: str) -> bool:
         """Return whether at least two words of a text are function words of another language, and fewer of its own.

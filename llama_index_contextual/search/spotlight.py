@@ -99,13 +99,18 @@ def coverage(
         1.0
     """
     wanted = frozenset(term for part in parts for term in part)
-    of_header = analyzer.matching(header, wanted)
+    matching = analyzer.matching(wanted)
+    of_header = matching(header)
     totals = [sum(part.values()) for part in parts]
+    shares: dict[frozenset[str], float] = {}  # most units match the same few terms, or none
 
     def share(start: int, end: int) -> float:
-        matched = of_header | analyzer.matching(text[start:end], wanted)
-        covered = (sum(part[term] for term in part if term in matched) for part in parts)
-        return max(one / total if total else 0.0 for one, total in zip(covered, totals, strict=True))
+        of_unit = matching(text[start:end])
+        if of_unit not in shares:
+            matched = of_header | of_unit
+            covered = (sum(part[term] for term in part if term in matched) for part in parts)
+            shares[of_unit] = max(one / total if total else 0.0 for one, total in zip(covered, totals, strict=True))
+        return shares[of_unit]
 
     best = least
     for line in _lines(text):
