@@ -36,8 +36,6 @@ from llama_index_contextual import (
     AdjacentChunkMerger,
     ChunkNodeParser,
     GroundedQueryEngine,
-    Judge,
-    Ledger,
     LLMContextualizer,
     Project,
     ProjectConfig,
@@ -49,9 +47,11 @@ from llama_index_contextual import (
     open_storage_context,
 )
 from llama_index_contextual.answering.intent import INTENT_PROMPT
-from llama_index_contextual.answering.judge import JUDGE_PROMPT
+from llama_index_contextual.answering.judge import JUDGE_PROMPT, Judge
 from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES
+from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
+from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.versions import current_name
 from llama_index_contextual.search.response import LegScore
 from tests.support.documents import pdf_bytes, write_texts
@@ -613,14 +613,16 @@ def samples(tmp_path: Path) -> dict[str, BaseComponent]:
         "SegmentNodeParser": SegmentNodeParser(segment_size=999, segment_overlap=9),
         "StructuralContextualizer": package.StructuralContextualizer(max_tokens=50),
         "UnitFaissVectorStore": store,
-        "VoyageContextualEmbedding": package.VoyageContextualEmbedding(api_key="secret", dimensions=512),
+        "VoyageContextualEmbedding": VoyageContextualEmbedding(api_key="secret", dimensions=512),
         "WordLlamaEmbedding": package.WordLlamaEmbedding(embed_batch_size=7),
     }
 
 
 def components() -> list[str]:
     """The names of all exported components that can be created."""
-    public = {name: getattr(package, name) for name in package.__all__}
+    public = {name: getattr(package, name) for name in package.__all__} | {
+        "VoyageContextualEmbedding": VoyageContextualEmbedding
+    }
     classes = {name: one for name, one in public.items() if inspect.isclass(one) and issubclass(one, BaseComponent)}
     return [name for name, one in classes.items() if not inspect.isabstract(one)]
 

@@ -19,6 +19,38 @@ from tests.support.source import PACKAGE, ROOT, sources
 
 PUBLIC = package.__all__
 
+ROOMS = {
+    "QA": "answering.batch",
+    "AnswerCache": "answering.cache",
+    "BlendWeights": "retrievers.conversational",
+    "Comparison": "evaluation.compare",
+    "ConversationQuery": "retrievers",
+    "DocumentTools": "tools.document_tools",
+    "Evaluation": "evaluation.run",
+    "Evidence": "evaluation.questions",
+    "Guards": "answering.guards",
+    "Judge": "answering.judge",
+    "Ledger": "index.ledger",
+    "Passage": "answering.citations",
+    "Question": "evaluation.questions",
+    "ReadLimits": "readers",
+    "SearchPlan": "answering.intent",
+    "Source": "search.response",
+    "Timeouts": "answering.streaming",
+    "TokenPrice": "config",
+    "VoyageContextualEmbedding": "embeddings.voyage",
+    "aanswer_many": "answering.batch",
+    "answer_many": "answering.batch",
+    "assert_recall": "evaluation.run",
+    "check_citations": "answering.citations",
+    "compare": "evaluation.compare",
+    "evaluate": "evaluation.run",
+    "load_questions": "evaluation.questions",
+    "write_questions": "evaluation.questions",
+    "write_report": "evaluation.report",
+}
+"""Public names that are imported from where they live, with their modules."""
+
 
 def run(script: str, *arguments: str) -> Any:
     """Run Python code in a process of its own and return what it prints as JSON."""
@@ -50,6 +82,18 @@ def test_the_public_names_are_sorted_and_each_has_its_module() -> None:
     assert sorted(PUBLIC) == dir(package)
     assert len(set(PUBLIC)) == len(PUBLIC)
     assert {"__version__", *package._MODULES} == set(PUBLIC)
+
+
+def test_the_package_itself_has_the_names_of_every_day_only() -> None:
+    assert len(PUBLIC) <= 30
+    assert not ROOMS.keys() & set(PUBLIC)
+
+
+@pytest.mark.parametrize(("name", "module"), ROOMS.items())
+def test_every_other_public_name_is_where_it_lives(name: str, module: str) -> None:
+    found = getattr(import_module(f"{PACKAGE}.{module}"), name)
+    assert found.__name__ == name
+    assert inspect.getdoc(found)
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "__version__"])

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llama_index_contextual import VoyageContextualEmbedding
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.embeddings.contextual import aembed_documents
+from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import contextual_model, embedding_identity, load_embed_model
 from tests.support.records import CONTEXTUAL_PATH, Answer, Request
