@@ -16,6 +16,7 @@ from llama_index.core.llms import LLM
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
+    ConfigurationError,
     InputError,
     ProjectError,
     ProjectExistsError,
@@ -133,7 +134,47 @@ class ProjectManager:
             logger.info(note)
         if llm is None and config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
             logger.warning(notice)
-        return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+        project = Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+        project.created = True
+        return project
+
+    def get_or_create(
+        self,
+        name: str,
+        config: ProjectConfig | None = None,
+        *,
+        llm: LLM | None = None,
+        embed_model: BaseEmbedding | None = None,
+        model_id: str | None = None,
+    ) -> Project:
+        """Open a project, or create it if there is none of that name; `Project.created` says which it was.
+
+        Args:
+            name: As for `create`.
+            config: Settings of a new project; an existing one must have the same. None uses those of an existing
+                project, and the defaults for a new one.
+            llm: As for `create`.
+            embed_model: As for `create`.
+            model_id: As for `create`.
+
+        Raises:
+            ConfigurationError: The project exists with other settings; the message names them.
+            InputError: The name is not a valid directory name on every system, or the directory contains other files.
+
+        Example:
+            >>> project = ProjectManager("knowledge").get_or_create("contracts")  # doctest: +SKIP
+        """
+        if not is_project(_no_link(self.root / check_name(name))):
+            try:
+                return self.create(name, config, llm=llm, embed_model=embed_model, model_id=model_id)
+            except ProjectExistsError as error:
+                if error.name != name:  # a name that some file systems do not distinguish from this one
+                    raise
+                # Another process has created it meanwhile.
+        project = self.load(name, llm=llm, embed_model=embed_model, model_id=model_id)
+        if config is not None:
+            _require_same(name, project.config, config)
+        return project
 
     def load(
         self,
@@ -292,6 +333,26 @@ def missing_for_models(
         if config.answer_llm is not None:
             notes.append(missing_for(config.answer_llm, setting="answer_llm"))
     return list(dict.fromkeys(note for note in notes if note is not None))
+
+
+def _require_same(name: str, stored: ProjectConfig, given: ProjectConfig) -> None:
+    """Check that the settings of an existing project are those that were given.
+
+    Raises:
+        ConfigurationError: They are not.
+    """
+    before, after = stored.model_dump(), given.model_dump()
+    differing = [field for field in after if before[field] != after[field]]
+    if differing:
+        listed = ", ".join(f"{field} is {before[field]!r}, not {after[field]!r}" for field in differing)
+        raise ConfigurationError(
+            f"Project {name!r} exists with other settings: {listed}",
+            setting=differing[0] if len(differing) == 1 else None,
+            remedy=Remedy(
+                "pass no config to use its settings, or change them with `project.update_config(...)`",
+                "change its settings with `llama-index-contextual configure {project} NAME=VALUE…`",
+            ),
+        )
 
 
 def check_name(name: str) -> str:

@@ -144,6 +144,9 @@ class Project:
         embed_model: Embedding model for chunks and queries; None loads `config.embed_model`.
         model_id: Name of the model of `llm`; None uses the model's own name.
 
+    Attributes:
+        created: Whether the project was created when it was opened; see `ProjectManager.get_or_create`.
+
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
     """
@@ -158,6 +161,7 @@ class Project:
         model_id: str | None = None,
     ) -> None:
         require_llm(llm, model_id)
+        self.created = False
         self.directory = directory
         self.name = directory.name
         self.config = config

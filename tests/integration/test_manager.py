@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
+    ConfigurationError,
     FormatError,
     InputError,
     NoVersionError,
@@ -384,3 +385,50 @@ def test_what_a_model_still_needs_is_said_when_a_project_is_created(
     ours = [record for record in caplog.records if record.name.startswith("llama_index_contextual")]
     assert [record.levelname for record in ours] == (["INFO"] if missing else [])
     assert (missing or "") in caplog.text
+
+
+# ---- get_or_create ---------------------------------------------------------------------------------------------------
+
+
+def test_a_project_is_created_once_and_opened_from_then_on(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path)
+    first = manager.get_or_create("p", ProjectConfig.local(chunk_size=300))
+    again = manager.get_or_create("p", ProjectConfig.local(chunk_size=300))
+    assert (first.created, again.created) == (True, False)
+    assert manager.get_or_create("p").config == first.config == again.config
+    assert manager.load("p").created is False
+    assert manager.create("q", ProjectConfig.local()).created is True
+    assert manager.list() == ["p", "q"]
+
+
+def test_other_settings_of_an_existing_project_are_named(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path)
+    manager.create("p", ProjectConfig.local(chunk_size=300))
+    with pytest.raises(ConfigurationError, match="chunk_size is 300, not 400, top_k is 20, not 7") as raised:
+        manager.get_or_create("p", ProjectConfig.local(chunk_size=400, top_k=7))
+    assert raised.value.setting is None
+    with pytest.raises(ConfigurationError, match="update_config") as raised:
+        manager.get_or_create("p", ProjectConfig.local(chunk_size=400))
+    assert raised.value.setting == "chunk_size"
+    assert manager.load("p").config.chunk_size == 300
+
+
+def test_a_project_that_another_process_creates_meanwhile_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = ProjectManager(tmp_path)
+    create = ProjectManager.create
+
+    def overtaken(self: ProjectManager, name: str, *args: Any, **options: Any) -> Project:
+        create(ProjectManager(tmp_path), name, *args, **options)
+        return create(self, name, *args, **options)
+
+    monkeypatch.setattr(ProjectManager, "create", overtaken)
+    assert manager.get_or_create("p", ProjectConfig.local()).created is False
+
+
+def test_a_name_that_differs_in_case_only_is_not_opened(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path)
+    manager.create("Contracts", ProjectConfig.local())
+    with pytest.raises(ProjectExistsError, match="'Contracts'"):
+        manager.get_or_create("contracts", ProjectConfig.local())
