@@ -92,7 +92,9 @@ def test_the_readme_the_start_and_the_tutorial_run_one_after_another_in_one_fold
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     creating = [
-        block for block in blocks("../README.md") if re.search(r"\bmanager\.create|contextual create ", block.text)
+        block
+        for block in blocks("../README.md")
+        if re.search(r"\bmanager\.(?:get_or_)?create|contextual create ", block.text)
     ]
     assert {block.language for block in creating} == {"python", "bash"}
     for page in (creating, blocks("start.md"), blocks("tutorial.md")):
