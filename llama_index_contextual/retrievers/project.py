@@ -66,7 +66,6 @@ class ProjectRetriever(CheckedRetriever):
             raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.similarity_top_k = require_positive(number_of_results(similarity_top_k, top_k, config.top_k))
         self.filters = None if filters is None else require_filters(filters)
-        self._settings = SearchSettings.of(config, mode=self.mode, k=self.similarity_top_k, filters=self.filters)
 
     def changed(
         self,
@@ -127,7 +126,7 @@ class ProjectRetriever(CheckedRetriever):
             NoVersionError: Nothing has been ingested yet.
         """
         query, notes = bounded(bundle)
-        settings = replace(self._settings, explain=True) if explain else self._settings
+        settings = self._search_settings(explain=explain)
         response = self._indexes.run(lambda version: search(query, version.index, settings, **self._models(version)))
         return _checked(response, bundle, notes)
 
@@ -135,7 +134,7 @@ class ProjectRetriever(CheckedRetriever):
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Respond like `respond`, without blocking the event loop."""
         query, notes = await asyncio.to_thread(bounded, bundle)
-        settings = replace(self._settings, explain=True) if explain else self._settings
+        settings = self._search_settings(explain=explain)
 
         async def run(version: SearchableVersion) -> RetrievalResponse:
             models = await asyncio.to_thread(self._models, version)
@@ -147,13 +146,14 @@ class ProjectRetriever(CheckedRetriever):
         """Return the results of several queries, in their order, all from one version."""
         # Check every query before anything is opened or paid for.
         checked = [bounded(bundle) for bundle in bundles]
+        settings = self._search_settings()
 
         def run(version: SearchableVersion) -> list[RetrievalResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
                 # At once, because several questions are embedded concurrently; `search` finds them in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
-            return [search(query, version.index, self._settings, **models) for query, _ in checked]
+            return [search(query, version.index, settings, **models) for query, _ in checked]
 
         if not checked:
             return []
@@ -182,6 +182,12 @@ class ProjectRetriever(CheckedRetriever):
             return Analyzer(self._config.language) if lexical is None else lexical.analyzer
 
         return self._indexes.run(find)
+
+    def _search_settings(self, *, explain: bool = False) -> SearchSettings:
+        # For each query, because `mode`, `similarity_top_k` and `filters` can be assigned.
+        return SearchSettings.of(
+            self._config, mode=self.mode, k=self.similarity_top_k, filters=self.filters, explain=explain
+        )
 
     def _models(self, version: SearchableVersion) -> dict[str, Any]:
         """Return what a search in a version uses besides its index."""

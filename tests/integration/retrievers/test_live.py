@@ -474,3 +474,12 @@ def test_every_retriever_of_a_project_knows_how_specific_a_question_is(built: Pr
     alone, *others = [specificity_of(retriever, "Error TS-999") for retriever in retrievers]
     assert (alone or 0) > 0
     assert others == [alone, alone]
+
+
+def test_what_is_assigned_to_a_retriever_holds_for_the_next_query(built: Project) -> None:
+    retriever = built.as_retriever(similarity_top_k=3)
+    assert len(retriever.retrieve("pump")) == 3
+    retriever.similarity_top_k = 1
+    assert len(retriever.retrieve("pump")) == 1
+    retriever.mode = "lexical"
+    assert retriever.respond(QueryBundle("pump")).mode_used == "lexical"
