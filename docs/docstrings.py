@@ -14,13 +14,16 @@ class Docstrings(griffe.Extension):
 
     griffe renders the section "Examples" as code and takes "Example" for plain text, so the heading is changed. The
     description of a pydantic field becomes the docstring of the attribute. A method that is made of another one, such
-    as `ingest = blocking(aingest)`, is shown with the signature of both.
+    as `ingest = twin(aingest)`, is shown with the signature of both.
     """
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rename the heading of examples."""
+        """Rename the heading of examples, and refer from `**options` to the table of options."""
         if obj.docstring:
-            obj.docstring.value = re.sub(r"^( *)Example:$", r"\1Examples:", obj.docstring.value, flags=re.MULTILINE)
+            text = re.sub(r"^( *)Example:$", r"\1Examples:", obj.docstring.value, flags=re.MULTILINE)
+            obj.docstring.value = re.sub(
+                r"^( *\*\*options)$", r"\1: See [Options](../options.md).", text, flags=re.MULTILINE
+            )
 
     def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
         """Take over the description of a field."""
@@ -38,7 +41,7 @@ class Docstrings(griffe.Extension):
         for name, member in list(cls.members.items()):
             if not isinstance(member, griffe.Attribute) or not isinstance(member.value, griffe.ExprCall):
                 continue
-            if str(member.value.function) not in ("blocking", "in_thread"):
+            if str(member.value.function) != "twin":
                 continue
             original = cls.members[str(member.value.arguments[0])]
             if not isinstance(original, griffe.Function):

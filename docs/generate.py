@@ -1,7 +1,7 @@
 """Write the pages of the site that are made from the package: run by mkdocs-gen-files during `mkdocs build`.
 
-The command line comes from Typer's own objects, the settings from the fields of `ProjectConfig`, the notebooks from
-`examples/`, and the changelog and the rules for contributors from the root of the repository.
+The command line comes from Typer's own objects, the settings from the fields of `ProjectConfig`, the options from their
+tables, the notebooks from `examples/`, and the changelog and the rules for contributors from the root.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import typer
 from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
+from llama_index_contextual._utils.keywords import options_of
+from llama_index_contextual.answering.options import ChatEngineOptions, EngineOptions, QueryEngineOptions
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.environment import PREFIX
+from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = "llama-index-contextual"
@@ -208,6 +211,35 @@ def _kinds(schema: dict[str, Any]) -> Iterator[str]:
 # ---- pages of the repository -----------------------------------------------------------------------------------------
 
 
+_OPTIONS = {
+    "Project.as_query_engine": QueryEngineOptions,
+    "Project.as_chat_engine": ChatEngineOptions,
+    "Project.ingest": IngestOptions,
+    "Project.sync_folders": FolderOptions,
+    "Project.estimate": ReadingOptions,
+    "sweep_answers": EngineOptions,
+}
+"""The functions that take options, with their tables."""
+
+
+def options_page() -> str:
+    """Return the tables of the options that functions take as keywords."""
+    lines = [
+        "# Options",
+        "Keywords of these functions beside the ones in their signatures; `help()` lists them as well.",
+    ]
+    for function, options in _OPTIONS.items():
+        rows = [
+            f"| `{name}` | {_cell(option.description)} | {'' if option.default is None else f'`{option.default!r}`'} |"
+            for name, (_, option) in options_of(options).items()
+        ]
+        lines += [f"## {function}", "\n".join(["| option | description | default |", "|---|---|---|", *rows])]
+    return "\n\n".join(lines) + "\n"
+
+
+# ---- notebooks -------------------------------------------------------------------------------------------------------
+
+
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
     """Return a notebook as Markdown, and its pictures by name."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -265,7 +297,11 @@ def _links(text: str, folder: str) -> str:
 
 def generated() -> dict[str, str | bytes]:
     """Return all generated pages and files by their path in the site's source."""
-    files: dict[str, str | bytes] = {"reference/cli.md": cli_page(), "reference/settings.md": settings_page()}
+    files: dict[str, str | bytes] = {
+        "reference/cli.md": cli_page(),
+        "reference/settings.md": settings_page(),
+        "reference/options.md": options_page(),
+    }
     for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
         text, pictures = notebook_page(notebook)
         files[f"examples/{notebook.stem}.md"] = text

@@ -14,6 +14,8 @@ import argparse
 from pathlib import Path
 
 from llama_index_contextual import ContextualError, Project, ProjectConfig, ProjectManager
+from llama_index_contextual.evaluation.compare import compare_variants
+from llama_index_contextual.index.ledger_lines import export_ledger
 
 
 def main() -> None:
@@ -35,10 +37,10 @@ def main() -> None:
             return
         report = project.ingest([options.folder], max_cost=options.max_cost)
         print(report)
-        print(f"{project.export_ledger(options.out).contexts} contexts in {options.out}")
+        print(f"{export_ledger(project.directory, options.out).contexts} contexts in {options.out}")
         if options.questions:
             variants = ("none", "structural", "llm")
-            comparison = project.compare(options.questions, variants=variants, max_cost=options.max_cost)
+            comparison = compare_variants(project, options.questions, variants=variants, max_cost=options.max_cost)
             print(comparison)
             print(comparison.recommendation)
     except ContextualError as error:

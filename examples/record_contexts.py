@@ -25,7 +25,7 @@ from llama_index.core.base.llms.types import CompletionResponse
 from llama_index_contextual import ProjectConfig, ProjectManager, read_documents
 from llama_index_contextual.cli.demo import CONTEXTS_FILE, RecordedLLM, documents
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_lines import export_ledger
+from llama_index_contextual.index.ledger_lines import write_ledger
 from llama_index_contextual.node_parser.tokens import count_tokens
 
 HERE = Path(__file__).resolve().parent
@@ -140,7 +140,7 @@ def record(target: Path, folder: Path = DATA, notes: Path = NOTES, **settings: A
         if report.failures:
             raise ValueError(str(report))
         with closing(Ledger(project.directory / LEDGER_FILE)) as ledger:
-            export_ledger(ledger, target)
+            write_ledger(ledger, target)
     lines = map(json.loads, target.read_text(encoding="utf-8").splitlines())
     rows = [row for row in lines if "table" not in row]  # the contexts
     # The keys are those of the default LLM, but it did not write these contexts.

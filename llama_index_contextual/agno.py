@@ -199,9 +199,9 @@ class ContextualKnowledge:
             return set()
 
     def _keys(self) -> set[str]:
-        if isinstance(self.source, Project | ProjectRetriever):
-            return usable_keys(self.source.metadata_keys())
-        if isinstance(self.source, RankingRetriever):
+        if isinstance(self.source, Project):
+            return usable_keys(self.source.live_version.metadata_keys())
+        if isinstance(self.source, ProjectRetriever | RankingRetriever):
             return usable_keys(self.source.metadata_keys())
         return set()
 

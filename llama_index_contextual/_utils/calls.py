@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying
 
@@ -308,58 +308,51 @@ async def run_to_completion(work: Callable[[], T]) -> T:
         raise
 
 
-def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return the synchronous form of an async function or method.
+@overload
+def twin(  # type: ignore[overload-overlap]  # the result of a coroutine function is no other value
+    work: Callable[P, Coroutine[Any, Any, T]], *, finish: bool = False
+) -> Callable[P, T]: ...
 
-    Signature and docstring are the same; the name loses its first letter: `aingest` becomes `ingest`. The underscore
-    that distinguishes `async_` from the keyword is left out too. It can be called from inside a running event loop (see
-    `run_sync`).
+
+@overload
+def twin(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+
+def twin(work: Callable[P, Any], *, finish: bool = False) -> Callable[P, Any]:
+    """Return the other form of a function or method: blocking for an async one, async in a thread for another.
+
+    Signature and docstring are the same, and the async one is named with "a" before it: `aingest` and `ingest`,
+    `estimate` and `aestimate`. The blocking form can be called from inside a running event loop (see `run_sync`).
+
+    Args:
+        work: The function.
+        finish: Whether a cancelled task waits until the work in the thread has finished; needed if it changes files.
 
     Example:
         >>> async def adouble(number: int, *, times: int = 1) -> int:
         ...     return number * 2**times
-        >>> double = blocking(adouble)
+        >>> double = twin(adouble)
         >>> double.__name__, double(3, times=2)
         ('double', 12)
+        >>> asyncio.run(twin(double)(4))
+        8
     """
-
     signature = inspect.signature(work)
 
     @functools.wraps(work)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+    def run(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
             signature.bind(*args, **kwargs)  # before a loop is started, and with the name that was called
         except TypeError as error:
             raise TypeError(f"{run.__qualname__}() {error}") from None
         return run_sync(lambda: work(*args, **kwargs))
 
-    run.__name__ = work.__name__.removeprefix("a").removesuffix("_")
-    run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
-    return suggests_keywords(run)
-
-
-def in_thread(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return the async form of a synchronous function or method, which runs in a thread.
-
-    Signature and docstring are the same; the name gets the prefix "a": `estimate` becomes `aestimate`.
-
-    Args:
-        work: The function.
-        finish: Whether a cancelled task waits until the work has finished; needed for work that changes files.
-
-    Example:
-        >>> def double(number: int) -> int:
-        ...     return 2 * number
-        >>> adouble = in_thread(double)
-        >>> adouble.__name__, asyncio.run(adouble(3))
-        ('adouble', 6)
-    """
-
     @functools.wraps(work)
-    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def arun(*args: P.args, **kwargs: P.kwargs) -> Any:
         call = functools.partial(work, *args, **kwargs)
         return await (run_to_completion(call) if finish else asyncio.to_thread(call))
 
-    run.__name__ = f"a{work.__name__}"
-    run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
-    return run
+    is_async = inspect.iscoroutinefunction(work)
+    made, name = (run, work.__name__.removeprefix("a")) if is_async else (arun, f"a{work.__name__}")
+    made.__name__, made.__qualname__ = name, work.__qualname__.removesuffix(work.__name__) + name
+    return suggests_keywords(made)

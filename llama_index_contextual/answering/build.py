@@ -1,40 +1,45 @@
-"""Query and chat engines over the retriever of a project.
+"""Query and chat engines over the retriever of a project, from the options in `options.py`.
 
-`Project.as_query_engine` and `Project.as_chat_engine` gather their keywords in an `EngineOptions`; the functions here
-turn it into an engine. Keywords that only LlamaIndex's `RetrieverQueryEngine` has are in `StockOptions`: any of them
-selects that engine instead of a grounded one, with a warning that it checks no citations.
+Options that only LlamaIndex's `RetrieverQueryEngine` has select that engine instead of a grounded one, with a warning
+that it checks no citations.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import date
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.chat_engine.types import ChatMode as LlamaIndexChatMode
 from llama_index.core.llms import LLM
 from llama_index.core.memory.types import BaseMemory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
-from llama_index.core.storage.chat_store.base import BaseChatStore
-from pydantic import BaseModel
+from llama_index.core.response_synthesizers import ResponseMode
 
 from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
-from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan, search_plans
 from llama_index_contextual.answering.judge import Judge
+from llama_index_contextual.answering.options import (
+    CHAT_STORE_KEY,
+    HISTORY_TOKENS,
+    STOCK_OPTIONS,
+    TURNS,
+    ChatEngineOptions,
+    EngineOptions,
+    Intents,
+    QueryEngineOptions,
+)
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
@@ -52,81 +57,23 @@ from llama_index_contextual.search.response import RetrievalResponse
 
 T = TypeVar("T")
 
-_CALLER = 4
-"""Stack level of the code that calls `Project.as_query_engine`, which checks its keywords, from `query_engine`."""
-
-Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
-"""Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans.
-
-The dict may have intents of your own. If a plan has a description, the LLM is asked too.
-"""
-
-
-# ---- options ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Keywords of the grounded engines; `Project.as_query_engine` documents them.
-
-    None stands for the project's setting. `project_cache` is not a keyword: it is the cache that `cache=True` selects.
-    """
-
-    style: str | None = None
-    answer_tokens: int | None = None
-    max_passages: int | None = None
-    context: bool | None = None
-    min_confidence: float | None = None
-    not_found: str = NOT_FOUND
-    small_talk: str = SMALL_TALK
-    system_prompt: str | None = None
-    text_qa_template: BasePromptTemplate | None = None
-    weights: BlendWeights | None = None
-    reference_date: date | Callable[[], date] | None = None
-    intents: Intents | None = None
-    adjacent: Adjacent | None = None
-    guards: Guards | bool | None = None
-    cache: AnswerCache | bool | None = None
-    judge: Judge | bool | None = None
-    timeouts: Timeouts | None = None
-    node_postprocessors: Sequence[BaseNodePostprocessor] = ()
-    streaming: bool = False
-    callback_manager: CallbackManager | None = None
-    project_cache: AnswerCache | None = None
-
-    def changed(self) -> list[str]:
-        """Return the sorted names of the options that differ from their defaults."""
-        names = (field.name for field in fields(self) if getattr(self, field.name) != field.default)
-        return sorted(name for name in names if name != "project_cache")
-
-
 _OPTIONS_OF_BOTH = frozenset({"intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class StockOptions:
-    """Keywords of `RetrieverQueryEngine.from_args` that the grounded engines do not have; None means not given.
+@dataclass(frozen=True)
+class Everyday:
+    """The keywords that both engines spell out, and the cache that `cache=True` selects."""
 
-    The response mode "compact" means the grounded engine: like that mode, it puts all passages into one prompt.
-    """
+    streaming: bool = False
+    node_postprocessors: Sequence[BaseNodePostprocessor] = ()
+    text_qa_template: BasePromptTemplate | None = None
+    system_prompt: str | None = None
+    project_cache: AnswerCache | None = None
 
-    response_synthesizer: BaseSynthesizer | None = None
-    response_mode: ResponseMode | str | None = None
-    refine_template: BasePromptTemplate | None = None
-    summary_template: BasePromptTemplate | None = None
-    simple_template: BasePromptTemplate | None = None
-    chat_content_qa_template: BasePromptTemplate | None = None
-    chat_content_refine_template: BasePromptTemplate | None = None
-    output_cls: type[BaseModel] | None = None
-    use_async: bool | None = None
-    verbose: bool | None = None
-    multimodal: bool | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options that were given, by name; the mode "compact" alone is none."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {name: value for name, value in values.items() if value is not None}
-        return {} if given == {"response_mode": ResponseMode.COMPACT} else given
+    def given(self) -> dict[str, object]:
+        """Return the keywords that are not empty."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "project_cache"}
+        return {name: value or None for name, value in values.items()}
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------
@@ -136,49 +83,58 @@ def query_engine(
     retriever: ProjectRetriever,
     load_embed_model: Callable[[], BaseEmbedding],
     llm: LLM,
-    options: EngineOptions,
-    stock: StockOptions,
+    options: QueryEngineOptions,
     account: AnswerAccount,
+    everyday: Everyday,
+    *,
+    response_mode: ResponseMode | str | None = None,
 ) -> BaseQueryEngine:
-    """Return a grounded engine, or LlamaIndex's own if an option of `stock` is given.
+    """Return a grounded engine, or LlamaIndex's own if one of its own options is given.
+
+    The response mode "compact" means the grounded engine: like that mode, it puts all passages into one prompt.
 
     Args:
         retriever: The retriever.
         load_embed_model: Returns the embedding model for follow-up questions.
         llm: LLM that writes the answer.
-        options: Options of the grounded engine; some of them apply to both.
-        stock: Options of LlamaIndex's own engine.
+        options: Options of both engines.
         account: Prices of the answers, and where their cost is recorded.
+        everyday: The keywords that have no table of their own.
+        response_mode: How LlamaIndex's own engine writes its answer.
 
     Raises:
         ConfigurationError: A value is invalid, or options of both engines are given.
     """
-    named = stock.to_dict()
-    if not named:
-        return grounded_engine(retriever, load_embed_model, llm, options, account)
-    if foreign := [name for name in options.changed() if name not in _OPTIONS_OF_BOTH]:
+    named: dict[str, Any] = {**everyday.given(), **options, "top_k": None}
+    given = {name: value for name, value in named.items() if value is not None}
+    stock = {name: given.pop(name) for name in STOCK_OPTIONS if name in given}
+    if response_mode is not None and (stock or response_mode != ResponseMode.COMPACT):
+        stock["response_mode"] = response_mode
+    if not stock:
+        return grounded_engine(retriever, load_embed_model, llm, options, account, everyday)
+    if foreign := sorted(given.keys() - _OPTIONS_OF_BOTH):
         raise ConfigurationError(
-            f"`{min(named)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
+            f"`{min(stock)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
             setting=foreign[0],
         )
-    mode = named.get("response_mode")
-    if mode is not None and mode not in list(ResponseMode):
+    if response_mode is not None and response_mode not in list(ResponseMode):
         known = ", ".join(one.value for one in ResponseMode)
-        raise ConfigurationError(f"response_mode={mode!r} is unknown: use {known}.", setting="response_mode")
+        raise ConfigurationError(f"response_mode={response_mode!r} is unknown: use {known}.", setting="response_mode")
     warnings.warn(
-        f"`{min(named)}` selects LlamaIndex's own engine: its answers are not checked for citations and quotations, and"
-        f" a search without results is not answered with `not_found`.{_cost_of(mode, retriever, llm, account.prices)}",
+        f"`{min(stock)}` selects LlamaIndex's own engine: its answers are not checked for citations and quotations, and"
+        f" a search without results is not answered with `not_found`."
+        f"{_cost_of(response_mode, retriever, llm, account.prices)}",
         UserWarning,
-        stacklevel=_CALLER,
+        stacklevel=4,  # the caller of `Project.as_query_engine`, whose keywords are checked first
     )
     engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
-        by_intent(retriever, _given(options.intents, retriever.config.intents), lambda: llm),
+        by_intent(retriever, _given(options.get("intents"), retriever.config.intents), lambda: llm),
         llm=llm,
-        node_postprocessors=list(options.node_postprocessors),
-        callback_manager=options.callback_manager,
-        streaming=options.streaming,
-        text_qa_template=options.text_qa_template,
-        **named,
+        node_postprocessors=list(everyday.node_postprocessors),
+        callback_manager=options.get("callback_manager"),
+        streaming=everyday.streaming,
+        text_qa_template=everyday.text_qa_template,
+        **stock,
     )
     return engine
 
@@ -207,6 +163,7 @@ def grounded_engine(
     llm: LLM,
     options: EngineOptions,
     account: AnswerAccount,
+    everyday: Everyday,
 ) -> GroundedQueryEngine:
     """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
 
@@ -215,44 +172,48 @@ def grounded_engine(
     """
     config = retriever.config
     embed_model = load_embed_model() if retriever.embeds else None
-    intents: Intents = _given(options.intents, config.intents)
+    intents: Intents = _given(options.get("intents"), config.intents)
     answer_options = AnswerOptions(
-        style=_given(options.style, config.style),
-        answer_tokens=_given(options.answer_tokens, config.answer_tokens),
-        max_passages=_given(options.max_passages, config.max_passages),
-        context=_given(options.context, config.context_in_answer),
-        min_confidence=_given(options.min_confidence, config.min_confidence),
-        not_found=options.not_found,
-        small_talk=options.small_talk,
-        system_prompt=options.system_prompt,
+        style=_given(options.get("style"), config.style),
+        answer_tokens=_given(options.get("answer_tokens"), config.answer_tokens),
+        max_passages=_given(options.get("max_passages"), config.max_passages),
+        context=_given(options.get("context"), config.context_in_answer),
+        min_confidence=_given(options.get("min_confidence"), config.min_confidence),
+        not_found=_given(options.get("not_found"), NOT_FOUND),
+        small_talk=_given(options.get("small_talk"), SMALL_TALK),
+        system_prompt=everyday.system_prompt,
         replies={name: plan.reply for name, plan in plans_of(intents).items() if plan.reply is not None},
     )
     conversational = partial(
         ConversationalRetriever,
         embed_model=embed_model,
-        weights=_instance("weights", options.weights, BlendWeights),
-        reference_date=_given(options.reference_date, _day(config.reference_date)),
+        weights=_instance("weights", options.get("weights"), BlendWeights),
+        reference_date=_given(options.get("reference_date"), _day(config.reference_date)),
     )
-    timeouts = _given(_instance("timeouts", options.timeouts, Timeouts), _timeouts(config))
-    judge = _given(options.judge, config.judge)
+    timeouts = _given(_instance("timeouts", options.get("timeouts"), Timeouts), _timeouts(config))
     return GroundedQueryEngine(
         conversational(by_intent(retriever, intents, lambda: llm)),
         llm,
         wider=conversational(retriever.widened()),
-        merging=_merging(_given(options.adjacent, config.adjacent), retriever, embed_model),
+        merging=_merging(_given(options.get("adjacent"), config.adjacent), retriever, embed_model),
         options=answer_options,
         timeouts=timeouts,
-        node_postprocessors=options.node_postprocessors,
-        streaming=options.streaming,
-        guards=_given(options.guards, config.guards),
+        node_postprocessors=everyday.node_postprocessors,
+        streaming=everyday.streaming,
+        guards=_given(options.get("guards"), config.guards),
         cache=_instance(
-            "cache", _given(options.cache, bool(config.answer_cache)), AnswerCache, lambda: options.project_cache
+            "cache",
+            _given(options.get("cache"), bool(config.answer_cache)),
+            AnswerCache,
+            lambda: everyday.project_cache,
         ),
-        judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
-        text_qa_template=options.text_qa_template,
+        judge=_instance(
+            "judge", _given(options.get("judge"), config.judge), Judge, lambda: Judge(llm, timeouts=timeouts)
+        ),
+        text_qa_template=everyday.text_qa_template,
         account=account,
         document_map=partial(_document_map, retriever),
-        callback_manager=options.callback_manager,
+        callback_manager=options.get("callback_manager"),
     )
 
 
@@ -260,30 +221,27 @@ def chat_engine(
     retriever: ProjectRetriever,
     load_embed_model: Callable[[], BaseEmbedding],
     llm: LLM,
-    options: EngineOptions,
+    options: ChatEngineOptions,
     account: AnswerAccount,
+    everyday: Everyday,
     *,
     mode: ChatMode,
-    chat_mode: LlamaIndexChatMode | str | None,
-    turns: int,
-    history_tokens: int,
-    chat_store: BaseChatStore | None,
-    chat_store_key: str,
     memory: BaseMemory | None,
 ) -> GroundedChatEngine:
-    """Return a chat engine over a grounded engine; without `options.weights`, the defaults with `turns` are used.
+    """Return a chat engine over a grounded engine; without the option `weights`, the defaults with `turns` are used.
 
     Raises:
         ConfigurationError: A value is invalid.
     """
-    weights = options.weights or BlendWeights(turns=turns)
+    turns, chat_mode = _given(options.get("turns"), TURNS), options.get("chat_mode")
+    weighted: ChatEngineOptions = {**options, "weights": options.get("weights") or BlendWeights(turns=turns)}
     return GroundedChatEngine(
-        grounded_engine(retriever, load_embed_model, llm, replace(options, weights=weights), account),
+        grounded_engine(retriever, load_embed_model, llm, weighted, account, everyday),
         mode=mode if chat_mode is None else _mode_of(chat_mode, mode),
         turns=turns,
-        history_tokens=history_tokens,
-        chat_store=chat_store,
-        chat_store_key=chat_store_key,
+        history_tokens=_given(options.get("history_tokens"), HISTORY_TOKENS),
+        chat_store=options.get("chat_store"),
+        chat_store_key=_given(options.get("chat_store_key"), CHAT_STORE_KEY),
         memory=memory,
     )
 

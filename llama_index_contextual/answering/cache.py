@@ -13,7 +13,8 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_contextual._version import __version__
-from llama_index_contextual.index.answers import AnswerFile
+from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
+from llama_index_contextual.index.versions import live_if_sound
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class AnswerCache:
 
     The key covers the whole prompt, so an answer is never used for another version, other filters, another style or
     another conversation; questions that differ only in white space or in their Unicode form are the same. Only complete
-    answers are cached, and only if the documents answer the question. A project has its own, `Project.answer_cache`.
+    answers are cached, and only if the documents answer the question. A project has its own, `AnswerCache.of`.
 
     Args:
         path: The file, which only its owner can read; it can be deleted at any time.
@@ -54,6 +55,11 @@ class AnswerCache:
     ) -> None:
         self._file = AnswerFile(Path(path), max_entries=max_entries)
         self._current = current
+
+    @classmethod
+    def of(cls, project_dir: Path) -> AnswerCache:
+        """Return the cache in a project's directory, to which only answers from its live version are added."""
+        return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir))
 
     def __len__(self) -> int:
         return len(self._file)

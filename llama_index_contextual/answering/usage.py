@@ -7,18 +7,22 @@ An answer can take several calls: the answer itself, the question rewritten for 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.contextualizer.scheduler import usage_of
 from llama_index_contextual.errors import ProjectError
+from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.index.receipts import ANSWERS, RunCost
 from llama_index_contextual.node_parser.tokens import count_tokens
 
@@ -177,6 +181,11 @@ class AnswerAccount:
 
     prices: PriceTable = field(default_factory=PriceTable)
     record: Callable[[RunCost], object] | None = None
+
+    @classmethod
+    def of(cls, project_dir: Path, prices: Mapping[str, TokenPrice]) -> AnswerAccount:
+        """Return the account of a project: its prices, and its ledger."""
+        return cls(PriceTable(prices), partial(record_answers_of, project_dir))
 
     def book(self, calls: Sequence[ModelCalls]) -> AnswerUsage | None:
         """Record the cost of calls and return their sum, or None without calls."""

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.index.ledger_lines import import_ledger
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import read_documents
@@ -111,7 +112,7 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
         manager = ProjectManager(root)
         plain = manager.create("without-context", ProjectConfig.local(context="none"))
         contextual = manager.create("with-context", ProjectConfig.local(context="llm"), llm=RecordedLLM())
-        contextual.import_ledger(folder / CONTEXTS_FILE)
+        import_ledger(contextual.directory, folder / CONTEXTS_FILE)
         report(f"Reading {len(files)} documents")
         result = read_documents(files)
         for skipped in result.skipped:

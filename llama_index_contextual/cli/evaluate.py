@@ -129,13 +129,17 @@ def evaluate_project(
             building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
             result: Result
             if sweep is not None:
+                from llama_index_contextual.evaluation.sweep import sweep_variants
+
                 contexts, sizes = _names(compare or ""), _numbers(sweep, "--sweep")
                 trying: dict[str, Any] = {"chunk_sizes": sizes, "contexts": contexts, "top_ks": numbers}
-                result = interruptible(project, lambda: project.sweep(loaded, **trying, **building))
+                result = interruptible(project, lambda: sweep_variants(project, loaded, **trying, **building))
             elif compare is not None:
+                from llama_index_contextual.evaluation.compare import compare_variants
+
                 trying = {"variants": _names(compare), "ks": numbers, "metric": metric}
                 trying["contextual_embedding"] = contextual_embedding
-                result = interruptible(project, lambda: project.compare(loaded, **trying, **building))
+                result = interruptible(project, lambda: compare_variants(project, loaded, **trying, **building))
             else:
                 for note in absent_files(project.documents(), loaded):
                     say(f"[yellow]{note}[/]", to=err)
@@ -254,8 +258,10 @@ class _Steps:
 
 
 def _generate(project: Project, number: int) -> Sequence[Question]:
+    from llama_index_contextual.evaluation.generate import generate_questions
+
     say(f"[dim]The LLM is writing {pluralize(number, 'question')} …[/]", to=err)
-    return project.generate_questions(number)
+    return generate_questions(project.live_version, project.state.answering_llm(), number=number)
 
 
 def _names(text: str) -> list[Any]:

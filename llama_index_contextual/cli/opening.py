@@ -92,7 +92,7 @@ def open_folder(
                 show_estimate(expected)
                 confirm("Request the contexts?", yes=yes)
         report = interruptible(
-            project, lambda: project.sync([folder], remove=False, max_cost=max_cost, show_progress=True)
+            project, lambda: project.sync_folders([folder], remove=False, max_cost=max_cost, show_progress=True)
         )
         if report.version is None:
             raise InputError(
@@ -151,7 +151,7 @@ def _project(root: Path, name: str, folder: Path, llm: str | None) -> Project:
             f" `{proposed('configure', name, 'context=llm', f'llm={llm}')}`."
         )
     if project.documents():
-        plan = project.sync([folder], dry_run=True, remove=False)
+        plan = project.sync_folders([folder], dry_run=True, remove=False)
         if not (plan.updated or plan.renamed or plan.unchanged or plan.missing):
             raise ProjectExistsError(
                 f"Project {name!r} has the documents of another folder: choose a name for this one with --name.",

@@ -202,7 +202,7 @@ def open_root(root: Path) -> ProjectManager:
 def open_project(root: Path, name: str) -> Project:
     """Return a project to query or build, with the settings from the environment."""
     project = open_root(root).load(name)
-    project.config = with_environment(project.config, os.environ)
+    project.state.config = with_environment(project.config, os.environ)
     return project
 
 
@@ -218,7 +218,9 @@ def open_to_answer(root: Path, name: str, **options: Any) -> Project:
         options["intents"] = None
     if project.config.answer_cache is None and options.get("answer_cache") is None:
         options["answer_cache"] = True
-    project.config = project.config.changed(**{field: value for field, value in options.items() if value is not None})
+    project.state.config = project.config.changed(
+        **{field: value for field, value in options.items() if value is not None}
+    )
     return project
 
 

@@ -147,7 +147,7 @@ def sync(
             retry=proposed("retry", name),
             as_json=as_json,
         )
-        plan = project.sync(folders, dry_run=True, allow_empty=allow_empty, **options)
+        plan = project.sync_folders(folders, dry_run=True, allow_empty=allow_empty, **options)
         needs_answer = bool(plan.removed) and not (yes or dry_run or watch)
         if dry_run and as_json:
             say_json({**plan.to_dict(), "dry_run": True})
@@ -219,7 +219,7 @@ class _Sync:
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost - (self._spent() - self._cost_before))
-        return self.project.sync(
+        return self.project.sync_folders(
             self.folders,
             remove=remove,
             allow_many=self.allow_many,

@@ -323,7 +323,10 @@ def export_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_js
 def import_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Import what `ledger export` wrote, so that it is not paid for again."""
     with errors_in_one_line():
-        _say_rows(open_root(root).load(name).import_ledger(path), "imported", as_json)
+        from llama_index_contextual.index import ledger_lines
+
+        rows = ledger_lines.import_ledger(open_root(root).load(name).directory, path)
+        _say_rows(rows, "imported", as_json)
 
 
 _SINGULAR = {

@@ -9,20 +9,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts import BasePromptTemplate
 
+from llama_index_contextual._utils.keywords import takes
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
-from llama_index_contextual.answering.build import EngineOptions, grounded_engine
+from llama_index_contextual.answering.build import Everyday, grounded_engine
+from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.options import EngineOptions
 from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import ContextKind, Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
-from llama_index_contextual.evaluation.compare import Origin, price_of_all, require_affordable, workspace
+from llama_index_contextual.evaluation.compare import price_of_all, require_affordable, workspace
 from llama_index_contextual.evaluation.run import ShowVariants, VariantProgress, build_progress
 from llama_index_contextual.evaluation.sweep import SweepSetting, variant_config
 from llama_index_contextual.index import files
+from llama_index_contextual.ingestion.state import HasState
 from llama_index_contextual.retrievers.project import ProjectRetriever
 
 TOP_KS = (3, 5, 10)
@@ -149,11 +155,12 @@ def _qa(line: str, place: str) -> QA:
     return QA(question=question, answers=answers, evidence=next((text for text in texts if isinstance(text, str)), ""))
 
 
+@takes(EngineOptions)
 def sweep_answers(
-    origin: Origin,
+    project: HasState,
     questions: Sequence[QA],
-    llm: LLM,
     *,
+    llm: LLM | None = None,
     chunk_sizes: Sequence[int] = (),
     contexts: Sequence[ContextKind] = (),
     modes: Sequence[Mode] = (),
@@ -161,15 +168,17 @@ def sweep_answers(
     concurrency: int = 8,
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
-    options: EngineOptions | None = None,
-    account: AnswerAccount | None = None,
+    system_prompt: str | None = None,
+    text_qa_template: BasePromptTemplate | None = None,
+    node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+    **options: Unpack[EngineOptions],
 ) -> AnswerSweep:
     """Answer the questions with every combination of settings; variants are built for it and removed afterwards.
 
     Args:
-        origin: The project.
+        project: The project.
         questions: Questions with their correct answers.
-        llm: The model that answers.
+        llm: LLM that writes the answers; None uses the project's.
         chunk_sizes: Chunk sizes in tokens; empty for the project's.
         contexts: Kinds of context; empty for the project's.
         modes: Modes of retrieval; empty for the project's.
@@ -178,8 +187,10 @@ def sweep_answers(
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown. The cost of the answers is not included.
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
-        options: Options of the answers, as for `Project.as_query_engine`; None uses the defaults.
-        account: Where the cost of the answers is recorded; None records nothing.
+        system_prompt: As in `Project.as_query_engine`, like all following options.
+        text_qa_template: Template of the message with passages and question.
+        node_postprocessors: Applied to the hits first.
+        **options
 
     Raises:
         InputError: There are no settings or questions, or the cost is higher than `max_cost`.
@@ -187,6 +198,7 @@ def sweep_answers(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
+    origin = project.state
     if not questions or not top_ks or min(top_ks) < 1:
         raise InputError("There is nothing to evaluate: pass at least one question and one positive number of results.")
     sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
@@ -194,8 +206,15 @@ def sweep_answers(
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
     report = progress or (lambda _: None)
     dollars = price_of_all(origin, configs, excluded=frozenset())
-    require_affordable(dollars, max_cost, len(origin.version.records))
+    require_affordable(dollars, max_cost, len(origin.live.current().records))
     report(VariantProgress(stage="price", dollars=dollars))
+    answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
+    everyday = Everyday(
+        system_prompt=system_prompt,
+        text_qa_template=text_qa_template,
+        node_postprocessors=node_postprocessors,
+        project_cache=AnswerCache.of(origin.directory),
+    )
     rows: list[AnswerRow] = []
     with workspace(origin) as space:
         for config in configs:
@@ -203,9 +222,7 @@ def sweep_answers(
             variant = space.build(config, progress=build_progress(report, name))
             for mode, k in product(modes or (config.mode,), sorted(set(top_ks))):
                 retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
-                engine = grounded_engine(
-                    retriever, origin.load_embed_model, llm, options or EngineOptions(), account or AnswerAccount()
-                )
+                engine = grounded_engine(retriever, lambda: origin.embed_model, answering, options, account, everyday)
                 row = AnswerRow(
                     context=config.context,
                     chunk_size=config.chunk_size,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
@@ -62,7 +62,8 @@ from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.ingestion.run import arun
-from llama_index_contextual.models import embedding_identity, load_embed_model, load_llm, model_name
+from llama_index_contextual.ingestion.state import HasState, ProjectState
+from llama_index_contextual.models import embedding_identity, load_embed_model, model_name
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import LiveIndexes
 
@@ -293,45 +294,6 @@ def compare(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """The project from which variants are built.
-
-    Attributes:
-        directory: Directory of the project.
-        config: Settings of the project.
-        live: The live version.
-        llm: Model that writes contexts; None loads the one in the settings when the first context is needed.
-        load_embed_model: Return the model that embeds chunks and queries.
-        model_id: Name to use for `llm`; None for its own name.
-    """
-
-    directory: Path
-    config: ProjectConfig
-    live: LiveIndexes
-    llm: LLM | None
-    load_embed_model: Callable[[], BaseEmbedding]
-    model_id: str | None = None
-
-    def load_llm(self) -> LLM:
-        """Return the LLM that reranks and writes questions."""
-        return self.llm or load_llm(self.config.llm, timeout=self.config.call_timeout)
-
-    @property
-    def llm_name(self) -> str:
-        """Name of the LLM, as used in prices and reports."""
-        return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
-
-    @property
-    def version(self) -> OpenVersion:
-        """The live version.
-
-        Raises:
-            NoVersionError: Nothing has been ingested yet.
-        """
-        return self.live.current()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Variant:
     """A project's documents, indexed with other settings.
 
@@ -364,7 +326,7 @@ class Workspace:
         directory: An empty directory, which the caller removes afterwards.
     """
 
-    def __init__(self, origin: Origin, directory: Path) -> None:
+    def __init__(self, origin: ProjectState, directory: Path) -> None:
         self._origin, self._directory = origin, directory
         self._built = 0
         self._open = ExitStack()
@@ -391,7 +353,7 @@ class Workspace:
             ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
             ProjectLockedError: Another process is writing to the project.
         """
-        origin, version = self._origin, self._origin.version
+        origin, version = self._origin, self._origin.live.current()
         built_with = ProjectConfig(**version.manifest.config)
         with ExitStack() as stack:
             stack.enter_context(write_lock(origin.directory))
@@ -399,13 +361,13 @@ class Workspace:
             if embed_model is None and not excluded and not config.rebuild_fields(built_with):
                 records = version.records
                 failures = sum(len(record.fallback_chunks) for record in records)
-                cost = _cost(version, config, origin.llm_name, ledger)
+                cost = _cost(version, config, origin.context_llm_name, ledger)
                 chunks = version.manifest.chunks
                 return Variant(config=config, live=origin.live, chunks=chunks, cost=cost, failures=failures)
             self._built += 1
             directory = self._directory / str(self._built)
             files.make_directory(directory)
-            own_model = embed_model or (origin.load_embed_model() if config.faiss else None)
+            own_model = embed_model or (origin.embed_model if config.faiss else None)
             stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=own_model, model_id=origin.model_id)
             report = run_sync(
                 lambda: arun(
@@ -421,8 +383,8 @@ class Workspace:
             live = LiveIndexes(
                 directory,
                 origin.directory.name,
-                lambda *_: embed_model or origin.load_embed_model(),
-                origin.load_llm,
+                lambda *_: embed_model or origin.embed_model,
+                origin.context_llm,
             )
             built = live.current()
             self._open.callback(built.close)
@@ -430,7 +392,7 @@ class Workspace:
                 config=config,
                 live=live,
                 chunks=report.chunks,
-                cost=_cost(built, config, origin.llm_name, ledger),
+                cost=_cost(built, config, origin.context_llm_name, ledger),
                 failures=len(report.failures),
                 embed_model=embed_model,
             )
@@ -441,7 +403,7 @@ class Workspace:
 
 
 @contextlib.contextmanager
-def workspace(origin: Origin) -> Iterator[Workspace]:
+def workspace(origin: ProjectState) -> Iterator[Workspace]:
     """Open a workspace next to the project and remove it at the end, along with leftovers of an interrupted run.
 
     Raises:
@@ -478,7 +440,7 @@ def _embedding_cost(variant: Variant) -> float | None:
 
 
 def price(
-    origin: Origin,
+    origin: ProjectState,
     config: ProjectConfig,
     *,
     excluded: frozenset[str] = frozenset(),
@@ -494,7 +456,7 @@ def price(
         excluded: Ids of documents to exclude.
         embed_model: Embedding model; None for the project's.
     """
-    model = embed_model or (origin.load_embed_model() if config.faiss else None)
+    model = embed_model or (origin.embed_model if config.faiss else None)
     name = None if model is None else embedding_identity(model)
     if config.context != "llm" and name in (None, LOCAL):
         return 0.0
@@ -506,13 +468,13 @@ def price(
             stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
             embed_model=name,
             dimensions=getattr(model, "dimensions", None),
-            before=origin.version,
+            before=origin.live.current(),
             sender=config.service_tier or "live",
             contextual=model if isinstance(model, ContextualEmbedding) else None,
         ).dollars
 
 
-def price_of_all(origin: Origin, configs: Iterable[ProjectConfig], *, excluded: frozenset[str]) -> float | None:
+def price_of_all(origin: ProjectState, configs: Iterable[ProjectConfig], *, excluded: frozenset[str]) -> float | None:
     """Return the cost of building several variants now in dollars, or None if a price is unknown."""
     return _sum([price(origin, config, excluded=excluded) for config in configs])
 
@@ -630,8 +592,9 @@ CONTEXTUAL_EMBEDDING = "contextual embedding"
 """Name of the variant without contexts whose embedding model embeds the chunks of a document together."""
 
 
+@suggests_keywords
 def compare_variants(
-    origin: Origin,
+    project: HasState,
     questions: Questions | None = None,
     *,
     variants: Sequence[ContextKind] = KINDS,
@@ -651,7 +614,7 @@ def compare_variants(
     not the levels.
 
     Args:
-        origin: The project.
+        project: The project.
         questions: Questions, or the path of a question file; None has the project's LLM write some.
         variants: Kinds of context, at least two; the first is the baseline. With `contextual_embedding`, one is enough.
         contextual_embedding: Contextual embedding model, or its name, for one more variant: without contexts, with the
@@ -673,15 +636,17 @@ def compare_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
+    origin = project.state
     kinds = _check_variants(variants, at_least=2 if contextual_embedding is None else 1)
     contextual = None if contextual_embedding is None else _contextual_model(origin, contextual_embedding)
     report = progress or (lambda _: None)
     if questions is None:
         report(VariantProgress(stage="questions", total=number))
-        loaded: Sequence[Question] = generate_questions(origin.version, origin.load_llm(), number=number, seed=seed)
+        version, llm = origin.live.current(), origin.context_llm()
+        loaded: Sequence[Question] = generate_questions(version, llm, number=number, seed=seed)
     else:
         loaded = read(questions)
-    subset = draw_sample(origin.version, loaded, sample, seed=seed)
+    subset = draw_sample(origin.live.current(), loaded, sample, seed=seed)
     plans: dict[str, tuple[ProjectConfig, BaseEmbedding | None]] = {
         kind: (origin.config.changed(context=kind), None) for kind in kinds
     }
@@ -725,7 +690,7 @@ def _check_variants(variants: Sequence[ContextKind], *, at_least: int) -> Sequen
     return variants
 
 
-def _contextual_model(origin: Origin, wanted: str | BaseEmbedding) -> ContextualEmbedding:
+def _contextual_model(origin: ProjectState, wanted: str | BaseEmbedding) -> ContextualEmbedding:
     """Return the model of the variant with a contextual embedding.
 
     Raises:
@@ -751,7 +716,7 @@ def _contextual_model(origin: Origin, wanted: str | BaseEmbedding) -> Contextual
             value=wanted,
             remedy=Remedy("or an object of a subclass of ContextualEmbedding", ""),
         )
-    if name == origin.version.manifest.embed_model:
+    if name == origin.live.current().manifest.embed_model:
         raise InputError(
             f"{name!r} is the project's own embedding model, which the variant 'none' measures: leave it out, or"
             f" compare in a project with another embedding model.",
@@ -761,9 +726,9 @@ def _contextual_model(origin: Origin, wanted: str | BaseEmbedding) -> Contextual
 
 
 def _notes(
-    origin: Origin, questions: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
+    origin: ProjectState, questions: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
 ) -> list[str]:
-    total = len(origin.version.records)
+    total = len(origin.live.current().records)
     chunks = next(iter(built.values())).chunks
     size = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
     notes = [f"{sample.documents} of {pluralize(total, 'document')}, {size}."]
@@ -775,9 +740,9 @@ def _notes(
             name: price(origin, variant.config, embed_model=variant.embed_model) for name, variant in built.items()
         }
         notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
-    notes += absent_files(origin.version.records, sample.questions)
+    notes += absent_files(origin.live.current().records, sample.questions)
     if generated:
-        notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
+        notes.append(f"The questions were written by {origin.context_llm_name}, each from one chunk.")
     notes += [
         f"The LLM failed for {pluralize(variant.failures, 'chunk')} of {name!r}: their context is structural."
         for name, variant in built.items()

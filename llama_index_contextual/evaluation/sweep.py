@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
 from llama_index_contextual.evaluation.compare import (
-    Origin,
     Variant,
     draw_sample,
     price_of_all,
@@ -30,6 +30,7 @@ from llama_index_contextual.evaluation.run import (
     evaluate,
     read,
 )
+from llama_index_contextual.ingestion.state import HasState
 from llama_index_contextual.node_parser.tokens import count_tokens
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
@@ -113,8 +114,9 @@ class Sweep:
         )
 
 
+@suggests_keywords
 def sweep_variants(
-    origin: Origin,
+    project: HasState,
     questions: Questions,
     *,
     chunk_sizes: Sequence[int] = (),
@@ -129,7 +131,7 @@ def sweep_variants(
     """Evaluate every combination of settings; a variant is built for each chunk size and kind of context.
 
     Args:
-        origin: The project.
+        project: The project.
         questions: Questions, or the path of a question file; with several chunk sizes, their evidence must not be
             chunks.
         chunk_sizes: Chunk sizes in tokens; empty for the project's.
@@ -149,14 +151,14 @@ def sweep_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    loaded = read(questions)
+    origin, loaded = project.state, read(questions)
     sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
     kinds = tuple(contexts) or (origin.config.context,)
     if not modes or not top_ks or min(top_ks) < 1:
         raise InputError("There are no settings to evaluate: pass at least one mode and one number of results.")
     _require_comparable(loaded, sizes, origin.config)
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
-    subset = draw_sample(origin.version, loaded, sample, seed=seed)
+    subset = draw_sample(origin.live.current(), loaded, sample, seed=seed)
     report = progress or (lambda _: None)
     dollars = price_of_all(origin, configs, excluded=subset.excluded)
     require_affordable(dollars, max_cost, subset.documents)
@@ -168,7 +170,7 @@ def sweep_variants(
             variant = space.build(config, excluded=subset.excluded, progress=build_progress(report, name))
             for mode in modes:
                 rows += _rows(variant, mode, subset.questions, sorted(set(top_ks)))
-    documents = origin.version.records
+    documents = origin.live.current().records
     count = pluralize(len(subset.questions), "question")
     note = f"{subset.documents} of {pluralize(len(documents), 'document')}, {count}."
     notes = (note, *absent_files(documents, subset.questions))

@@ -16,8 +16,9 @@ from typing import IO, Any
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger import FIELDS, Ledger, LedgerEntry
+from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, Ledger, LedgerEntry
 from llama_index_contextual.index.ledger_file import TABLES, Row, is_plausible, is_sound
+from llama_index_contextual.index.project_file import project_ledger, write_lock
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text
 
@@ -53,7 +54,40 @@ class LedgerRows:
     receipts: int = 0
 
 
-def export_ledger(ledger: Ledger, path: Path) -> LedgerRows:
+def export_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
+    """Write everything that was paid for or read by OCR as JSON lines: contexts, embeddings, pages and receipts.
+
+    Another project that imports the file pays for none of it again. This also exports the ledger of a project that was
+    written before the first release.
+
+    Args:
+        project_dir: Directory of the project: `project.directory`.
+        path: The file to write.
+
+    Raises:
+        LedgerError: A provider is working on a batch, whose replies would be missing.
+    """
+    with contextlib.closing(Ledger(Path(project_dir) / LEDGER_FILE, read_only=True)) as ledger:
+        return write_ledger(ledger, Path(path))
+
+
+def import_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
+    """Add the rows of a file that `export_ledger` wrote to the ledger of a project, and return their number.
+
+    Args:
+        project_dir: Directory of the project: `project.directory`.
+        path: The file to read.
+
+    Raises:
+        InputError: The file does not exist, or was not written by `export_ledger`; nothing is added.
+        ProjectLockedError: Another process is writing to the project.
+    """
+    directory = Path(project_dir)
+    with write_lock(directory), project_ledger(directory) as ledger:
+        return read_ledger(ledger, Path(path))
+
+
+def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     """Write everything that was paid for or read by OCR as JSON lines.
 
     A line without `table` is a context; a vector is the base64 of its little-endian 32-bit floats.
@@ -83,7 +117,7 @@ def export_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     return _counted(counts)
 
 
-def import_ledger(ledger: Ledger, path: Path) -> LedgerRows:
+def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     """Add the rows of a JSON lines file, and return their number; contexts replace existing ones of the same key.
 
     Receipts that the ledger has already are not added again.

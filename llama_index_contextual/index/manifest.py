@@ -279,7 +279,7 @@ def damage_error(file: str, fault: str) -> CorruptVersionError:
 
 _TAKE_ALONG = Remedy(
     "export its ledger (`ProjectManager.export_ledger`), import the file into a new project"
-    " (`Project.import_ledger`), and ingest the documents there: nothing in the file is paid for again",
+    " (`import_ledger`), and ingest the documents there: nothing in the file is paid for again",
     "run `llama-index-contextual ledger export {project} paid.jsonl`, `ledger import` for a new project, and `ingest`"
     " the documents there: nothing in the file is paid for again",
 )

@@ -19,6 +19,7 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.lock import directory_lock
 from llama_index_contextual.index.manifest import FORMAT, checksum, require_format
+from llama_index_contextual.index.receipts import RunCost, record_answers
 from llama_index_contextual.index.scratch import remove_scratch, scratch_directory
 from llama_index_contextual.index.versions import remove_leftovers
 
@@ -151,3 +152,13 @@ def write_lock(project_dir: Path) -> Iterator[None]:
             if scratch_directory(project_dir).exists():
                 remove_scratch(project_dir)
         yield
+
+
+def record_answers_of(project_dir: Path, cost: RunCost) -> None:
+    """Add the cost of answers to the receipts of a project."""
+    ledger = project_dir / LEDGER_FILE
+    if ledger.exists() or ledger_identity(project_dir) is not None:
+        record_answers(ledger, cost)
+        return
+    with write_lock(project_dir), project_ledger(project_dir) as created:  # nothing was paid for before
+        created.receipts.add_answers(cost)

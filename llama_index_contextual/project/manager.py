@@ -25,7 +25,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.engine import COLLECTION_FILE, check_backend, delete_collection
-from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.lock import LOCK_FILE
@@ -42,8 +42,9 @@ from llama_index_contextual.index.scratch import remove_scratch
 from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
+from llama_index_contextual.ingestion.state import require_llm
 from llama_index_contextual.models import missing_for
-from llama_index_contextual.project.project import Project, require_llm
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retirement import retirement_notice
 
 logger = logging.getLogger(__name__)
@@ -220,18 +221,13 @@ class ProjectManager:
         return project.verify(repair=repair)
 
     def export_ledger(self, name: str, path: str | Path) -> LedgerRows:
-        """Export a ledger as `Project.export_ledger` does, also that of a project written before the first release.
-
-        Args:
-            name: Name of the project.
-            path: The file to write.
+        """Export the ledger of a project that need not be readable; see `index.ledger_lines.export_ledger`.
 
         Raises:
             ProjectNotFoundError: There is no project of that name.
             LedgerError: A provider is working on a batch.
         """
-        with contextlib.closing(Ledger(self._existing(name) / LEDGER_FILE, read_only=True)) as ledger:
-            return export_ledger(ledger, Path(path))
+        return export_ledger(self._existing(name), path)
 
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""

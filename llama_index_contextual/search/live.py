@@ -247,6 +247,10 @@ class SearchableVersion(OpenVersion):
         """Embeds queries with the model of the version."""
         return self.embedder_of(self.embed_model)
 
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of the chunks, which filters can name."""
+        return self.docstore.metadata_keys()
+
     @cached_property
     def metadata_values(self) -> Mapping[str, Sequence[str | int | float]]:
         """The distinct values of the user's own metadata keys, by key; a filter can ask for them."""

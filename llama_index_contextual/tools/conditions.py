@@ -55,7 +55,7 @@ def parse_conditions(
 def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[MetadataFilter | MetadataFilters]:
     equal: dict[str, list[Any]] = {}
     filters: list[MetadataFilter | MetadataFilters] = []
-    known = project.metadata_keys() if conditions else []
+    known = project.live_version.metadata_keys() if conditions else []
     for condition in conditions:
         match = _CONDITION.fullmatch(condition)
         if match is None:

@@ -16,7 +16,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 from pydantic import ValidationError
 
-from llama_index_contextual._utils.calls import in_thread
+from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.index.manifest import DocumentRecord
@@ -284,9 +284,9 @@ class DocumentTools:
 
         return self._indexes.run(read)
 
-    agrep = in_thread(grep)
-    aoutline = in_thread(outline)
-    aread = in_thread(read)
+    agrep = twin(grep)
+    aoutline = twin(outline)
+    aread = twin(read)
 
     # ---- for adapters ------------------------------------------------------------------------------------------
 

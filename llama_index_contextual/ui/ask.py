@@ -165,7 +165,7 @@ def _missing_model(project: Project, error: ModelError) -> Problem:
     """Return why a project cannot answer, and what to do."""
     title = "There is no model for answers"
     reason = missing_for(project.config.answer_llm or project.config.llm, setting="llm")
-    if project.has_llm or reason is None:
+    if project.state.has_llm or reason is None:
         return Problem(title=title, text=str(error))
     return Problem(
         title=title,

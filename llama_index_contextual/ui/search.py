@@ -274,7 +274,7 @@ def facets_of(project: Project, where: Sequence[str]) -> list[Facet]:
     if not project.documents():
         return []
     facets = []
-    for key, values in project.metadata_values().items():
+    for key, values in project.live_version.metadata_values.items():
         is_usable = key not in keys.RUNNING_LINES and key.strip() == key and not set(key) & set("=!<>~")
         if is_usable and 1 < len(values) <= FACET_VALUES:
             rows = [(visible(str(value)), f"{key}={value}") for value in values if len(str(value)) <= 80]

@@ -139,7 +139,7 @@ def page(
         "project": project,
         "links": Links(name),
         "view": view,
-        "has_llm": project is not None and project.has_llm,
+        "has_llm": project is not None and project.state.has_llm,
         "several": len(projects) > 1,
         "needs_token": request.app.state.token is not None,
         **values,

@@ -235,11 +235,11 @@ def singles(root: Path, number: int, kind: str) -> Figures:
         projects.append(project)
         result[name] = measured(lambda project=project, steps=steps: [project.ingest(step) for step in steps])
         result[name]["disk_MB"] = sum(p.stat().st_size for p in files.walk(project.directory / "parts")) / 1e6
-        result[name]["parts"] = len(project._live.current().parts)
+        result[name]["parts"] = len(project.state.live.current().parts)
         result[name]["warm_ms"] = milliseconds(project)
     for figure in ("processor_s", "disk_MB"):
         result[f"ratio of {figure}"] = round(result["one_by_one"][figure] / result["at_once"][figure], 2)
-    ids = [set(project._live.current().docstore.ids) for project in projects]
+    ids = [set(project.state.live.current().docstore.ids) for project in projects]
     return {**result, "same_node_ids": ids[0] == ids[1], "searches": compared(*projects, [path.name for path in paths])}
 
 
@@ -294,7 +294,7 @@ def filters(root: Path, chunks: int, kind: str) -> Figures:
     fill(project, chunks, facts=facts)
     result: dict[str, Any] = {"chunks": chunks, "index": kind}
     serial = itertools.count(1)
-    docstore = project._live.current().docstore
+    docstore = project.state.live.current().docstore
     for of in ("number", "list", "date", "number", "list", "date"):
         started = time.process_time()
         docstore.mask(narrowed(of, 50, next(serial)))

@@ -134,7 +134,7 @@ def project_of(
 
 def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, list[dict[str, Any]]]]) -> Samples:
     """Ask a project questions, each with the file that it is limited to, and its evidence."""
-    current = project._live.current()
+    current = project.state.live.current()
     retriever = current.retriever(mode, project.config)
     answers, cosine, hits, relevant, ranks, numbers = [], [], list[Features](), [], [], []
     for number, (text, file, evidence) in enumerate(asked):
@@ -184,7 +184,7 @@ def measure(
 
 
 def _files(project: Project) -> set[str]:
-    store = project._live.current().docstore
+    store = project.state.live.current().docstore
     return {node.metadata["file_name"] for node in store.iterate()}
 
 

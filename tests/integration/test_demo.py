@@ -15,6 +15,7 @@ from llama_index_contextual.cli.demo import CONTEXTS_FILE, QUESTIONS_FILE, TOP_K
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.ledger import content_key
+from llama_index_contextual.index.ledger_lines import import_ledger
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.examples import DATA, rows, script
@@ -60,7 +61,7 @@ def test_the_demo_reports_its_steps_without_errors(
 
 def test_the_default_llm_finds_every_context_in_the_ledger_without_a_key(manager: ProjectManager) -> None:
     project = manager.create("recorded", ProjectConfig.local(context="llm"))
-    imported = project.import_ledger(DATA / CONTEXTS_FILE).contexts
+    imported = import_ledger(project.directory, DATA / CONTEXTS_FILE).contexts
     report = project.ingest([DATA])
     assert [Path(file.path).name for file in report.skipped] == [CONTEXTS_FILE, QUESTIONS_FILE]
     assert not report.failures, RECORD

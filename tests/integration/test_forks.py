@@ -92,13 +92,13 @@ def test_a_child_searches_in_threads_and_event_loops_of_its_own(project: Project
 @pytest.mark.parametrize(
     "locks_of",
     [
-        lambda project: [project._live._lock],
-        lambda project: [project._live.rerankers._lock],
-        lambda project: [project._live.slots] * project._live.slots._initial_value,
-        lambda project: [project._live.current().parts[0].docstore._lock],
-        lambda project: [project._live.current().embedder._cache._lock],
-        lambda project: [project._live.current().embedder._model._lock],
-        lambda project: [project._live.current().index.lexical._respelled._lock],
+        lambda project: [project.state.live._lock],
+        lambda project: [project.state.live.rerankers._lock],
+        lambda project: [project.state.live.slots] * project.state.live.slots._initial_value,
+        lambda project: [project.state.live.current().parts[0].docstore._lock],
+        lambda project: [project.state.live.current().embedder._cache._lock],
+        lambda project: [project.state.live.current().embedder._model._lock],
+        lambda project: [project.state.live.current().index.lexical._respelled._lock],
     ],
     ids=["live", "rerankers", "turns", "docstore", "embeddings", "model", "spellings"],
 )
@@ -112,7 +112,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child(
 
 def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> None:
     answer(project)
-    store = project._live.current().parts[0].docstore._kv
+    store = project.state.live.current().parts[0].docstore._kv
     before = id(store._connection)
 
     def in_child() -> list[str]:
@@ -161,7 +161,7 @@ def test_a_fork_waits_for_a_statement_and_else_the_child_says_why_it_cannot_sear
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = answer(project)
-    with monkeypatch.context() as patch, held(project._live.current().parts[0].docstore._kv._lock):
+    with monkeypatch.context() as patch, held(project.state.live.current().parts[0].docstore._kv._lock):
         patch.setattr(forks, "WAIT", 0.05)
         outcome, why = fork_once(partial(answer, project), expected, SECONDS)
     assert outcome == "failed"

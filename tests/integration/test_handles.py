@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ from llama_index_contextual.answering.judge import JUDGE_PROMPT, Judge
 from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
+from llama_index_contextual.evaluation.answers import sweep_answers
+from llama_index_contextual.evaluation.compare import compare_variants
+from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.versions import current_name
 from llama_index_contextual.search.response import LegScore
@@ -123,7 +127,7 @@ def test_the_settings_of_a_project_come_before_those_of_llama_index(
 ) -> None:
     Settings.llm = ScriptedLLM()
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    assert isinstance(reports._answering_llm(), OpenAI)
+    assert isinstance(reports.state.answering_llm(), OpenAI)
 
 
 def test_the_model_that_llama_index_creates_by_itself_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -718,12 +722,9 @@ def test_a_version_as_an_index(reports: Project) -> None:
         ("as_chat_engine", "memmory", "memory"),
         ("as_retriever", "filter", "filters"),
         ("retrieve", "topk", "top_k"),
-        ("compare", "variant", "variants"),
-        ("sweep", "chunk_size", "chunk_sizes"),
-        ("sweep_answers", "top_k", "top_ks"),
         ("as_tool", "descripton", "description"),
         ("ingest", "max_costs", "max_cost"),
-        ("sync", "max_costs", "max_cost"),
+        ("sync_folders", "max_costs", "max_cost"),
     ],
 )
 def test_a_mistyped_keyword_is_told_the_right_one(reports: Project, method: str, slip: str, meant: str) -> None:
@@ -731,3 +732,18 @@ def test_a_mistyped_keyword_is_told_the_right_one(reports: Project, method: str,
     with pytest.raises(TypeError, match=expected):
         getattr(reports, method)(**{slip: 1})
     assert meant in inspect.signature(getattr(reports, method)).parameters
+
+
+@pytest.mark.parametrize(
+    ("function", "slip", "meant"),
+    [
+        (compare_variants, "variant", "variants"),
+        (sweep_variants, "chunk_size", "chunk_sizes"),
+        (sweep_answers, "top_k", "top_ks"),
+    ],
+)
+def test_a_mistyped_keyword_of_an_evaluation_is_told_the_right_one(
+    reports: Project, function: Callable[..., Any], slip: str, meant: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"keyword argument '{slip}'; did you mean '{meant}'\?"):
+        function(reports, **{slip: 1})

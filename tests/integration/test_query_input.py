@@ -47,7 +47,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
     """Return every way to ask with a query, by name."""
     retriever, knowledge = project.as_retriever(), ContextualKnowledge(project)
-    legs = project._live.current()
+    legs = project.state.live.current()
     conversational = ConversationalRetriever(retriever)
     intents = project.as_retriever(intents=True)
     return {
@@ -116,7 +116,7 @@ def numbers(project: Project, k: Any) -> list[Callable[[], Any]]:
         lambda: ContextualKnowledge(project, max_results=k),
         lambda: knowledge.search("pump", max_results=k),
         lambda: asyncio.run(knowledge.asearch("pump", max_results=k)),
-        lambda: LexicalRetriever.over(project._live.current().index).rank("pump", k),
+        lambda: LexicalRetriever.over(project.state.live.current().index).rank("pump", k),
         lambda: SemanticRetriever(project.index).rank("pump", k),
     ]
 
@@ -158,7 +158,7 @@ def test_a_mode_of_another_type_is_refused(project: Project, mode: Any) -> None:
 
 @pytest.mark.parametrize("filters", WRONG_FILTERS, ids=repr)
 def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> None:
-    legs = project._live.current()
+    legs = project.state.live.current()
     for ask in (
         lambda: project.retrieve("pump", filters=filters),
         lambda: asyncio.run(project.aretrieve("pump", filters=filters)),
@@ -201,7 +201,7 @@ def test_a_rewritten_question_is_a_text() -> None:
 
 @pytest.mark.parametrize("weights", [["a", "b"], [1.0, None], "ab", 5, [math.nan, 1.0], [0, 0], [1.0]], ids=repr)
 def test_weights_of_another_type_are_refused(project: Project, weights: Any) -> None:
-    legs = project._live.current()
+    legs = project.state.live.current()
     with pytest.raises(ConfigurationError, match=r"HybridRetriever: .*weight"):
         HybridRetriever(
             [SemanticRetriever(project.index), LexicalRetriever.over(legs.index)], retriever_weights=weights
@@ -210,7 +210,7 @@ def test_weights_of_another_type_are_refused(project: Project, weights: Any) -> 
 
 @pytest.mark.parametrize("weight", ["a", None, math.nan, -1.0, math.inf], ids=repr)
 def test_a_weight_of_another_type_is_refused(project: Project, weight: Any) -> None:
-    legs = project._live.current()
+    legs = project.state.live.current()
     with pytest.raises(ConfigurationError, match=r"document_weight .* must be a finite number and not negative"):
         HybridRetriever([SemanticRetriever(project.index), LexicalRetriever.over(legs.index)], document_weight=weight)
     with pytest.raises(ConfigurationError, match="every weight must be a finite number"):
@@ -225,7 +225,7 @@ def test_a_project_is_not_pickled_and_the_error_says_how_to_open_it_again(
     project: Project, copied: Callable[[Any], Any]
 ) -> None:
     root = project.directory.parent
-    things = [project, project._live, {"here": project}]
+    things = [project, project.state.live, {"here": project}]
     for thing in things if copied is not copy.copy else [project]:
         with pytest.raises(InputError) as raised:
             copied(thing)

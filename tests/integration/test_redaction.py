@@ -251,7 +251,7 @@ def asked(provider: LoopbackProvider, manager: ProjectManager) -> Project:
 def test_errors_of_queries_contain_no_key(asked: Project, provider: LoopbackProvider) -> None:
     engine = asked.as_query_engine(mode="lexical", similarity_top_k=1)
     chat = asked.as_chat_engine(search_mode="lexical")
-    live = asked._live.current()
+    live = asked.state.live.current()
     attempts: list[Any] = [
         lambda: asked.retrieve("pump"),
         lambda: asyncio.run(asked.aretrieve("pump")),

@@ -27,6 +27,7 @@ from llama_index_contextual.errors import (
     NoVersionError,
     ProjectNotFoundError,
 )
+from llama_index_contextual.index.ledger_lines import export_ledger
 from llama_index_contextual.index.project_file import PROJECT_FILE
 from llama_index_contextual.project.manager import ProjectManager, check_name
 from llama_index_contextual.project.project import Project
@@ -100,7 +101,7 @@ def test_files_logs_errors_reports_and_reprs_contain_no_key(
     scripted = manager.create("q", ProjectConfig.local(context="llm"), llm=refusing, embed_model=CountingEmbedding())
     messages.append(repr(scripted.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
     messages += [repr(project), repr(project.config), repr(project.info()), repr(project.as_retriever()), caplog.text]
-    project.export_ledger(tmp_path / "contexts.jsonl")
+    export_ledger(project.directory, tmp_path / "contexts.jsonl")
     assert all(KEY not in text for text in messages)
     assert KEY.encode() not in everything_written(tmp_path)
 
@@ -186,7 +187,8 @@ for number in range(4):
 project.retrieve("pump")
 project.rollback()
 project.export(Path(sys.argv[1]) / "export")
-project.export_ledger(Path(sys.argv[1]) / "contexts.jsonl")
+from llama_index_contextual.index.ledger_lines import export_ledger
+export_ledger(project.directory, Path(sys.argv[1]) / "contexts.jsonl")
 print("\\n".join(opened))
 """
 

@@ -191,4 +191,4 @@ def test_stock_models_serialise_their_key_but_not_our_settings(
     assert "sk-shown" in str(OpenAI(model="gpt-4.1").to_dict())
     assert "sk-shown" in str(OpenAIEmbedding().to_dict())
     project = manager.create("keyless", ProjectConfig(), llm=OpenAI(model="gpt-4.1"), embed_model=OpenAIEmbedding())
-    assert "sk-shown" not in str(project.config.model_dump()) + repr(project) + repr(vars(project)["config"])
+    assert "sk-shown" not in str(project.config.model_dump()) + repr(project) + repr(project.config)

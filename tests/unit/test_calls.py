@@ -29,16 +29,15 @@ from llama_index_contextual._utils.calls import (
     ProviderError,
     RetryPolicy,
     acall,
-    blocking,
     call,
     describe,
-    in_thread,
     is_connection_error,
     is_retryable,
     may_be_charged,
     retry_after,
     run_sync,
     stand_in,
+    twin,
 )
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retirement import how_to_switch
@@ -453,13 +452,13 @@ class Twins:
         await asyncio.sleep(0)
         return number * 2**times
 
-    double = blocking(adouble)
+    double = twin(adouble)
 
     def halve(self, number: int, *, digits: int = 0) -> float:
         """Halve a number."""
         return round(number / 2, digits)
 
-    ahalve = in_thread(halve)
+    ahalve = twin(halve)
 
 
 @pytest.mark.parametrize("name", ["double", "halve"])

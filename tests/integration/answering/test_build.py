@@ -12,16 +12,19 @@ from llama_index.core import Document
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
-from llama_index_contextual.answering.build import EngineOptions
+from llama_index_contextual._utils.keywords import options_of
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
+from llama_index_contextual.answering.options import ChatEngineOptions, EngineOptions, QueryEngineOptions
 from llama_index_contextual.answering.prompts import STYLES
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import STYLE_NAMES, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.evaluation.answers import sweep_answers
+from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
 from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -61,17 +64,23 @@ def defaults(function: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "different"),
+    ("function", "options"),
     [
-        ("as_query_engine", set()),
-        ("as_chat_engine", set()),
-        ("sweep_answers", {"streaming"}),  # nobody reads along
+        (Project.as_query_engine, QueryEngineOptions),
+        (Project.as_chat_engine, ChatEngineOptions),
+        (sweep_answers, EngineOptions),
+        (Project.ingest, IngestOptions),
+        (Project.async_folders, FolderOptions),
+        (Project.estimate, ReadingOptions),
     ],
 )
-def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, different: set[str]) -> None:
-    options, used = defaults(EngineOptions), defaults(getattr(Project, name))
-    del options["project_cache"]
-    assert {key for key, value in options.items() if used.get(key, ...) != value} == different
+def test_a_function_shows_its_options_with_defaults_and_descriptions(function: Any, options: type) -> None:
+    shown = defaults(function)
+    for name, (_, option) in options_of(options).items():
+        assert shown[name] == option.default
+        text = " ".join((function.__doc__ or "").split())
+        assert f"{name}: {option.description}" in text
+    assert "**options" not in (function.__doc__ or "")
 
 
 def test_options_that_both_engines_have_go_with_either(reports: Project) -> None:
@@ -141,7 +150,7 @@ def test_every_answering_setting_has_an_option_and_every_style_a_prompt() -> Non
 
 def test_another_llm_can_answer_at_a_temperature_of_its_own(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    assert model_name(configured(reports)._answering_llm()) == reports.config.llm
+    assert model_name(configured(reports).state.answering_llm()) == reports.config.llm
     for settings, temperature in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
         engine: Any = configured(reports, answer_llm="openai:gpt-4o", **settings).as_query_engine()
         llm = engine.answer_stream._llm.sync()
@@ -154,13 +163,12 @@ def test_another_llm_can_answer_at_a_temperature_of_its_own(reports: Project, mo
 def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
     llm = ScriptedLLM(default="It means “the pump runs dry” [Source 1].")
     calls = [reports.as_query_engine(llm=llm, cache=True).query(QUESTION) for _ in range(2)]
-    chat = reports.as_chat_engine(llm=llm, cache=True)
     assert [answer.from_cache for answer in calls] == [False, True]  # type: ignore[union-attr]
-    assert chat.engine.cache is reports.answer_cache
-    assert len(reports.answer_cache) == len(llm.history) == 1
+    kept = AnswerCache.of(reports.directory)
+    assert len(kept) == len(llm.history) == 1
     assert grounded(reports).cache is None
     assert isinstance(grounded(configured(reports, answer_cache=True)).cache, AnswerCache)
-    reports.answer_cache.clear()
+    kept.clear()
 
 
 @pytest.mark.parametrize(

@@ -167,13 +167,13 @@ def test_a_project_clears_its_answers_when_documents_are_removed_or_forgotten(tm
     project.ingest([write_texts(tmp_path / "texts")])
     llm = ScriptedLLM(default="The pump runs dry.")
     project.as_query_engine(llm=llm, cache=True).query(QUESTION)
-    assert len(project.answer_cache) == 1
+    assert len(AnswerCache.of(project.directory)) == 1
     assert project.as_query_engine(llm=llm, cache=True).query(QUESTION).from_cache  # type: ignore[union-attr]
     if how == "remove":
         project.remove(project.documents()[0].doc_id)
     else:
         project.forget()
-    assert len(project.answer_cache) == 0
+    assert len(AnswerCache.of(project.directory)) == 0
     assert b"runs dry" not in (project.directory / "answers.sqlite").read_bytes()
     assert project.verify().sound
 

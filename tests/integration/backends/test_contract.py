@@ -337,7 +337,7 @@ def test_what_is_forgotten_is_in_no_version_and_no_file(site: Site) -> None:
     project.remove("secret", forget=True)
     assert len(project.versions()) == 1
     assert [hit.text for hit in project.retrieve(SECRET, top_k=100) if SECRET in hit.text] == []
-    assert SECRET not in project.metadata_values().get("owner", ())
+    assert SECRET not in project.live_version.metadata_values.get("owner", ())
     assert holding(site.folder if site.backend.frees_at_once else site.manager.root, SECRET) == []
     assert marks(project.retrieve("report")) == {"mark2"}
     with pytest.raises(InputError, match="There is no version"):

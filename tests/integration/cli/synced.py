@@ -29,7 +29,7 @@ def write_folder(folder: Path) -> Path:
 def synced_project(root: Path, folder: Path) -> Project:
     """Create project "a" in step with a folder."""
     project = ProjectManager(root).create("a", ProjectConfig.local())
-    project.sync([folder])
+    project.sync_folders([folder])
     return project
 
 

@@ -248,7 +248,7 @@ def test_the_limit_of_costs_holds_for_all_batches_together(
     limits: list[float | None] = []
     spent = iter([1.0, 1.0, 2.5, 9.0])
     monkeypatch.setattr(Project, "cost", lambda self: type("Cost", (), {"dollars": next(spent) + 0.5, "answers": 0.5}))
-    monkeypatch.setattr(Project, "sync", lambda self, folders, **options: limits.append(options["max_cost"]))
+    monkeypatch.setattr(Project, "sync_folders", lambda self, folders, **options: limits.append(options["max_cost"]))
     syncs = syncs_of(project, folder, max_cost=2.0)
     for _ in range(3):
         syncs.once(remove=True)

@@ -30,7 +30,7 @@ from llama_index_contextual.contextualizer.prompts import ChunksPerCall, Context
 from llama_index_contextual.contextualizer.scheduler import ContextCallEvent, Reply
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
-from llama_index_contextual.index.ledger_lines import export_ledger
+from llama_index_contextual.index.ledger_lines import write_ledger
 from llama_index_contextual.retirement import how_to_switch
 from tests.integration.contextualizer.samples import chunks, loose
 from tests.integration.contextualizer.segments_of import by_segment, corpus, independent_totals, planned
@@ -338,7 +338,7 @@ def test_the_shared_prefix_is_read_from_the_providers_cache(provider: LoopbackPr
     long = [f"{text} " * 130 for text in TEXTS]
     ledger = Ledger(tmp_path / "ledger.sqlite")
     contextualizer(num_workers=1, ledger=ledger)(loose(*long))
-    export_ledger(ledger, tmp_path / "rows.jsonl")
+    write_ledger(ledger, tmp_path / "rows.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert sorted(row["cached_tokens"] > 1024 for row in rows) == [False, True, True]
     assert sum(row["input_tokens"] for row in rows) == provider.totals()["prompt_tokens"]

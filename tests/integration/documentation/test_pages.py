@@ -27,6 +27,8 @@ from llama_index_contextual import (
     ProjectManager,
     RetrievalResponse,
 )
+from llama_index_contextual._utils.keywords import options_of
+from llama_index_contextual.answering.options import QueryEngineOptions
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
@@ -146,6 +148,12 @@ def test_every_setting_is_in_the_reference_with_its_description() -> None:
         assert ("**rebuild**" in row) == (name not in RETRIEVAL_FIELDS)
         assert row.count(" | ") == 3, name
     assert "`0.35`" in rows["semantic_weight"]
+
+
+def test_every_option_of_an_engine_is_in_the_reference_with_its_description() -> None:
+    page = str(generated()["reference/options.md"])
+    for name, (_, option) in options_of(QueryEngineOptions).items():
+        assert f"| `{name}` | {option.description[:20]}" in page.replace("\\", "")
 
 
 def test_a_notebook_becomes_a_page_with_its_outputs() -> None:

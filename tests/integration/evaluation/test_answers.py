@@ -11,6 +11,7 @@ import pytest
 
 from llama_index_contextual.answering.batch import QA
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.answers import sweep_answers
 from llama_index_contextual.evaluation.run import VariantProgress
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
@@ -21,16 +22,14 @@ ASKED = [
 ]
 
 
-def sweep_answers(project: Project, **options: Any) -> Any:
+def swept(project: Project, **options: Any) -> Any:
     llm = ScriptedLLM(default="The pump runs dry [Source 1].")
-    return project.sweep_answers(ASKED, llm=llm, min_confidence=0.0, **options)
+    return sweep_answers(project, ASKED, llm=llm, min_confidence=0.0, **options)
 
 
 def test_every_combination_is_answered_and_scored(filled: Project) -> None:
     recorded: list[VariantProgress] = []
-    sweep = sweep_answers(
-        filled, chunk_sizes=[20, 800], modes=["lexical", "hybrid"], top_ks=[2, 1], progress=recorded.append
-    )
+    sweep = swept(filled, chunk_sizes=[20, 800], modes=["lexical", "hybrid"], top_ks=[2, 1], progress=recorded.append)
     assert [(row.chunk_size, row.mode, row.top_k) for row in sweep.rows] == [
         (size, mode, k) for size in (20, 800) for mode in ("lexical", "hybrid") for k in (1, 2)
     ]
@@ -46,7 +45,7 @@ def test_the_best_has_the_fewest_results_of_equal_f1_and_table_and_chart_are_wri
     filled: Project, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra eval")
-    sweep = sweep_answers(filled, top_ks=[2, 1])
+    sweep = swept(filled, top_ks=[2, 1])
     assert sweep.best().top_k == 1
     sweep.write(tmp_path / "answers.csv")
     sweep.write(tmp_path / "answers.svg")
@@ -60,6 +59,6 @@ def test_the_best_has_the_fewest_results_of_equal_f1_and_table_and_chart_are_wri
 @pytest.mark.parametrize("options", [{"top_ks": []}, {"top_ks": [0]}])
 def test_a_sweep_of_nothing_is_an_error(filled: Project, options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="nothing to evaluate"):
-        sweep_answers(filled, **options)
+        swept(filled, **options)
     with pytest.raises(InputError, match="nothing to evaluate"):
-        filled.sweep_answers([], llm=ScriptedLLM())
+        sweep_answers(filled, [], llm=ScriptedLLM())

@@ -115,7 +115,7 @@ def with_llm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLLM:
 
     def loaded(manager: ProjectManager, name: str) -> Project:
         project = load(manager, name, llm=llm)
-        project.config = project.config.changed(prices=prices)
+        project.state.config = project.config.changed(prices=prices)
         return project
 
     monkeypatch.setattr(ProjectManager, "load", loaded)

@@ -15,6 +15,7 @@ from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
+from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question, write_questions
 from llama_index_contextual.evaluation.run import VariantProgress
 from llama_index_contextual.project.manager import ProjectManager
@@ -80,8 +81,13 @@ def test_the_variant_is_built_with_the_named_model_and_without_contexts(
     yards: Project, provider: LoopbackProvider
 ) -> None:
     versions = yards.versions()
-    comparison = yards.compare(
-        QUESTIONS, variants=["none", "structural"], contextual_embedding=NAME, ks=[1, 3], metric="recall@3"
+    comparison = compare_variants(
+        yards,
+        QUESTIONS,
+        variants=["none", "structural"],
+        contextual_embedding=NAME,
+        ks=[1, 3],
+        metric="recall@3",
     )
     assert comparison.names == ["none", "structural", "contextual embedding"]
     chunks = [chunk for result in comparison["contextual embedding"].results for chunk in result.results]
@@ -98,7 +104,7 @@ def test_the_variant_is_built_with_the_named_model_and_without_contexts(
 def test_its_cost_is_shown_first_and_it_is_paid_for_once(yards: Project, provider: LoopbackProvider) -> None:
     events: list[VariantProgress] = []
     options: dict[str, Any] = {"variants": ["none"], "contextual_embedding": NAME, "ks": [3]}
-    first = yards.compare(QUESTIONS, **options, progress=events.append)
+    first = compare_variants(yards, QUESTIONS, **options, progress=events.append)
     assert events[0].stage == "price"
     cost = first.costs["contextual embedding"]
     assert events[0].dollars == pytest.approx(cost)
@@ -108,7 +114,7 @@ def test_its_cost_is_shown_first_and_it_is_paid_for_once(yards: Project, provide
     assert cost == pytest.approx(sent["total_tokens"] / 1_000, rel=0.05)  # type: ignore[index]
     provider.clear_history()
     events.clear()
-    again = yards.compare(QUESTIONS, **options, progress=events.append)
+    again = compare_variants(yards, QUESTIONS, **options, progress=events.append)
     assert events[0].dollars == 0
     assert not [r for r in provider.contextual_calls if r.body["input_type"] == "document"]
     assert again.costs == first.costs
@@ -116,15 +122,17 @@ def test_its_cost_is_shown_first_and_it_is_paid_for_once(yards: Project, provide
 
 def test_nothing_is_sent_if_it_would_cost_more_than_allowed(yards: Project, provider: LoopbackProvider) -> None:
     with pytest.raises(InputError, match=r"6 documents would cost about \$0\.\d+, more than the limit"):
-        yards.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME, max_cost=0.0001)
-    yards.config = yards.config.changed(prices={NAME: PRICES[NAME]})
+        compare_variants(yards, QUESTIONS, variants=["none"], contextual_embedding=NAME, max_cost=0.0001)
+    yards.state.config = yards.config.changed(prices={NAME: PRICES[NAME]})
     assert provider.history == []
-    assert yards.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME, max_cost=10).names[1:]
+    assert compare_variants(yards, QUESTIONS, variants=["none"], contextual_embedding=NAME, max_cost=10).names[1:]
 
 
 def test_an_object_is_compared_too_and_comes_before_the_llm(yards: Project, provider: LoopbackProvider) -> None:
     model = VoyageContextualEmbedding(api_base=provider.api_base, dimensions=512)
-    comparison = yards.compare(QUESTIONS[:4], variants=["structural", "llm"], contextual_embedding=model, sample=2)
+    comparison = compare_variants(
+        yards, QUESTIONS[:4], variants=["structural", "llm"], contextual_embedding=model, sample=2
+    )
     assert comparison.names == ["structural", "contextual embedding", "llm"]
     assert {r.body.get("output_dimension") for r in provider.contextual_calls} == {512}
 
@@ -152,7 +160,7 @@ def test_what_cannot_be_compared_is_an_error(
     yards: Project, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        yards.compare(QUESTIONS, **{"contextual_embedding": NAME, **options})
+        compare_variants(yards, QUESTIONS, **{"contextual_embedding": NAME, **options})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +176,7 @@ def test_a_project_must_have_an_index_of_another_embedding(
     project = manager.create("other", ProjectConfig.local(context="none", **settings))
     project.ingest(documents()[:1])
     with pytest.raises(error, match=message):
-        project.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME)
+        compare_variants(project, QUESTIONS, variants=["none"], contextual_embedding=NAME)
 
 
 # ---- command line --------------------------------------------------------------------------------------------------

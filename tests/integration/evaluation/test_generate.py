@@ -12,10 +12,16 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual import Project, ProjectConfig, ProjectManager
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.evaluation.generate import generate_questions
+from llama_index_contextual.evaluation.questions import Question
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
 CHUNKS = 20
+
+
+def written(project: Project, number: int, *, seed: int = 0) -> list[Question]:
+    return generate_questions(project.live_version, project.state.answering_llm(), number=number, seed=seed)
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def project(tmp_path: Path, provider: LoopbackProvider) -> Project:
 def test_one_call_for_two_questions_and_several_calls_at_a_time(project: Project, provider: LoopbackProvider) -> None:
     with provider.hold():
         calls: list[int] = []
-        thread = threading.Thread(target=lambda: calls.append(len(project.generate_questions(30))))
+        thread = threading.Thread(target=lambda: calls.append(len(written(project, 30))))
         thread.start()
         provider.wait_in_flight(8)
         assert provider.in_flight_max == 8
@@ -47,7 +53,7 @@ def test_one_call_for_two_questions_and_several_calls_at_a_time(project: Project
 
 
 def test_the_same_seed_asks_about_the_same_chunks(project: Project) -> None:
-    first, again, other = (project.generate_questions(6, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (written(project, 6, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert [question.evidence for question in first] != [question.evidence for question in other]
 
@@ -55,10 +61,10 @@ def test_the_same_seed_asks_about_the_same_chunks(project: Project) -> None:
 def test_a_refusal_by_the_provider_is_a_model_error(project: Project, provider: LoopbackProvider) -> None:
     provider.fault("invalid_key", times=None)
     with pytest.raises(ModelError, match="refused the API key") as raised:
-        project.generate_questions(10)
+        written(project, 10)
     assert "sk-test" not in str(raised.value)
 
 
 def test_questions_contain_nothing_that_cannot_be_stored(project: Project, provider: LoopbackProvider) -> None:
     provider.reply = lambda request: Reply("1. What\x00 is\x1b it?\n2. \x00\x00")
-    assert {question.text for question in project.generate_questions(4)} == {"What is it?"}
+    assert {question.text for question in written(project, 4)} == {"What is it?"}

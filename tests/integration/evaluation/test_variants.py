@@ -12,9 +12,10 @@ import pytest
 
 from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import InputError, ProjectLockedError
-from llama_index_contextual.evaluation.compare import workspace
+from llama_index_contextual.evaluation.compare import compare_variants, workspace
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.run import VariantProgress
+from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -43,8 +44,8 @@ def nothing_is_left_behind(filled: Project) -> Iterator[None]:
 @pytest.fixture
 def llm(filled: Project) -> ScriptedLLM:
     """The LLM of the project, with a price."""
-    filled._llm = llm = ScriptedLLM()
-    filled.config = filled.config.changed(prices=PRICES)
+    filled.state.llm = llm = ScriptedLLM()
+    filled.state.config = filled.config.changed(prices=PRICES)
     return llm
 
 
@@ -56,7 +57,7 @@ def elsewhere(tmp_path: Path) -> ProjectManager:
 
 def test_the_variants_differ_in_context_only_and_cost_nothing_without_an_llm(filled: Project) -> None:
     events: list[VariantProgress] = []
-    comparison = filled.compare(QUESTIONS, variants=FREE, ks=[1, 3], max_cost=0.0, progress=events.append)
+    comparison = compare_variants(filled, QUESTIONS, variants=FREE, ks=[1, 3], max_cost=0.0, progress=events.append)
     assert comparison.names == ["none", "structural"]
     for name, has_context in (("none", False), ("structural", True)):
         chunks = [chunk for result in comparison[name].results for chunk in result.results]
@@ -72,7 +73,7 @@ def test_on_the_examples_the_free_context_is_recommended(elsewhere: ProjectManag
     examples = ROOT / "examples" / "data"
     project = elsewhere.create("examples", ProjectConfig.local())
     project.ingest([examples])
-    comparison = project.compare(examples / "questions.jsonl", variants=FREE)
+    comparison = compare_variants(project, examples / "questions.jsonl", variants=FREE)
     # recall@10 is near its ceiling for both, and does not tell them apart.
     assert comparison["none"].mean("recall@10") > 0.9
     assert not comparison.difference("none", "structural", "recall@10").significant
@@ -84,7 +85,7 @@ def test_on_the_examples_the_free_context_is_recommended(elsewhere: ProjectManag
 def test_a_variant_retrieves_like_a_project_with_its_settings(
     filled: Project, elsewhere: ProjectManager, text_folder: Path
 ) -> None:
-    comparison = filled.compare(QUESTIONS, variants=FREE, ks=[3])
+    comparison = compare_variants(filled, QUESTIONS, variants=FREE, ks=[3])
     plain = elsewhere.create("plain", ProjectConfig.local(context="none"))
     plain.ingest([text_folder])
     for result in comparison["none"].results:
@@ -100,7 +101,7 @@ def test_contexts_are_paid_for_once_and_their_cost_is_known(
         monkeypatch.setenv("OPENAI_API_BASE", provider.api_base)
         project = elsewhere.create("a", ProjectConfig.local(llm="openai:gpt-4.1"))
         project.ingest([text_folder])
-        first, again = (project.compare(QUESTIONS, variants=("none", "llm"), ks=[3]) for _ in range(2))
+        first, again = (compare_variants(project, QUESTIONS, variants=("none", "llm"), ks=[3]) for _ in range(2))
         assert len(provider.calls()) == 2
     assert first.costs == again.costs
     assert first.costs["none"] == 0
@@ -110,7 +111,7 @@ def test_contexts_are_paid_for_once_and_their_cost_is_known(
 
 def test_chunks_whose_context_failed_are_noted(filled: Project, llm: ScriptedLLM) -> None:
     llm.enqueue(*[ValueError("no")] * 2)
-    comparison = filled.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
+    comparison = compare_variants(filled, QUESTIONS, variants=("none", "llm"), ks=[3])
     assert "The LLM failed for 2 chunks of 'llm': their context is structural." in comparison.notes
 
 
@@ -122,29 +123,31 @@ def test_a_sample_keeps_documents_with_evidence_and_their_questions(filled: Proj
         Question(id="a", text="error TS-999", evidence=[Evidence(file="manual.txt", text="the pump runs dry")]),
         Question(id="b", text="revenue", evidence=[Evidence(file="quarter.md", text="grew by 3 %")]),
     ]
-    comparison = filled.compare(calls, variants=FREE, sample=1)
+    comparison = compare_variants(filled, calls, variants=FREE, sample=1)
     assert len(comparison["none"].results) == 1
     assert comparison.notes[0] == (
         "1 of 2 documents, 1 chunk, 1 question. Left out because of evidence outside the sample: 1 question."
     )
     assert comparison["structural"].mean("recall@1") == 1
-    assert filled.compare(calls, variants=FREE, sample=2).notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
+    assert compare_variants(filled, calls, variants=FREE, sample=2).notes == (
+        "2 of 2 documents, 2 chunks, 2 questions.",
+    )
 
 
 @pytest.mark.parametrize(("size", "message"), [(0, "use at least one"), (1, "use a larger one")])
 def test_a_sample_without_any_question_is_an_error(filled: Project, size: int, message: str) -> None:
     both = [Evidence(file="manual.txt", text="pump"), Evidence(file="quarter.md", text="revenue")]
     with pytest.raises(InputError, match=message):
-        filled.compare([Question(text="?", evidence=both)], variants=FREE, sample=size)
+        compare_variants(filled, [Question(text="?", evidence=both)], variants=FREE, sample=size)
 
 
 def test_a_sample_notes_the_cost_of_all_documents(filled: Project, llm: ScriptedLLM) -> None:
     kinds: list[ContextKind] = [*FREE, "llm"]
-    comparison = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
+    comparison = compare_variants(filled, [QUESTIONS[1]], variants=kinds, sample=1)
     (price,) = [note for note in comparison.notes if "would cost" in note]
     assert re.fullmatch(r"'llm' for all 2 documents would cost about \$0\.00\d\d more\.", price)
-    filled.config = filled.config.changed(prices={})
-    comparison = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
+    filled.state.config = filled.config.changed(prices={})
+    comparison = compare_variants(filled, [QUESTIONS[1]], variants=kinds, sample=1)
     assert "'llm' for all 2 documents would cost an unknown amount more." in comparison.notes
 
 
@@ -155,14 +158,14 @@ def test_nothing_is_sent_if_the_cost_exceeds_the_limit(filled: Project, llm: Scr
     events: list[VariantProgress] = []
     message = r"2 documents would cost about \$0\.00\d\d, more than the limit of \$0\.0001"
     with pytest.raises(InputError, match=message):
-        filled.compare(QUESTIONS, max_cost=0.0001)
+        compare_variants(filled, QUESTIONS, max_cost=0.0001)
     with pytest.raises(InputError, match=message):
-        filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=events.append)
-    filled.config = filled.config.changed(prices={})
+        sweep_variants(filled, QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=events.append)
+    filled.state.config = filled.config.changed(prices={})
     with pytest.raises(InputError, match="cannot be estimated: set the prices of the models"):
-        filled.compare(QUESTIONS, max_cost=0.0001)
+        compare_variants(filled, QUESTIONS, max_cost=0.0001)
     assert (events, llm.history) == ([], [])
-    filled.compare(QUESTIONS)
+    compare_variants(filled, QUESTIONS)
     assert len(llm.history) == 2
 
 
@@ -179,7 +182,9 @@ def test_the_cost_is_reported_before_anything_is_built_and_can_stop_it(
 
     options: dict[str, Any] = {"variants": ("none", "llm")} if method == "compare" else {"contexts": ["llm"]}
     with pytest.raises(KeyboardInterrupt):
-        getattr(filled, method)(QUESTIONS, **options, progress=stop_at_the_price)
+        (compare_variants if method == "compare" else sweep_variants)(
+            filled, QUESTIONS, **options, progress=stop_at_the_price
+        )
     assert 0 < prices[0] < 1
     assert llm.history == []
 
@@ -193,7 +198,7 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
     llm.default = "1. What does TS-999 mean?\n2. Which valve is closed?\n3. One too many?"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        comparison = filled.compare(variants=FREE, number=3, ks=[3])
+        comparison = compare_variants(filled, variants=FREE, number=3, ks=[3])
     calls = [result.question for result in comparison["none"].results]
     assert [question.text for question in calls[:2]] == ["What does TS-999 mean?", "Which valve is closed?"]
     assert (len(calls), len(llm.history)) == (3, 2)
@@ -206,7 +211,7 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
     assert comparison.notes[-1] == "The questions were written by ScriptedLLM:scripted, each from one chunk."
     llm.default = "\n"
     with pytest.raises(InputError, match="wrote no question"):
-        filled.compare(variants=FREE)
+        compare_variants(filled, variants=FREE)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
@@ -215,7 +220,7 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
 @pytest.mark.parametrize("variants", [("none",), (), ("none", "none"), ("none", "best")])
 def test_unknown_or_too_few_variants_are_an_error(filled: Project, variants: Any) -> None:
     with pytest.raises(InputError, match="use two or three of none, structural, llm"):
-        filled.compare(QUESTIONS, variants=variants)
+        compare_variants(filled, QUESTIONS, variants=variants)
 
 
 @pytest.mark.parametrize("stage", ["build", "ask"])
@@ -225,32 +230,34 @@ def test_ctrl_c_leaves_nothing_behind_and_the_project_as_it_was(filled: Project,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        filled.compare(QUESTIONS, variants=FREE, progress=interrupt)
+        compare_variants(filled, QUESTIONS, variants=FREE, progress=interrupt)
     assert names_in(filled.directory.parent) == {filled.name}
-    assert filled.compare(QUESTIONS, variants=FREE).names == ["none", "structural"]
+    assert compare_variants(filled, QUESTIONS, variants=FREE).names == ["none", "structural"]
 
 
 def test_the_remains_of_an_interrupted_comparison_are_removed(filled: Project) -> None:
     left = filled.directory.with_name(f".{filled.name}.compare") / "1" / "versions"
     left.mkdir(parents=True)
     (left / "half").write_text("x")
-    assert filled.compare(QUESTIONS, variants=FREE).names == ["none", "structural"]
+    assert compare_variants(filled, QUESTIONS, variants=FREE).names == ["none", "structural"]
 
 
 def test_a_project_that_is_compared_or_written_to_is_not_compared(filled: Project, manager: ProjectManager) -> None:
-    with workspace(filled._origin()):
+    with workspace(filled.state):
         assert manager.list() == [filled.name], "the workspace is not a project"
         with pytest.raises(ProjectLockedError):
-            filled.compare(QUESTIONS, variants=FREE)
+            compare_variants(filled, QUESTIONS, variants=FREE)
     with write_lock(filled.directory), pytest.raises(ProjectLockedError, match="'reports'"):
-        filled.compare(QUESTIONS, variants=FREE)
+        compare_variants(filled, QUESTIONS, variants=FREE)
 
 
 # ---- a sweep -------------------------------------------------------------------------------------------------------
 
 
 def test_a_sweep_has_a_row_for_every_combination_and_the_best_has_the_highest_recall(filled: Project) -> None:
-    sweep = filled.sweep(QUESTIONS, chunk_sizes=[20, 800], contexts=[*FREE], modes=["lexical", "hybrid"], top_ks=[1, 3])
+    sweep = sweep_variants(
+        filled, QUESTIONS, chunk_sizes=[20, 800], contexts=[*FREE], modes=["lexical", "hybrid"], top_ks=[1, 3]
+    )
     keys = [(row.context, row.chunk_size, row.mode, row.top_k) for row in sweep.rows]
     assert keys == [
         (c, size, mode, k) for c in FREE for size in (20, 800) for mode in ("lexical", "hybrid") for k in (1, 3)
@@ -276,4 +283,4 @@ def test_a_sweep_that_cannot_be_evaluated_is_an_error(
     filled: Project, evidence: dict[str, str], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        filled.sweep([Question(text="?", evidence=[Evidence(**evidence)])], **options)
+        sweep_variants(filled, [Question(text="?", evidence=[Evidence(**evidence)])], **options)

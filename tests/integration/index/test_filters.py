@@ -29,8 +29,8 @@ def test_filters_agree_when_documents_are_gone_and_parts_are_many(tmp_path: Path
         ]
         project.ingest(nodes)
     project.remove("document 3")
-    store = project._live.current().docstore
-    assert len(project._live.current().parts) > 1
+    store = project.state.live.current().docstore
+    assert len(project.state.live.current().parts) > 1
     held = [metadata[int(node_id)] for node_id in store.ids]
     for _ in range(40):
         filters = draw_filters(chance)

@@ -12,9 +12,11 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.index import files
 from llama_index_contextual.index.bm25 import LexicalIndex
+from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.stores.faiss import UnitFaissVectorStore
@@ -74,8 +76,8 @@ def live_through(project: Project, folder: Path) -> Iterator[str]:
     yield "retry_failed"
     project.export(folder / "export")
     yield "export"
-    project.export_ledger(folder / "contexts.jsonl")
-    project.import_ledger(folder / "contexts.jsonl")
+    export_ledger(project.directory, folder / "contexts.jsonl")
+    import_ledger(project.directory, folder / "contexts.jsonl")
     yield "contexts"
     (project.directory / "versions" / "v000099.building").mkdir()
     (project.directory / "versions" / "v000099.building" / "left.over").write_bytes(b"")
@@ -89,7 +91,7 @@ def live_through(project: Project, folder: Path) -> Iterator[str]:
     yield "remove"
     project.ingest(documents("quince", "medlar"))
     calls = [Question(text="quince", evidence=[Evidence(text="The quince runs dry")])]
-    project.compare(calls, variants=("none", "structural"))
+    compare_variants(project, calls, variants=("none", "structural"))
     yield "compare"
     project.remove("quince", forget=True)
     yield "forget"
@@ -116,7 +118,7 @@ def test_a_version_is_not_persisted_over_its_own_files(tmp_path: Path) -> None:
     stored.look()
     before = project.retrieve("pump").to_dict()
     with pytest.raises(InputError, match="is a published version: persist into another directory"):
-        project.storage_context.persist(str(project._live.current().directory))
+        project.storage_context.persist(str(project.state.live.current().directory))
     assert stored.changed() == []
     assert project.retrieve("pump").to_dict() == before
     stored.close()

@@ -14,6 +14,7 @@ import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError
+from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -72,7 +73,7 @@ def unpacked(name: str, folder: Path) -> Path:
 
 def exported(project: Project, path: Path) -> dict[str, set[str]]:
     """Return the keys of what was paid for or read, by table."""
-    project.export_ledger(path)
+    export_ledger(project.directory, path)
     keys = defaultdict(set)
     for line in map(json.loads, path.read_bytes().splitlines()):
         if line.get("table") != "runs":
@@ -86,7 +87,7 @@ def test_an_ingest_after_an_import_pays_only_for_keys_that_had_to_change(
 ) -> None:
     changed = CHANGED.get(case, Cost())
     project = ProjectManager(tmp_path / "knowledge").create("later", ProjectConfig(**CASES[case]))
-    project.import_ledger(unpacked("paid.jsonl.gz", tmp_path))
+    import_ledger(project.directory, unpacked("paid.jsonl.gz", tmp_path))
     before = exported(project, tmp_path / "before.jsonl")
     report = project.ingest([documents])
     added = {table: keys - before[table] for table, keys in exported(project, tmp_path / "after.jsonl").items()}
@@ -135,6 +136,6 @@ def test_an_export_by_the_former_commit_contains_the_same_contexts(
     documents_with_text = [path for path in documents.iterdir() if path.suffix != ".png"]  # it has no scanned pages
     settings = CASES["contexts alone, several per call"]
     project = ProjectManager(tmp_path / "knowledge").create("later", ProjectConfig(**settings))
-    assert project.import_ledger(tmp_path / "contexts.jsonl").contexts == 100
+    assert import_ledger(project.directory, tmp_path / "contexts.jsonl").contexts == 100
     assert project.ingest(documents_with_text).contexts_paid == 0
     assert (len(provider.chat_calls), project.info().ledger.embeddings) == (0, 49)

@@ -20,6 +20,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError, LedgerBusyError, LedgerError, ProjectNotFoundError
 from llama_index_contextual.index import files, ledger_file
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key
+from llama_index_contextual.index.ledger_lines import export_ledger
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.manifest import checksum
 from llama_index_contextual.index.project_file import ledger_identity
@@ -369,7 +370,11 @@ def test_a_ledger_locked_by_another_program_is_not_repaired(paid: Project, monke
         )
         with pytest.raises(LedgerBusyError, match="is locked by another program"):
             paid.verify(repair=True)
-        for use in (paid.info, lambda: paid.export_ledger(paid.directory / "out"), lambda: paid.estimate(["x.md"])):
+        for use in (
+            paid.info,
+            lambda: export_ledger(paid.directory, paid.directory / "out"),
+            lambda: paid.estimate(["x.md"]),
+        ):
             with pytest.raises(LedgerBusyError):
                 use()
     assert path.read_bytes() == before

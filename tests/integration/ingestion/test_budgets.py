@@ -13,7 +13,7 @@ import pytest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_lines import salvage
+from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger, salvage
 from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
@@ -119,9 +119,9 @@ def test_contexts_from_the_ledger_or_an_import_cost_nothing(
     provider: LoopbackProvider, manager: ProjectManager, paid: Project, tmp_path: Path
 ) -> None:
     paid.ingest(passages(3))
-    paid.export_ledger(tmp_path / "contexts.jsonl")
+    export_ledger(paid.directory, tmp_path / "contexts.jsonl")
     other = manager.create("other", ProjectConfig(**CONFIG))
-    other.import_ledger(tmp_path / "contexts.jsonl")
+    import_ledger(other.directory, tmp_path / "contexts.jsonl")
     assert other.ingest(passages(3)).contexts_paid == 0
     assert other.cost() == paid.cost()
     paid.update_config(bm25=True, chunks_per_call=2)

@@ -15,9 +15,8 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.versions import current_name, leftovers
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion import pipeline
+from llama_index_contextual.ingestion import changes, pipeline
 from llama_index_contextual.node_parser import ChunkNodeParser
-from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.budgets import cost_at
@@ -112,7 +111,7 @@ async def test_a_cancelled_ingest_keeps_the_vectors_of_a_request_in_flight(
     ("owner", "name", "work", "left"),
     [
         (VersionBuilder, "publish", lambda project: project.aingest([Document(id_="d", text="More.")]), "abcd"),
-        (project_module, "remove_documents", lambda project: project.aremove("a"), "bc"),
+        (changes, "remove_documents", lambda project: project.aremove("a"), "bc"),
     ],
     ids=["ingest", "remove"],
 )

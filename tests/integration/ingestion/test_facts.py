@@ -111,7 +111,7 @@ def stored_facts(project: Project) -> dict[str, Any]:
 KEPT = {"report.txt": ("Halpha", None), "other.txt": (None, None)}
 
 
-@pytest.mark.parametrize("method", ["ingest", "sync"])
+@pytest.mark.parametrize("method", ["ingest", "sync_folders"])
 def test_a_call_without_facts_keeps_those_of_unchanged_and_of_changed_files(tmp_path: Path, method: str) -> None:
     project, llm, folder = make(tmp_path)
     update = getattr(project, method)
@@ -126,7 +126,7 @@ def test_a_call_without_facts_keeps_those_of_unchanged_and_of_changed_files(tmp_
     assert update([folder]).version == report.version
 
 
-@pytest.mark.parametrize("method", ["ingest", "sync"])
+@pytest.mark.parametrize("method", ["ingest", "sync_folders"])
 def test_a_renamed_file_keeps_its_facts_and_its_context_until_there_are_others(tmp_path: Path, method: str) -> None:
     project, llm, folder = make(tmp_path)
     calls = len(llm.history)
@@ -152,9 +152,9 @@ def test_a_title_given_as_a_fact_is_told_from_the_title_of_the_file(tmp_path: Pa
     )
     expected = {"given.md": ("Halpha", "T"), "own.md": ("Halpha", "Title of own")}
     assert stored_facts(project) == expected
-    assert project.sync([folder]).version == "v000001", "recognized by the content hash"
+    assert project.sync_folders([folder]).version == "v000001", "recognized by the content hash"
     (folder / "own.md").write_text("# Another title\n\nA text.", encoding="utf-8")
-    project.sync([folder])
+    project.sync_folders([folder])
     assert stored_facts(project) == expected | {"own.md": ("Halpha", "Another title")}
 
 

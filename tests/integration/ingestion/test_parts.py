@@ -49,11 +49,11 @@ def create(root: Path, name: str, **settings: object) -> Project:
 
 
 def part_names(project: Project) -> list[str]:
-    return [part.directory.name for part in project._live.current().parts]
+    return [part.directory.name for part in project.state.live.current().parts]
 
 
 def sizes(project: Project) -> list[int]:
-    return [part.size for part in project._live.current().parts]
+    return [part.size for part in project.state.live.current().parts]
 
 
 def queries() -> list[str]:
@@ -110,7 +110,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     fresh.ingest([by_id[doc_id] for doc_id in ids(grown)])
     assert len(sizes(grown)) > 2
     assert len(sizes(fresh)) == 1
-    assert any(part.gone for part in grown._live.current().parts)
+    assert any(part.gone for part in grown.state.live.current().parts)
     return grown, fresh
 
 
@@ -122,13 +122,13 @@ def test_a_version_over_parts_answers_exactly_as_one_built_at_once(pair: tuple[P
     grown, fresh = pair
     nodes = nodes_of(fresh)
     assert nodes_of(grown) == nodes
-    assert list(grown._live.current().docstore.ids) == [node.node_id for node in nodes]
+    assert list(grown.state.live.current().docstore.ids) == [node.node_id for node in nodes]
     if not is_compact(grown):
         assert answers(grown) == answers(fresh)
     assert [grown.chunks(doc_id) for doc_id in ids(fresh)] == [fresh.chunks(doc_id) for doc_id in ids(fresh)]
     assert texts_of(grown) == texts_of(fresh)
-    assert grown.metadata_keys() == fresh.metadata_keys()
-    assert grown._live.current().metadata_values == fresh._live.current().metadata_values
+    assert grown.live_version.metadata_keys() == fresh.live_version.metadata_keys()
+    assert grown.state.live.current().metadata_values == fresh.state.live.current().metadata_values
     assert grown.info().chunks == fresh.info().chunks == len(nodes)
     assert grown.verify().sound
 
@@ -150,7 +150,7 @@ def test_the_stores_of_a_version_over_parts_are_those_of_one_part(
     pair: tuple[Project, Project], tmp_path: Path
 ) -> None:
     grown, _ = pair
-    store, context = grown._live.current().docstore, grown.storage_context
+    store, context = grown.state.live.current().docstore, grown.storage_context
     assert set(store.ids_by_document()) == {*ids(grown)}
     for doc_id in ids(grown):
         assert store.ids_of_document(doc_id) == [node.node_id for node in grown.chunks(doc_id)]
@@ -161,7 +161,7 @@ def test_the_stores_of_a_version_over_parts_are_those_of_one_part(
     assert [node.node_id for node in store.get_nodes(names[::-3])] == names[::-3]
     assert (store.ids[-1], store.ids[2:5]) == (names[-1], names[2:5])
     if not is_compact(grown):
-        vectors = grown._live.current().index.vectors(np.arange(len(names)))
+        vectors = grown.state.live.current().index.vectors(np.arange(len(names)))
         wanted = [grown.embed_model.get_text_embedding(node.get_content("embed")) for node in store.iterate()]  # type: ignore[arg-type]
         np.testing.assert_allclose(vectors, np.asarray(wanted) / np.linalg.norm(wanted, axis=1)[:, None], atol=1e-6)
         assert context.vector_store.to_stock().client.ntotal == len(names)  # type: ignore[attr-defined]
@@ -223,7 +223,7 @@ def test_a_part_of_which_much_is_gone_is_written_again(tmp_path: Path) -> None:
     project.ingest(map(document, range(12)))
     for number in range(4):
         project.remove(f"doc{number:03d}")
-    (part,) = project._live.current().parts
+    (part,) = project.state.live.current().parts
     assert part.directory.name != "p000001"
     gone = len(part.document_of) - part.size
     assert gone <= 0.1 * len(part.document_of)
@@ -302,4 +302,4 @@ def test_a_node_id_of_a_document_in_another_part_is_refused_and_that_of_a_gone_o
     project.remove("one")
     project.ingest([chunk("a", doc_id="three")])
     assert [one.ref_doc_id for one in project.chunks("three")] == ["three"]
-    assert project._live.current().docstore.get_nodes(["a"])[0].ref_doc_id == "three"
+    assert project.state.live.current().docstore.get_nodes(["a"])[0].ref_doc_id == "three"

@@ -25,8 +25,8 @@ from llama_index_contextual.index import part as part_module
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.index.versions import current_name, leftovers, version_names
 from llama_index_contextual.index.writer import VersionBuilder
+from llama_index_contextual.ingestion import state
 from llama_index_contextual.ingestion.report import IngestProgress
-from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
@@ -79,7 +79,7 @@ def test_a_second_run_over_unchanged_files_reads_publishes_and_loads_nothing(
     real = files.xxh3
     monkeypatch.setattr(files, "xxh3", lambda path: hashed.append(path.name) or real(path))
     fresh = manager.load("counted", embed_model=CountingEmbedding())
-    monkeypatch.setattr(project_module, "make_stages", lambda *_args, **_options: pytest.fail("models were loaded"))
+    monkeypatch.setattr(state, "make_stages", lambda *_args, **_options: pytest.fail("models were loaded"))
     report = fresh.ingest([text_folder])
     assert hashed == ["docstore.sqlite"], "no vectors are compared"
     assert (report.version, list(report.unchanged)) == ("v000001", [MANUAL, QUARTER])

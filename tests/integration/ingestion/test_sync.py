@@ -48,7 +48,7 @@ def listed(report: IngestReport) -> dict[str, Any]:
 
 def synced(project: Project, folder: Path, **options: Any) -> dict[str, Any]:
     """Sync and return what the report lists."""
-    return listed(project.sync([folder], **options))
+    return listed(project.sync_folders([folder], **options))
 
 
 # ---- the same state as one ingest ------------------------------------------------------------------------------------
@@ -60,8 +60,8 @@ async def test_all_changes_are_published_in_one_version(counted: Project, folder
     (folder / "two.md").unlink()
     write(folder / "within" / "three.md", "# Changed\n\nAnother text.")
     write(folder / "four.md", "# Four\n\nA new one.")
-    assert (await counted.async_(folder, dry_run=True)).removed == ("files/two.md",)
-    assert listed(await counted.async_([folder])) == {
+    assert (await counted.async_folders(folder, dry_run=True)).removed == ("files/two.md",)
+    assert listed(await counted.async_folders([folder])) == {
         "added": ["files/four.md"],
         "updated": ["files/within/three.md"],
         "renamed": {"files/one.md": "files/uno.md"},
@@ -72,7 +72,7 @@ async def test_all_changes_are_published_in_one_version(counted: Project, folder
 
 
 def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     (folder / "one.md").rename(folder / "uno.md")
     (folder / "two.md").unlink()
     before = {path: path.stat().st_mtime_ns for path in counted.directory.rglob("*") if path.is_file()}
@@ -83,7 +83,7 @@ def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, f
 
 
 def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     # A second link to the file is what a file system that ignores case shows: both names exist.
     os.link(folder / "one.md", folder / "ONE.md")
     assert synced(counted, folder) == {"renamed": {"files/one.md": "files/ONE.md"}}
@@ -96,7 +96,7 @@ def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: P
 
 def test_documents_from_elsewhere_are_never_removed(counted: Project, folder: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "elsewhere" / "files" / "one.md", "# Elsewhere\n\nAnother text.").parent
-    counted.sync([folder])
+    counted.sync_folders([folder])
     strange = "files/\\Uffffffff.md"  # in the name of a file, this backslash would be escaped
     counted.ingest([other, Document(id_=strange, text="By hand."), Document(id_="note", text="Another.")])
     shutil.rmtree(other)
@@ -113,7 +113,7 @@ def test_documents_ingested_alone_or_from_a_folder_within_belong_to_the_folder(
     write(folder / "deep" / "er" / "four.md", "# Four\n\nA text.")
     counted.ingest([folder / "deep" / "er", folder / "within" / "three.md"])
     assert {*ids(counted)} == {"er/four.md", "three.md"}
-    counted.sync([folder])
+    counted.sync_folders([folder])
     assert {"er/four.md", "three.md"} < {*ids(counted)}, "documents keep their ids"
     (folder / "deep" / "er" / "four.md").unlink()
     (folder / "within" / "three.md").unlink()
@@ -124,7 +124,7 @@ def test_two_folders_in_turn_do_not_remove_the_documents_of_each_other(counted: 
     for name in ("a", "b"):
         write(tmp_path / name / "files" / "same.md", f"# Of {name}\n\nThe text of {name}.")
         write(tmp_path / name / "files" / f"{name}.md", f"# Only {name}\n\nThe other text of {name}.")
-        counted.sync([tmp_path / name / "files"])
+        counted.sync_folders([tmp_path / name / "files"])
     (tmp_path / "a" / "files" / "same.md").unlink()
     assert synced(counted, tmp_path / "b" / "files") == {}
     assert synced(counted, tmp_path / "a" / "files") == {"removed": ["files/same.md"]}
@@ -132,7 +132,7 @@ def test_two_folders_in_turn_do_not_remove_the_documents_of_each_other(counted: 
 
 
 def test_a_folder_that_was_moved_keeps_its_documents_with_moved(counted: Project, folder: Path, tmp_path: Path) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     (tmp_path / "new").mkdir()
     folder.rename(tmp_path / "new" / "files")
     write(tmp_path / "new" / "files" / "one.md", "# Changed too\n\nA text.")
@@ -146,12 +146,12 @@ def test_a_folder_that_was_moved_keeps_its_documents_with_moved(counted: Project
 
 def test_a_missing_folder_is_an_error_that_changes_nothing(counted: Project, folder: Path, tmp_path: Path) -> None:
     write(tmp_path / "others" / "x.md", "# X\n\nA text.")
-    counted.sync([folder, tmp_path / "others"])
+    counted.sync_folders([folder, tmp_path / "others"])
     folder.rename(tmp_path / "unmounted")
     for folders in ([folder], [tmp_path / "others", folder]):
         for dry_run in (True, False):
             with pytest.raises(PathNotFoundError, match=r"files does not exist: .* mount it; no document was changed"):
-                counted.sync(folders, dry_run=dry_run)
+                counted.sync_folders(folders, dry_run=dry_run)
     assert len(ids(counted)) == 4
 
 
@@ -160,28 +160,28 @@ def test_an_empty_folder_does_not_remove_its_documents_unless_a_person_says_so(
     left: tuple[str, ...], counted: Project, folder: Path, tmp_path: Path
 ) -> None:
     write(tmp_path / "others" / "x.md", "# X\n\nA text.")
-    counted.sync([folder, tmp_path / "others"])
+    counted.sync_folders([folder, tmp_path / "others"])
     shutil.rmtree(folder)
     folder.mkdir()
     for name in left:
         write(folder / name, "not a document")
     for dry_run in (True, False):
         with pytest.raises(InputError, match=r"contains no file .* 3 documents came from it.*allow_empty=True"):
-            counted.sync([folder, tmp_path / "others"], dry_run=dry_run)
+            counted.sync_folders([folder, tmp_path / "others"], dry_run=dry_run)
     assert len(ids(counted)) == 4
     assert len(synced(counted, folder, remove=False)["missing"]) == 3
     assert len(synced(counted, folder, allow_empty=True)["removed"]) == 3
     assert ids(counted) == ["others/x.md"]
     assert synced(counted, folder) == {}, "no documents came from it"
     (tmp_path / "others" / "x.md").unlink()
-    counted.sync([tmp_path / "others"], allow_empty=True)
+    counted.sync_folders([tmp_path / "others"], allow_empty=True)
     assert (ids(counted), counted.retrieve("text").results) == ([], ()), "the last one can be removed, too"
 
 
 def test_an_empty_folder_without_documents_is_no_error(counted: Project, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     write(tmp_path / "files" / "empty.md", " ")
-    report = counted.sync([tmp_path / "files"])
+    report = counted.sync_folders([tmp_path / "files"])
     assert (report.version, report.chunks, len(report.skipped)) == (None, 0, 1)
     assert counted.versions() == []
 
@@ -189,7 +189,7 @@ def test_an_empty_folder_without_documents_is_no_error(counted: Project, tmp_pat
 def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
     counted: Project, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     real = syncing.unsettled
 
     def unmount(files: Any, seconds: float) -> Any:
@@ -199,7 +199,7 @@ def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
 
     monkeypatch.setattr("llama_index_contextual.ingestion.plan.unsettled", unmount)
     with pytest.raises(InputError, match="was replaced while it was searched"):
-        counted.sync([folder])
+        counted.sync_folders([folder])
     assert len(ids(counted)) == 3
 
 
@@ -207,7 +207,7 @@ def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
 def test_a_folder_within_that_cannot_be_read_keeps_its_documents(
     error: OSError, counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     (folder / "one.md").unlink()
     blocked = str(folder / "within")
     listdir, lstat = os.listdir, os.lstat
@@ -224,7 +224,7 @@ def test_a_folder_within_that_cannot_be_read_keeps_its_documents(
 
     monkeypatch.setattr(os, "listdir", list_unless_blocked)
     monkeypatch.setattr(os, "lstat", look_unless_blocked)
-    report = counted.sync([folder])
+    report = counted.sync_folders([folder])
     assert list(report.removed) == ["files/one.md"]
     assert "the folder cannot be opened" in next(file.reason for file in report.skipped)
     assert {*ids(counted)} == {"files/two.md", "files/within/three.md"}
@@ -240,16 +240,16 @@ def fill(folder: Path, number: int) -> list[Path]:
 def test_more_than_a_tenth_is_removed_only_if_a_person_says_so(counted: Project, tmp_path: Path) -> None:
     folder = tmp_path / "files"
     paths = fill(folder, 20)
-    counted.sync([folder])
+    counted.sync_folders([folder])
     for path in paths[1:]:
         path.unlink()
     message = (
         r"19 of 20 documents from .*files would be removed at once.*'files/01.md', .* and 16 more.*`allow_many=True`"
     )
     with pytest.raises(LargeRemovalError, match=message) as refused:
-        counted.sync([folder])
+        counted.sync_folders([folder])
     assert len(ids(counted)) == 20
-    plan = counted.sync([folder], dry_run=True)
+    plan = counted.sync_folders([folder], dry_run=True)
     assert list(refused.value.documents) == sorted(plan.removed)
     assert len(synced(counted, folder, remove=plan.removed[:5])["removed"]) == 5, "ids that were named may be removed"
     assert len(synced(counted, folder, allow_many=True)["removed"]) == 14
@@ -261,12 +261,12 @@ def test_a_tenth_is_removed_at_once_and_in_small_folders_one(
     number: int, may_go: int, counted: Project, tmp_path: Path
 ) -> None:
     paths = fill(tmp_path / "files", number)
-    counted.sync([tmp_path / "files"])
+    counted.sync_folders([tmp_path / "files"])
     for path in paths[: may_go + 1]:
         path.unlink()
     fill(tmp_path / "large", 40)
     with pytest.raises(LargeRemovalError, match=rf"{may_go + 1} of {number} documents from .*files would"):
-        counted.sync([tmp_path / "files", tmp_path / "large"])
+        counted.sync_folders([tmp_path / "files", tmp_path / "large"])
     write(paths[0], "# Back\n\nIt is back.")
     (tmp_path / "files" / "archive").mkdir()
     for path in paths[may_go + 1 :]:
@@ -282,15 +282,15 @@ def test_the_version_before_a_large_removal_and_those_by_hand_outlive_the_versio
     paths = fill(folder, 4)
     for number in range(3):  # v000001 to v000003
         write(folder / "00.md", f"# By hand\n\nEdition {number}.")
-        counted.sync([folder])
+        counted.sync_folders([folder])
     write(folder / "00.md", "# Of the watcher\n\nThe edition before the removal.")
-    before = counted.sync([folder], watching=True).version
+    before = counted.sync_folders([folder], watching=True).version
     for path in paths[1:]:
         path.unlink()
-    after = counted.sync([folder], watching=True, allow_many=True).version
+    after = counted.sync_folders([folder], watching=True, allow_many=True).version
     for number in range(8):
         write(folder / "00.md", f"# Of the watcher\n\nEdition {number}.")
-        counted.sync([folder], watching=True)
+        counted.sync_folders([folder], watching=True)
     names = [version.name for version in counted.versions()]
     assert (before, after) == ("v000004", "v000005")
     assert names == ["v000002", "v000003", before, after, "v000011", "v000012", "v000013"]
@@ -304,7 +304,7 @@ def test_the_version_before_a_large_removal_and_those_by_hand_outlive_the_versio
 def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_sync(
     counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     real = DocumentReader._parse
 
     def append_first(self: DocumentReader, ref: Any) -> Any:
@@ -316,7 +316,7 @@ def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_sync(
     write(folder / "new.md", "# First half of another file")
     with monkeypatch.context() as patch:
         patch.setattr(DocumentReader, "_parse", append_first)
-        report = counted.sync([folder])
+        report = counted.sync_folders([folder])
     assert {file.reason for file in report.skipped} == {CHANGED_MEANWHILE}
     assert (report.version, len(report.skipped)) == ("v000001", 2)
     assert synced(counted, folder) == {"added": ["files/new.md"], "updated": ["files/one.md"]}
@@ -326,11 +326,11 @@ def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_sync(
 def test_a_file_that_does_not_settle_is_left_for_the_next_sync(
     counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     write(folder / "one.md", "# First half")
     (folder / "two.md").unlink()
     monkeypatch.setattr("time.sleep", lambda seconds: write(folder / "one.md", "# First half, second half"))
-    report = counted.sync([folder], settle=0.5)
+    report = counted.sync_folders([folder], settle=0.5)
     assert [file.reason for file in report.skipped] == [UNSETTLED]
     assert list(report.removed) == ["files/two.md"]
     assert counted.read("files/one.md").startswith("# Document one")
@@ -342,11 +342,11 @@ def test_a_file_that_does_not_settle_is_left_for_the_next_sync(
 def test_a_large_file_is_settled_only_after_a_pause_in_proportion_to_its_size(
     counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     monkeypatch.setattr(syncing, "_BYTES_PER_SECOND", 100)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     path = write(folder / "large.md", "# Large\n\n" + "The first part. " * 5_000)
-    assert [file.reason for file in counted.sync([folder], settle=0.5).skipped] == [UNSETTLED]
+    assert [file.reason for file in counted.sync_folders([folder], settle=0.5).skipped] == [UNSETTLED]
     os.utime(path, (path.stat().st_mtime - 3_600,) * 2)
     assert synced(counted, folder, settle=0.5) == {"added": ["files/large.md"]}
 
@@ -354,7 +354,7 @@ def test_a_large_file_is_settled_only_after_a_pause_in_proportion_to_its_size(
 def test_a_watching_sync_publishes_small_files_before_large_ones(
     counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
     for name in ("a", "b"):
         write(folder / f"large-{name}.md", f"# Large {name}\n\n" + f"The text of {name}. " * 50)
@@ -362,12 +362,12 @@ def test_a_watching_sync_publishes_small_files_before_large_ones(
     write(folder / "small.md", "# Small\n\nA text.")
     published = []
     for _ in range(4):
-        report = counted.sync([folder], watching=True)
+        report = counted.sync_folders([folder], watching=True)
         published.append([*report.added, *report.updated])
         assert {file.reason for file in report.skipped} <= {POSTPONED}
         assert len(ids(counted)) == 3 + len({name for names in published for name in names} - {"files/one.md"})
     assert published == [["files/small.md"], ["files/large-a.md"], ["files/large-b.md"], ["files/one.md"]]
-    assert counted.sync([folder], watching=True).version == report.version
+    assert counted.sync_folders([folder], watching=True).version == report.version
 
 
 def test_small_files_that_change_while_a_large_one_is_read_are_published_before_it(
@@ -388,11 +388,11 @@ def test_small_files_that_change_while_a_large_one_is_read_are_published_before_
 
     monkeypatch.setattr(WordLlamaEmbedding, "_aget_text_embeddings", embed)
     project = manager.create("local", ProjectConfig.local())
-    project.sync([folder], watching=True)
+    project.sync_folders([folder], watching=True)
     write(folder / "large.md", "# Large\n\n" + "The text is large. " * 50)
     for name in ("files/new-0.md", "files/new-1.md"):
         before = ids(project)
-        report = project.sync([folder], watching=True)
+        report = project.sync_folders([folder], watching=True)
         assert [(file.path.rpartition("/")[2], file.reason) for file in report.skipped] == [("large.md", POSTPONED)]
         assert (report.added, ids(project)) == ((), before)
         assert synced(project, folder, watching=True) == {"added": [name]}
@@ -419,17 +419,17 @@ def test_digests_are_kept_only_for_files_that_did_not_change_recently(
 
 def test_only_folders_can_be_synced(counted: Project, folder: Path) -> None:
     with pytest.raises(InputError, match=r"one\.md is not a folder: name the folder that contains it"):
-        counted.sync([folder / "one.md"])
+        counted.sync_folders([folder / "one.md"])
     with pytest.raises(InputError, match="There is no folder to sync"):
-        counted.sync([])
+        counted.sync_folders([])
     with pytest.raises(PathNotFoundError, match="does not exist"):
-        counted.sync([folder / "*.md"])
+        counted.sync_folders([folder / "*.md"])
 
 
 def test_a_locked_project_is_an_error_and_a_dry_run_needs_no_lock(counted: Project, folder: Path) -> None:
-    counted.sync([folder])
+    counted.sync_folders([folder])
     (folder / "one.md").unlink()
     with write_lock(counted.directory):
         with pytest.raises(ProjectLockedError):
-            counted.sync([folder])
-        assert list(counted.sync([folder], dry_run=True).removed) == ["files/one.md"]
+            counted.sync_folders([folder])
+        assert list(counted.sync_folders([folder], dry_run=True).removed) == ["files/one.md"]

@@ -242,7 +242,7 @@ async def test_a_query_whose_version_is_removed_meanwhile_is_repeated(
     real, versions = project_retriever.usable_mode, []
 
     def fail_once(index: VersionIndex, mode: Mode) -> tuple[Mode, list[str]]:
-        versions.append(project._live.current().name)
+        versions.append(project.state.live.current().name)
         if len(versions) == 1:
             project.ingest(quince())
             raise FileNotFoundError("a file of the version before")
@@ -316,7 +316,7 @@ async def test_neither_opening_nor_ranking_blocks_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = project_of(tmp_path)
-    loop, real = asyncio.get_running_loop(), type(project._live).current
+    loop, real = asyncio.get_running_loop(), type(project.state.live).current
     seen: list[str] = []
 
     def current(self: Any) -> Any:
@@ -324,7 +324,7 @@ async def test_neither_opening_nor_ranking_blocks_the_event_loop(
         seen.append("opened")
         return real(self)
 
-    monkeypatch.setattr(type(project._live), "current", current)
+    monkeypatch.setattr(type(project.state.live), "current", current)
     responses = await asyncio.gather(*(project.aretrieve(QUERY) for _ in range(3)))
     assert [ids(response)[0] for response in responses] == ["dry"] * 3
     assert seen == ["opened"] * 3
@@ -343,7 +343,7 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 
 
 def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built._live, "slots", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(built.state.live, "slots", threading.BoundedSemaphore(2))
     lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
     real = search.rank
 
@@ -365,7 +365,7 @@ def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: 
 
 def test_waiting_for_an_embedding_takes_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(tmp_path)  # that has kept no question's embedding
-    monkeypatch.setattr(project._live, "slots", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(project.state.live, "slots", threading.BoundedSemaphore(1))
     asked, answered, real = threading.Event(), threading.Event(), CountingEmbedding._get_query_embedding
 
     def slow(self: CountingEmbedding, query: str) -> list[float]:

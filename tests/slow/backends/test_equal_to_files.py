@@ -10,7 +10,9 @@ import pytest
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import LEGS, Explanation, LegScore, RetrievalResponse
 from tests.integration.backends.site import QUERIES, Site, documents
@@ -84,8 +86,8 @@ def test_documents_chunks_and_texts_are_those_that_were_ingested(site: Site, twi
     assert project.chunks("unknown") == []
     with pytest.raises(InputError, match="no document 'unknown'"):
         project.read("unknown")
-    assert project.metadata_keys() == reference.metadata_keys()
-    assert project.metadata_values() == reference.metadata_values()
+    assert project.live_version.metadata_keys() == reference.live_version.metadata_keys()
+    assert project.live_version.metadata_values == reference.live_version.metadata_values
     (info,), (expected,) = project.versions(), reference.versions()
     assert (info.name, info.documents, info.chunks, info.live) == (
         expected.name,
@@ -158,12 +160,12 @@ def test_variants_are_compared_as_on_files_and_leave_nothing(site: Site, twin: S
         Question(text=document.text.split(": ")[1].split(".")[0], evidence=[Evidence(text=document.text[:60])])
         for document in documents(1, 20)[::4]
     ]
-    mine, theirs = (one.compare(questions, variants=["none", "structural"]) for one in (project, reference))
+    mine, theirs = (compare_variants(one, questions, variants=["none", "structural"]) for one in (project, reference))
     assert mine.names == theirs.names
     for name in mine.names:
         assert mine[name].values("MRR") == pytest.approx(theirs[name].values("MRR"))
     assert project.retrieve("report").version == "v000001"
     assert project.verify().problems == []
-    swept = project.sweep(questions, chunk_sizes=[20, 40], modes=["hybrid"], top_ks=[5])
+    swept = sweep_variants(project, questions, chunk_sizes=[20, 40], modes=["hybrid"], top_ks=[5])
     assert swept
     assert project.verify().problems == []

@@ -9,6 +9,7 @@ from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.index.ledger_lines import import_ledger
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, load, manager
 
 Case = Callable[[Path], object]
@@ -75,7 +76,7 @@ CASES: dict[str, Case] = {
     "roll back to '../x'": _on(lambda disk: load(disk).rollback("../x")),
     "an unknown setting": _on(lambda disk: load(disk).update_config(nonsense=1)),
     "export into what is there": _on(_written),
-    "ledger import of nothing": _on(lambda disk: load(disk).import_ledger(disk / "nothing.jsonl")),
+    "ledger import of nothing": _on(lambda disk: import_ledger(load(disk).directory, disk / "nothing.jsonl")),
     "two documents of one id": _on(lambda disk: load(disk).ingest([*documents(2, 1), *documents(3, 1)])),
 }
 

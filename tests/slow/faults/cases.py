@@ -19,7 +19,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
-from llama_index_contextual.index import files, kvstore
+from llama_index_contextual.index import files, kvstore, ledger_lines
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.files import NEW
@@ -132,7 +132,7 @@ def sync(mark: int) -> Run:
         (folder / "changed.md").write_text(f"# Changed\n\nThe text of a file, number {mark}.")
         (folder / f"moved{mark}.md").write_text("# Moved\n\nThe text of a file that gets another name.")
         (folder / f"new{mark}.md").write_text(f"# New {mark}\n\nThe text of a new file, number {mark}.")
-        load(disk).sync([folder])
+        load(disk).sync_folders([folder])
 
     return run
 
@@ -200,7 +200,7 @@ def persist_alone(disk: Path) -> None:
 
 
 def export_ledger(disk: Path) -> None:
-    load(disk).export_ledger(disk / EXPORT / "contexts.jsonl")
+    ledger_lines.export_ledger(load(disk).directory, disk / EXPORT / "contexts.jsonl")
 
 
 def write_ledger_lines(disk: Path) -> None:
@@ -212,7 +212,7 @@ def write_ledger_lines(disk: Path) -> None:
 
 
 def import_ledger(disk: Path) -> None:
-    load(disk).import_ledger(disk / EXPORT / "contexts.jsonl")
+    ledger_lines.import_ledger(load(disk).directory, disk / EXPORT / "contexts.jsonl")
 
 
 def ingest_without_contexts(disk: Path) -> None:
@@ -439,5 +439,8 @@ def open_below(folder: Path) -> list[str]:
     listing = Path("/proc/self/fd")
     if not listing.is_dir():
         return []
-    targets = (os.path.realpath(listing / number) for number in os.listdir(listing))
+    targets = []
+    for number in os.listdir(listing):
+        with contextlib.suppress(FileNotFoundError):  # another thread has closed it
+            targets.append(os.readlink(listing / number))
     return sorted(target for target in targets if target.startswith(f"{os.path.realpath(folder)}{os.sep}"))

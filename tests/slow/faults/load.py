@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,8 +38,8 @@ class Tally:
     mixed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     versions: set[str] = field(default_factory=set)
-    quiet: list[float] = field(default_factory=list)
-    busy: list[float] = field(default_factory=list)
+    quiet: array[float] = field(default_factory=lambda: array("d"))  # hundreds of thousands, in a process whose memory
+    busy: array[float] = field(default_factory=lambda: array("d"))  # is measured
     memory: list[int] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
 

@@ -20,7 +20,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.evaluation.questions import parse_questions
 from llama_index_contextual.index.ledger import Ledger
-from llama_index_contextual.index.ledger_lines import import_ledger
+from llama_index_contextual.index.ledger_lines import read_ledger
 from llama_index_contextual.index.manifest import MANIFEST, Manifest, checksum
 from llama_index_contextual.index.part import open_parts
 from llama_index_contextual.index.project_file import PROJECT_FILE, read_config
@@ -127,7 +127,7 @@ def test_any_current_file_is_read_or_raises_an_error_of_the_package(folder: Path
 @given(st.lists(spoilt(ROW).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))
 def test_any_ledger_lines_are_imported_or_raise_an_error_of_the_package(folder: Path, lines: list[bytes]) -> None:
     with closing(Ledger(None)) as ledger:
-        passes_or_is_ours(lambda: import_ledger(ledger, _write_anew(folder / "lines", b"\n".join(lines))))
+        passes_or_is_ours(lambda: read_ledger(ledger, _write_anew(folder / "lines", b"\n".join(lines))))
 
 
 @given(st.lists(spoilt(QUESTION).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))

@@ -99,14 +99,14 @@ def scores(hit: RetrievedChunk) -> tuple[float, ...]:
 
 def calls(project: Project) -> tuple[Sequence[str], Sequence[str]]:
     """Return what was sent to the LLM, and which texts were embedded."""
-    llm, model = project._llm, project.embed_model
+    llm, model = project.state.llm, project.embed_model
     assert isinstance(llm, ScriptedLLM)
     assert isinstance(model, CountingEmbedding)
     return llm.history, model.texts
 
 
 def parts_of(project: Project) -> set[str]:
-    return {part.directory.name for part in project._live.current().parts}
+    return {part.directory.name for part in project.state.live.current().parts}
 
 
 def repaired(root: Path) -> Repair:
@@ -233,7 +233,7 @@ def test_documents_without_a_file_are_taken_from_an_older_version(sound: Path, t
     for number in range(8):  # parts are merged
         project.ingest([Document(id_=f"d{number}", text=f"Another note {number}.")])
     before = case.answers()
-    merged = next(part for part in project._live.current().parts if part.has("note"))
+    merged = next(part for part in project.state.live.current().parts if part.has("note"))
     assert merged.directory.name not in PARTS
     spoil(case.directory / "parts" / merged.directory.name / DOCSTORE, "removed")
     repair = repaired(case.root)

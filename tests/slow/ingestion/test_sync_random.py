@@ -24,10 +24,10 @@ def test_after_200_random_changes_the_documents_are_those_of_a_fresh_ingest(
             changes.change()
         if batch == 9:
             changes.finish()
-        project.sync([folder], allow_many=True)
+        project.sync_folders([folder], allow_many=True)
     fresh = manager.create("fresh", ProjectConfig.local())
     fresh.ingest([folder])
     assert len(fresh.documents()) > 5
     assert differences(project, fresh) == [], f"seed {seed}: {changes.log}"
-    version = project.sync([folder]).version
-    assert version == project.sync([folder]).version, "a sync without changes publishes nothing"
+    version = project.sync_folders([folder]).version
+    assert version == project.sync_folders([folder]).version, "a sync without changes publishes nothing"

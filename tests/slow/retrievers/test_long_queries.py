@@ -160,7 +160,7 @@ async def test_every_way_to_ask_says_that_a_query_was_cut(built: Project) -> Non
 def test_cached_keys_of_a_long_query_are_short(built: Project) -> None:
     for name in ("letter", "words", "chinese"):
         built.retrieve(QUERIES[name](MEGABYTE))
-    indexes = built._live.current()
+    indexes = built.state.live.current()
     keys = [*indexes.embedder._cache._entries, *indexes.index.lexical._respelled._entries]
     analyzer = indexes.index.lexical.analyzer
     assert max(map(sys.getsizeof, [*keys, *analyzer._terms_of, *analyzer._query_terms_of])) < 300

@@ -102,7 +102,7 @@ def published(project: Project) -> VersionIndex:
     """Return the index of a project that has ingested the texts one by one."""
     for at, (name, text) in enumerate(TEXTS.items()):
         project.ingest([Document(id_=name, text=text, metadata={"kind": name, "year": at})])
-    return project._live.current().index
+    return project.state.live.current().index
 
 
 @pytest.fixture(scope="module")

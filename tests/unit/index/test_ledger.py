@@ -26,7 +26,7 @@ from llama_index_contextual.index.ledger import (
     content_key,
     vector_key,
 )
-from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger, import_ledger
+from llama_index_contextual.index.ledger_lines import LedgerRows, read_ledger, write_ledger
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text
 
@@ -187,15 +187,15 @@ def test_an_export_holds_everything_that_an_import_needs(shared: Path, rows: lis
         for ledger in (one, other):
             ledger._kv.execute("DELETE FROM contexts")
         one.add_contexts(rows)
-        assert export_ledger(one, shared / "contexts.jsonl") == LedgerRows(contexts=len(rows))
-        assert import_ledger(other, shared / "contexts.jsonl") == LedgerRows(contexts=len(rows))
+        assert write_ledger(one, shared / "contexts.jsonl") == LedgerRows(contexts=len(rows))
+        assert read_ledger(other, shared / "contexts.jsonl") == LedgerRows(contexts=len(rows))
         assert rows_of(other) == rows_of(one)
         assert [row[0] for row in rows_of(one)] == sorted(row.key for row in rows)
 
 
 def test_an_export_can_be_read_by_people_and_other_programs(tmp_path: Path, ledger: Ledger) -> None:
     ledger.add_contexts([entry("b", "Zölle"), entry("a", "Duty", input_tokens=3)])
-    export_ledger(ledger, tmp_path / "contexts.jsonl")
+    write_ledger(ledger, tmp_path / "contexts.jsonl")
     lines = (tmp_path / "contexts.jsonl").read_text(encoding="utf-8").split("\n")
     assert "Zölle" in lines[1]
     assert json.loads(lines[0]) == {
@@ -216,16 +216,16 @@ def test_everything_that_was_paid_for_is_exported_and_nothing_twice(tmp_path: Pa
     ledger.add_page("p", "Scanned “text”", "rapidocr")
     ledger.batches.uploaded("file", model="openai:x", custom_ids=["r"])
     with pytest.raises(LedgerError, match="working on a batch of 1 request, whose replies the export would lack"):
-        export_ledger(ledger, tmp_path / "all.jsonl")
+        write_ledger(ledger, tmp_path / "all.jsonl")
     assert not (tmp_path / "all.jsonl").exists()
     ledger.batches.closed("file", [BatchReply(custom_id="r", text="A reply.", input_tokens=7)])
     ledger.receipts.write(RunCost(purpose="ingest", started=5.0, ended=9.0, calls=3, paid=0.25))
     rows = LedgerRows(contexts=2, embeddings=2, pages=1, replies=1, receipts=1)
-    assert export_ledger(ledger, tmp_path / "all.jsonl") == rows
+    assert write_ledger(ledger, tmp_path / "all.jsonl") == rows
     with closing(Ledger(None)) as other:
         other.receipts.write(RunCost(purpose="sync", started=1.0, calls=1, paid=0.5))
         for _ in range(2):
-            assert import_ledger(other, tmp_path / "all.jsonl") == rows
+            assert read_ledger(other, tmp_path / "all.jsonl") == rows
         assert (other.context("a"), other.refusals(["a", "refused"])) == ("Duty", {"refused"})
         assert np.array_equal(other.vectors(["v", "w:digest:0:2"])["w:digest:0:2"], vectors[1])
         assert (other.page("p"), other.batches.reply("r")) == ("Scanned “text”", ledger.batches.reply("r"))
@@ -274,7 +274,7 @@ def test_a_bad_row_is_named_with_its_line_and_nothing_is_added(
     file = tmp_path / "contexts.jsonl"
     file.write_bytes(b"\n".join([GOOD, bad, GOOD]))
     with pytest.raises(InputError, match=r"contexts.jsonl, line 2, is not a ledger row \(") as caught:
-        import_ledger(ledger, file)
+        read_ledger(ledger, file)
     assert reason in str(caught.value)
     assert ledger.info().contexts == 0
 
@@ -282,9 +282,9 @@ def test_a_bad_row_is_named_with_its_line_and_nothing_is_added(
 def test_windows_line_ends_are_accepted_and_a_missing_file_is_an_error(tmp_path: Path, ledger: Ledger) -> None:
     file = tmp_path / "contexts.jsonl"
     file.write_bytes(GOOD + b"\r\n" + row(key="l") + b"\r\n")
-    assert import_ledger(ledger, file).contexts == 2
+    assert read_ledger(ledger, file).contexts == 2
     with pytest.raises(InputError, match=r"other.jsonl does not exist: name a file that `export_ledger` wrote"):
-        import_ledger(ledger, tmp_path / "other.jsonl")
+        read_ledger(ledger, tmp_path / "other.jsonl")
 
 
 def test_two_connections_can_write_in_turn(tmp_path: Path) -> None:

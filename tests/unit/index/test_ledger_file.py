@@ -22,7 +22,7 @@ from llama_index_contextual.index import kvstore, ledger_file
 from llama_index_contextual.index.batches import BatchReply
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key, vector_key
 from llama_index_contextual.index.ledger_file import TABLES, row_checksum, translate_error
-from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
+from llama_index_contextual.index.ledger_lines import read_ledger, write_ledger
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text
 
@@ -192,15 +192,15 @@ def test_control_characters_in_a_stored_context_are_removed_on_reading(tmp_path:
         ledger.add_contexts([entry("nul", "A\0B\x07\n"), entry("good", "Good.")])
         assert ledger.contexts(["nul", "good"]) == {"nul": "AB\n", "good": "Good."}
         assert [e.context for e in ledger.entries()] == ["Good.", "AB\n"]
-        export_ledger(ledger, tmp_path / "contexts.jsonl")
-        assert import_ledger(ledger, tmp_path / "contexts.jsonl").contexts == 2
+        write_ledger(ledger, tmp_path / "contexts.jsonl")
+        assert read_ledger(ledger, tmp_path / "contexts.jsonl").contexts == 2
         assert ledger.keep_only({"Good."}, []) == (1, 0)
 
 
 def test_an_import_removes_characters_that_cannot_be_stored(tmp_path: Path) -> None:
     (tmp_path / "contexts.jsonl").write_bytes(rb'{"key": "k", "context": "A\u0000B\ud800C", "model": "m"}')
     with closing(Ledger(None)) as ledger:
-        assert import_ledger(ledger, tmp_path / "contexts.jsonl").contexts == 1
+        assert read_ledger(ledger, tmp_path / "contexts.jsonl").contexts == 1
         assert ledger.context("k") == "ABC"
 
 

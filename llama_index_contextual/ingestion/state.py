@@ -1,0 +1,236 @@
+"""What a project is made of: its directory, settings, models and live version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+
+from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
+from llama_index_contextual.index.ledger import Ledger
+from llama_index_contextual.index.manifest import DOCSTORE
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.versions import current_name, version_directory
+from llama_index_contextual.ingestion.pipeline import Stages, make_stages
+from llama_index_contextual.ingestion.sync import FileDigests
+from llama_index_contextual.models import (
+    embedding_identity,
+    is_creatable,
+    is_same_model,
+    load_embed_model,
+    load_llm,
+    missing_for,
+    model_name,
+    require_independent_vectors,
+    settings_llm,
+)
+from llama_index_contextual.search.live import LiveIndexes
+
+
+class ProjectState:
+    """The directory, settings and models of a project, and its live version.
+
+    Args:
+        directory: The project's directory.
+        config: Its settings.
+        llm: LLM for contexts and answers; None loads the one of the settings when it is needed.
+        embed_model: Embedding model for chunks and queries; None loads the one of the settings.
+        model_id: Name of the model of `llm`; None uses the model's own name.
+
+    Raises:
+        ConfigurationError: `model_id` is given without `llm`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: ProjectConfig,
+        *,
+        llm: LLM | None = None,
+        embed_model: BaseEmbedding | None = None,
+        model_id: str | None = None,
+    ) -> None:
+        require_llm(llm, model_id)
+        self.directory = directory
+        self.name = directory.name
+        self.config = config
+        self.llm = llm
+        self.model_id = model_id
+        self.passed_embed_model = embed_model
+        self.digests = FileDigests()  # of the folders of this process' calls
+        self.gave_way = dict[str, float]()
+        self.live = LiveIndexes(directory, self.name, self.embed_model_of, self.answering_llm)
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def embed_model(self) -> BaseEmbedding:
+        """The embedding model.
+
+        Raises:
+            ModelError: The model cannot be loaded: no key, no package, or an unknown name.
+        """
+        return self.passed_embed_model or load_embed_model(self.config.embed_model)
+
+    @property
+    def embed_model_name(self) -> str | None:
+        """Name of the embedding model, which is not loaded for it; None without a semantic index."""
+        if not self.config.faiss:
+            return None
+        passed = self.passed_embed_model
+        return require_independent_vectors(self.config.embed_model) if passed is None else embedding_identity(passed)
+
+    def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
+        """Return the model for a version built with that setting, which stays live until the next one is published.
+
+        Args:
+            setting: The setting `embed_model` at that time.
+            built: Name of the model that built the index: another one if it was passed as an object.
+
+        Raises:
+            ConfigurationError: The model was passed as an object, and the project is loaded without it.
+        """
+        if self.passed_embed_model is not None:
+            return self.passed_embed_model
+        if built != self.config.embed_model and not is_same_model(built, setting):
+            raise self._needs_object(built)
+        return self.embed_model if self.config.embed_model in (setting, built) else load_embed_model(setting)
+
+    def embed_model_of_live(self) -> BaseEmbedding:
+        """Return the model of the live version, or that of the settings before the first one."""
+        try:
+            live = self.live.current()
+        except NoVersionError:
+            return self.embed_model
+        return live.embed_model if live.has_semantic else self.embed_model
+
+    def answering_llm(self) -> LLM:
+        """Return the LLM for questions and answers: the given object, or the LLM of the settings.
+
+        If the key or the package of the latter is missing, it is the LLM assigned to LlamaIndex's `Settings.llm`.
+
+        Raises:
+            ModelError: The LLM cannot be loaded: no key, no package, or an unknown name.
+        """
+        name = self.config.answer_llm or self.config.llm
+        if self.llm is None and missing_for(name, setting="llm") and (assigned := settings_llm()) is not None:
+            return assigned
+        return self.llm or load_llm(
+            name,
+            temperature=self.config.answer_temperature,
+            timeout=self.config.call_timeout,
+            advice=Remedy(
+                "use another LLM: the setting `answer_llm`, such as ollama:llama3.1, one assigned to LlamaIndex's"
+                " `Settings.llm`, or an object passed as `llm=`",
+                "name another LLM with --llm, such as ollama:llama3.1",
+            ),
+        )
+
+    def context_llm(self) -> LLM:
+        """Return the LLM that writes contexts.
+
+        Raises:
+            ModelError: The LLM cannot be loaded: no key, no package, or an unknown name.
+        """
+        return self.llm or load_llm(self.config.llm, timeout=self.config.call_timeout)
+
+    @property
+    def context_llm_name(self) -> str:
+        """Name of the LLM that writes contexts, as used in prices and reports; it is not loaded for it."""
+        return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
+
+    @property
+    def has_llm(self) -> bool:
+        """Whether there is an LLM for answers; its key is not tried."""
+        if self.llm is not None or settings_llm() is not None:
+            return True
+        try:
+            return missing_for(self.config.answer_llm or self.config.llm, setting="llm") is None
+        except ModelError:  # the provider is unknown
+            return False
+
+    def stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
+        """Return the components that process a document."""
+        return make_stages(self.config, ledger=ledger, llm=self.llm, embed_model=embed_model, model_id=self.model_id)
+
+    def _needs_object(self, built: str) -> ConfigurationError:
+        """Return the error of a project that was loaded without the embedding object that built its index."""
+        pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
+        by_command = "the command line can only search it with `--mode lexical`, because it cannot create this model"
+        if is_creatable(built):
+            by_name = "create it by name if it had only default options:"
+            pass_it += f", or {by_name} project.update_config(embed_model={built!r})"
+            by_command = f"{by_name} `llama-index-contextual configure {{project}} embed_model={built}`"
+        return ConfigurationError(
+            f"The index was built with the embedding model {built!r}, which was passed as an object",
+            setting="embed_model",
+            remedy=Remedy(pass_it, by_command),
+        )
+
+    # ---- versions ----------------------------------------------------------------------------------------------------
+
+    def open_live(self, open_version: Callable[[Path], OpenVersion] | None = None) -> OpenVersion | None:
+        """Open the live version for a change of the project; None before the first one. The lock must be held.
+
+        Of its parts, the document stores are compared with their checksums; see `index/part.py`.
+        """
+        name = current_name(self.directory)
+        opened = open_version or partial(OpenVersion, reads=(DOCSTORE,))
+        return None if name is None else opened(version_directory(self.directory, name))
+
+    def version_to_build_on(self, *, replace: bool) -> OpenVersion | None:
+        """Return the version whose unchanged documents the next one takes over; None if there is none.
+
+        Args:
+            replace: Whether all documents are replaced, so that a damaged version does no harm.
+
+        Raises:
+            ConfigurationError: It was built with another embedding model.
+        """
+        embed_model_name = self.embed_model_name
+        try:
+            version = self.open_live()
+        except CorruptVersionError:
+            if replace:
+                return None
+            raise
+        if version is None:
+            return None
+        manifest = version.manifest
+        same_setting = manifest.config["embed_model"] == self.config.embed_model
+        is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
+        if same_setting and manifest.embed_model is not None and is_other:
+            if self.passed_embed_model is None:
+                raise self._needs_object(manifest.embed_model)
+            raise ConfigurationError(
+                f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
+                f" {embed_model_name!r}: load it with the former, or create a new project for the latter.",
+                setting="embed_model",
+            )
+        return version
+
+
+class HasState(Protocol):
+    """A `Project`, for functions of the stages below it."""
+
+    @property
+    def state(self) -> ProjectState:
+        """The directory, settings and models of the project, and its live version."""
+
+
+def require_llm(llm: LLM | None, model_id: str | None) -> None:
+    """Check that a `model_id` is passed only together with an LLM.
+
+    Raises:
+        ConfigurationError: There is no `llm`, or the name is empty.
+    """
+    if model_id is not None and (llm is None or not model_id.strip()):
+        raise ConfigurationError(
+            f"model_id={model_id!r} names the object passed as llm=: pass both, or neither.", setting="model_id"
+        )
