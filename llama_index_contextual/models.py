@@ -253,12 +253,13 @@ def load_llm(
     return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
 
 
-def load_embed_model(name: str) -> BaseEmbedding:
+def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbedding:
     """Return the embedding model with a given name.
 
     Args:
         name: provider:model, such as "openai:text-embedding-3-small" or "huggingface:BAAI/bge-small-en-v1.5", or
             "local".
+        dimensions: Length of its vectors, for models that have several; None takes the usual one.
 
     Raises:
         ModelError: The provider is unknown or has no embeddings, its package is not installed, its key is not set, or
@@ -280,6 +281,8 @@ def load_embed_model(name: str) -> BaseEmbedding:
     # `model_name`, because OpenAI's class accepts only known names for `model`.
     options["model_name"] = model
     embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
+    if dimensions is not None and "dimensions" in getattr(embedding, "model_fields", {}):
+        options["dimensions"] = dimensions
     if not traits.in_process:
         return cast(BaseEmbedding, embedding(**options))
     try:
@@ -499,15 +502,15 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
     return name
 
 
-def address_of(llm: LLM) -> str | None:
-    """Return the address of an LLM's server without user name and password, or None if it is not known.
+def address_of(model: LLM | BaseEmbedding) -> str | None:
+    """Return the address of a model's server without user name and password, or None if it is not known.
 
     Example:
         >>> from llama_index.llms.openai import OpenAI
         >>> address_of(OpenAI(api_key="any", api_base="https://me:secret@models.example:8443/v1"))
         'https://models.example:8443/v1'
     """
-    address = getattr(llm, "base_url", None) or getattr(llm, "api_base", None)
+    address = getattr(model, "base_url", None) or getattr(model, "api_base", None)
     parts = urlsplit(address) if isinstance(address, str) else None
     return None if parts is None else parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl() or None
 
@@ -527,6 +530,53 @@ def embedding_identity(model: BaseEmbedding) -> str:
             setting="embed_model",
         )
     return name if isinstance(model, ContextualEmbedding) else require_independent_vectors(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelObject:
+    """What is remembered of an embedding model that was passed as an object; its keys are not.
+
+    Attributes:
+        setting: The setting `embed_model` that it stood in for.
+        name: Its name, as in `model_name`.
+        kind: Its class.
+        dimensions: Length of its vectors, if it was chosen.
+        url: Address of its server without credentials, if it has one.
+    """
+
+    setting: str
+    name: str
+    kind: str
+    dimensions: int | None = None
+    url: str | None = None
+
+    @classmethod
+    def of(cls, model: BaseEmbedding, *, setting: str) -> ModelObject:
+        """Return the description of a model."""
+        dimensions, kind = getattr(model, "dimensions", None), type(model)
+        return cls(
+            setting=setting,
+            name=embedding_identity(model),
+            kind=f"{kind.__module__}.{kind.__qualname__}",
+            dimensions=dimensions if isinstance(dimensions, int) else None,
+            url=address_of(model),
+        )
+
+    def create(self) -> BaseEmbedding | None:
+        """Return the model, made again by its name; None if it has none that can be created, or another address.
+
+        Raises:
+            ModelError: The model cannot be loaded, for example because a key or a package is missing.
+        """
+        if not is_creatable(self.name):
+            return None
+        model = load_embed_model(self.name, dimensions=self.dimensions)
+        # A key is sent only to the address in the environment, never to one that a project names.
+        return model if address_of(model) == self.url else None
+
+    def __str__(self) -> str:
+        size = "" if self.dimensions is None else f", {self.dimensions} dimensions"
+        return f"{self.kind.rpartition('.')[2]}{size}{'' if self.url is None else f' at {self.url}'}"
 
 
 def require_independent_vectors(name: str) -> str:

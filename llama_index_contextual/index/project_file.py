@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 PROJECT_FILE = "project.json"
 _CHECKSUM = "xxh3"
 _LEDGER = "ledger"
+_EMBED_OBJECT = "embed_object"
+_RECORDED = (_LEDGER, _EMBED_OBJECT)
 
 
 def is_project(project_dir: Path) -> bool:
@@ -37,23 +39,40 @@ def is_project(project_dir: Path) -> bool:
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
     """Replace the settings of a project atomically."""
-    _write(project_dir, config.model_dump(), ledger_identity(project_dir))
+    _write(project_dir, config.model_dump(), **_recorded(project_dir))
 
 
-def _write(project_dir: Path, config: Mapping[str, Any], ledger: str | None) -> None:
-    content: dict[str, Any] = {"format": FORMAT, "config": config}
-    if ledger is not None:
-        content[_LEDGER] = ledger
+def _write(project_dir: Path, config: Mapping[str, Any], **recorded: Any) -> None:
+    known = {name: value for name, value in recorded.items() if value is not None}
+    content: dict[str, Any] = {"format": FORMAT, "config": config, **known}
     content[_CHECKSUM] = checksum(content)
     files.replace(project_dir / PROJECT_FILE, json.dumps(content, ensure_ascii=False, indent=2).encode())
 
 
+def _recorded(project_dir: Path) -> dict[str, Any]:
+    """Return what is recorded beside the settings; nothing if the file cannot be read."""
+    try:
+        raw = _read(project_dir)
+    except (ProjectError, OSError):
+        return {}
+    return {name: raw[name] for name in _RECORDED if name in raw}
+
+
 def ledger_identity(project_dir: Path) -> str | None:
     """Return the recorded identity of a project's ledger, or None if it is not recorded or cannot be read."""
-    try:
-        return _read(project_dir).get(_LEDGER)
-    except (ProjectError, OSError):
-        return None
+    return _recorded(project_dir).get(_LEDGER)
+
+
+def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
+    """Return what is recorded of an embedding model that was passed as an object; None if there is nothing."""
+    return _recorded(project_dir).get(_EMBED_OBJECT)
+
+
+def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
+    """Record an embedding model that was passed as an object; None forgets it. The write lock must be held."""
+    recorded = _recorded(project_dir)
+    if recorded.get(_EMBED_OBJECT) != described:
+        _write(project_dir, _read(project_dir)["config"], **{**recorded, _EMBED_OBJECT: described})
 
 
 def record_ledger(project_dir: Path, identity: str | None) -> None:
@@ -64,7 +83,7 @@ def record_ledger(project_dir: Path, identity: str | None) -> None:
     """
     raw = _read(project_dir)
     if raw.get(_LEDGER) != identity:
-        _write(project_dir, raw["config"], identity)
+        _write(project_dir, raw["config"], **{**_recorded(project_dir), _LEDGER: identity})
 
 
 @contextlib.contextmanager
@@ -122,8 +141,10 @@ def _read(project_dir: Path) -> dict[str, Any]:
                 f" {_CHECKSUM!r}, otherwise restore the file.",
                 name=name,
             )
-        if set(content) - {_LEDGER} != {"format", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
+        if set(content) - {*_RECORDED} != {"format", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
             raise KeyError("format, config")
+        if not isinstance(raw.get(_EMBED_OBJECT, {}), dict):
+            raise TypeError(_EMBED_OBJECT)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damage_error(project_dir, error) from error
     return raw

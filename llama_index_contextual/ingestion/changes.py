@@ -35,7 +35,13 @@ from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.engine import check_backend
 from llama_index_contextual.index.forget import ForgetReport, forget
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.project_file import project_ledger, read_config, write_config, write_lock
+from llama_index_contextual.index.project_file import (
+    project_ledger,
+    read_config,
+    record_embed_object,
+    write_config,
+    write_lock,
+)
 from llama_index_contextual.index.verify import PartFaults, Repair
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
@@ -249,6 +255,7 @@ async def achange(
         before = await asyncio.to_thread(state.version_to_build_on, replace=options.replace)
         if before is not None:
             stack.callback(before.close)
+        await asyncio.to_thread(state.remember_embed_model)
         if progress is None and show_progress:
             progress = stack.enter_context(progress_bar())
         return await arun(
@@ -402,6 +409,8 @@ def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
                 missing_for(changes[setting], setting=setting)
         if changes.keys() & {"backend", "backend_url"}:
             check_backend(config)
+        if changes.get("embed_model", state.config.embed_model) != state.config.embed_model:
+            record_embed_object(state.directory, None)
         write_config(state.directory, config)
         pending = config.rebuild_fields(_built_with(state.directory) or state.config)
         state.config = config

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
+from llama_index.core.schema import MetadataMode
 
+from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import DOCSTORE
+from llama_index_contextual.index.project_file import embed_object, record_embed_object
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.pipeline import Stages, make_stages
 from llama_index_contextual.ingestion.sync import FileDigests
 from llama_index_contextual.models import (
+    ModelObject,
     embedding_identity,
     is_creatable,
     is_same_model,
@@ -31,6 +38,12 @@ from llama_index_contextual.models import (
     settings_llm,
 )
 from llama_index_contextual.search.live import LiveIndexes
+
+_PROBED = 100
+"""Number of chunks of which the shortest one shows whether a model is the one that built an index."""
+
+_SAME = 0.999
+"""Cosine from which two vectors of a text come from the same model: stored ones are rounded."""
 
 
 class ProjectState:
@@ -76,7 +89,55 @@ class ProjectState:
         Raises:
             ModelError: The model cannot be loaded: no key, no package, or an unknown name.
         """
-        return self.passed_embed_model or load_embed_model(self.config.embed_model)
+        if self.passed_embed_model is not None:
+            return self.passed_embed_model
+        if (remembered := self.remembered) is not None:
+            return self._made_again(remembered)
+        return load_embed_model(self.config.embed_model)
+
+    @property
+    def remembered(self) -> ModelObject | None:
+        """The embedding model that was passed as an object when the index was built; None if there was none."""
+        described = embed_object(self.directory)
+        if described is None or described.get("setting") != self.config.embed_model:
+            return None
+        return ModelObject(**described)
+
+    def remember_embed_model(self) -> None:
+        """Record the embedding model if it was passed as an object; the write lock must be held."""
+        if self.passed_embed_model is not None:
+            described = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
+            record_embed_object(self.directory, asdict(described))
+
+    def _made_again(self, remembered: ModelObject) -> BaseEmbedding:
+        """Return a model that was passed as an object, made again by its name if its vectors are still the same.
+
+        Raises:
+            ConfigurationError: It cannot be made again.
+        """
+        try:
+            model = remembered.create()
+            if model is not None and self._is_model_of_live(model):
+                return model
+        except ModelError as error:
+            raise self._needs_object(remembered.name) from error
+        raise self._needs_object(remembered.name)
+
+    def _is_model_of_live(self, model: BaseEmbedding) -> bool:
+        """Return whether a model gives a chunk of the live version the vector that is stored of it."""
+        try:
+            live = self.live.current()
+        except NoVersionError:
+            return True
+        index = live.index
+        if index.dimensions is None:
+            return True
+        nodes = index.fetch(range(min(_PROBED, len(index.ids))))
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        row = min(range(len(texts)), key=lambda row: len(texts[row]))  # the model reads it completely
+        (made,) = run_sync(lambda: aembed(model, [texts[row]], name=self.config.embed_model))
+        (stored,) = index.vectors(np.array([row]))
+        return len(made) == len(stored) and float(made @ stored) >= _SAME
 
     @property
     def embed_model_name(self) -> str | None:
@@ -84,7 +145,10 @@ class ProjectState:
         if not self.config.faiss:
             return None
         passed = self.passed_embed_model
-        return require_independent_vectors(self.config.embed_model) if passed is None else embedding_identity(passed)
+        if passed is not None:
+            return embedding_identity(passed)
+        remembered = self.remembered
+        return require_independent_vectors(self.config.embed_model) if remembered is None else remembered.name
 
     def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
         """Return the model for a version built with that setting, which stays live until the next one is published.
@@ -99,7 +163,10 @@ class ProjectState:
         if self.passed_embed_model is not None:
             return self.passed_embed_model
         if built != self.config.embed_model and not is_same_model(built, setting):
-            raise self._needs_object(built)
+            remembered = self.remembered
+            if remembered is None or remembered.name != built:
+                raise self._needs_object(built)
+            return self.embed_model
         return self.embed_model if self.config.embed_model in (setting, built) else load_embed_model(setting)
 
     def embed_model_of_live(self) -> BaseEmbedding:
@@ -161,6 +228,8 @@ class ProjectState:
 
     def _needs_object(self, built: str) -> ConfigurationError:
         """Return the error of a project that was loaded without the embedding object that built its index."""
+        remembered = self.remembered
+        what = "" if remembered is None or remembered.name != built else f" ({remembered})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
         by_command = "the command line can only search it with `--mode lexical`, because it cannot create this model"
         if is_creatable(built):
@@ -168,7 +237,7 @@ class ProjectState:
             pass_it += f", or {by_name} project.update_config(embed_model={built!r})"
             by_command = f"{by_name} `llama-index-contextual configure {{project}} embed_model={built}`"
         return ConfigurationError(
-            f"The index was built with the embedding model {built!r}, which was passed as an object",
+            f"The index was built with the embedding model {built!r}{what}, which was passed as an object",
             setting="embed_model",
             remedy=Remedy(pass_it, by_command),
         )

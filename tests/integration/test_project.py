@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from llama_index.core.indices.loading import load_index_from_storage
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import Document, QueryBundle
 from llama_index.embeddings.openai import OpenAIEmbedding
 
+from llama_index_contextual import models
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -567,7 +568,13 @@ def test_the_number_of_results_has_both_names_in_every_search_retriever_and_engi
     ],
 )
 def test_a_project_loaded_without_the_object_that_built_its_index_names_the_model_and_what_to_type(
-    manager: ProjectManager, text_folder: Path, kind: str, name: str, python: str, command: str
+    manager: ProjectManager,
+    text_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    name: str,
+    python: str,
+    command: str,
 ) -> None:
     class Embedding(CountingEmbedding):
         @classmethod
@@ -577,7 +584,9 @@ def test_a_project_loaded_without_the_object_that_built_its_index_names_the_mode
     manager.create("p", ProjectConfig(context="none"), embed_model=Embedding(model_name=name)).ingest([text_folder])
     project = manager.load("p")
     built = f"{'ollama' if kind == 'OllamaEmbedding' else kind}:{name}"
-    for attempt in (lambda: project.retrieve("error TS-999"), lambda: project.ingest([text_folder])):
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
+    more = Document(id_="more", text="More.")
+    for attempt in (lambda: project.retrieve("error TS-999"), lambda: project.ingest([more])):
         with pytest.raises(ConfigurationError, match=re.escape(f"built with the embedding model '{built}'")) as raised:
             attempt()
         assert "load('p', embed_model=...)" in str(raised.value)
@@ -589,15 +598,59 @@ def test_a_project_loaded_without_the_object_that_built_its_index_names_the_mode
     assert manager.load("p", embed_model=Embedding(model_name=name)).retrieve("error TS-999").mode_used == "hybrid"
 
 
-def test_the_name_that_the_error_offers_creates_the_model(
+def test_a_model_passed_as_an_object_is_made_again_by_its_name(
     manager: ProjectManager, openai: LoopbackProvider, text_folder: Path
+) -> None:
+    model = OpenAIEmbedding(
+        model_name="text-embedding-3-large", api_base=openai.api_base, api_key=SECRET, dimensions=64, max_retries=0
+    )
+    manager.create("p", ProjectConfig(context="none"), embed_model=model).ingest([text_folder])
+    project = manager.load("p")
+    assert project.retrieve("error TS-999", mode="semantic")[0].source.file_name == "manual.txt"
+    assert project.embed_model.model_name == "text-embedding-3-large"
+    assert project.ingest([Document(id_="new", text="A new pump.")]).added == ("new",)
+    stored = (project.directory / "project.json").read_text("utf-8")
+    assert '"dimensions": 64' in stored
+    assert SECRET not in stored
+
+
+def test_a_key_is_sent_only_to_the_address_in_the_environment(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = OpenAIEmbedding(model_name="text-embedding-3-large", api_base=openai.api_base, api_key=SECRET)
     manager.create("p", ProjectConfig(context="none"), embed_model=model).ingest([text_folder])
-    project = manager.load("p")
-    with pytest.raises(ConfigurationError, match="update_config") as raised:
-        project.retrieve("error TS-999")
-    (name,) = re.findall(r"update_config\(embed_model='(.*)'\)", str(raised.value))
-    project.update_config(embed_model=name)
-    assert project.retrieve("error TS-999").mode_used == "hybrid"
-    assert manager.load("p").retrieve("error TS-999", mode="semantic")[0].source.file_name == "manual.txt"
+    sent = openai.totals()
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("OPENAI_API_BASE", "http://127.0.0.1:9/v1")
+    with pytest.raises(ConfigurationError, match=re.escape(f"(OpenAIEmbedding at {openai.api_base})")):
+        manager.load("p").retrieve("error TS-999")
+    assert openai.totals() == sent
+
+
+class Served(CountingEmbedding):
+    """A model with the name of one that can be created."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of Ollama's class."""
+        return "OllamaEmbedding"
+
+
+class Other(Served):
+    """Gives every text another vector."""
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return [vector[1:] + vector[:1] for vector in await super()._aget_text_embeddings(texts)]
+
+
+def test_a_model_of_the_same_name_with_other_vectors_is_refused(
+    manager: ProjectManager, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.create("p", ProjectConfig(context="none"), embed_model=Served(model_name="mine")).ingest([text_folder])
+    monkeypatch.setattr(models, "load_embed_model", lambda name, **_: Served(model_name="mine"))
+    assert manager.load("p").retrieve("error TS-999").mode_used == "hybrid"
+    monkeypatch.setattr(models, "load_embed_model", lambda name, **_: Other(model_name="mine"))
+    with pytest.raises(ConfigurationError, match="built with the embedding model 'ollama:mine'"):
+        manager.load("p").retrieve("error TS-999")
+    manager.load("p").update_config(embed_model="local")
+    assert "embed_object" not in (manager.root / "p" / "project.json").read_text("utf-8")
