@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.config import JsonDict
 
 from llama_index_contextual._utils.templates import check_template
+from llama_index_contextual.environment import read_dotenv, settings_from
 from llama_index_contextual.errors import ConfigurationError
 
 LOCAL = "local"
@@ -405,8 +406,6 @@ class ProjectConfig(BaseModel):
         Raises:
             ConfigurationError: A value is invalid.
         """
-        from llama_index_contextual.settings import read_dotenv, settings_from
-
         if dotenv is not None:
             read_dotenv(dotenv, os.environ)
         return cls(**{**settings_from(os.environ, cls.model_fields), **changes})

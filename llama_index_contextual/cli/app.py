@@ -53,6 +53,7 @@ from llama_index_contextual.cli.terminal import (
 )
 from llama_index_contextual.cli.upkeep import upkeep
 from llama_index_contextual.config import ContextKind, ProjectConfig
+from llama_index_contextual.environment import read_dotenv
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
 from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.settings import (
@@ -60,7 +61,6 @@ from llama_index_contextual.settings import (
     describe_settings,
     environment_settings,
     file_settings,
-    read_dotenv,
 )
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from llama_index_contextual.cli.terminal import (
     show_documents,
     show_report,
 )
-from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
+from llama_index_contextual.environment import PREFIX
+from llama_index_contextual.settings import OF_A_COMMAND, environment_settings
 
 if TYPE_CHECKING:
     from rich.console import Console

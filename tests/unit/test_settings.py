@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.environment import ADDRESSES, KEYS, read_dotenv
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import PROVIDERS
-from llama_index_contextual.settings import ADDRESSES, KEYS, environment_settings, file_settings, read_dotenv
+from llama_index_contextual.settings import environment_settings, file_settings
 
 
 def test_any_setting_can_be_set_in_the_environment() -> None:
