@@ -509,6 +509,16 @@ RETRIEVAL_FIELDS = frozenset(
 """Fields that can change without building a new version."""
 
 
+def described(name: str) -> str:
+    """Return the description of a setting.
+
+    Example:
+        >>> described("top_k")
+        'Number of results of a query.'
+    """
+    return ProjectConfig.model_fields[name].description or ""
+
+
 def _as_sentence(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else None

@@ -2,7 +2,7 @@
 
 `Project.as_query_engine` and `Project.as_chat_engine` take them as keywords; their signatures, the command line and the
 guide are made from this table. An option that is None or not given has the value of the project's setting of the same
-name.
+name, whose description is the setting's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llama_index_contextual.answering.intent import SearchPlan
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.streaming import Timeouts
-from llama_index_contextual.config import Adjacent, Mode
+from llama_index_contextual.config import Adjacent, Mode, described
 from llama_index_contextual.retrievers.conversational import BlendWeights
 
 Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
@@ -50,25 +50,11 @@ class EngineOptions(TypedDict, total=False):
             " also asks the model if the wording does not decide; a dict of plans replaces individual plans."
         ),
     ]
-    style: Annotated[
-        str | None,
-        Option(
-            '"instruction", "persona" (few words), "chain_of_thought", or a description of your own, which is added to'
-            " the rules: answer from the sources only, and cite them."
-        ),
-    ]
-    answer_tokens: Annotated[int | None, Option("Maximum number of passage tokens that the model reads.")]
-    max_passages: Annotated[
-        int | None, Option("Maximum number of passages that the model reads; without it, as many as fit.")
-    ]
-    context: Annotated[bool | None, Option("Whether the model sees the generated contexts, marked as background.")]
-    min_confidence: Annotated[
-        float | None,
-        Option(
-            "Searches with a lower confidence are repeated more widely, and the prompt says how little the passages"
-            ' have in common with the question; None applies the level "low".'
-        ),
-    ]
+    style: Annotated[str | None, Option(described("style"))]
+    answer_tokens: Annotated[int | None, Option(described("answer_tokens"))]
+    max_passages: Annotated[int | None, Option(described("max_passages"))]
+    context: Annotated[bool | None, Option(described("context_in_answer"))]
+    min_confidence: Annotated[float | None, Option(described("min_confidence"))]
     not_found: Annotated[
         str, Option("Answer if nothing was found, or if the passages do not answer the question.", default=NOT_FOUND)
     ]
@@ -80,20 +66,8 @@ class EngineOptions(TypedDict, total=False):
         date | Callable[[], date] | None,
         Option('Current date, or a function that returns it, to resolve time words such as "last quarter".'),
     ]
-    adjacent: Annotated[
-        Adjacent | None,
-        Option(
-            '"merge" joins neighbouring hits, "bridge" also reads a chunk between two hits, and "expand" also'
-            " neighbouring chunks on the same topic, which are embedded to find out."
-        ),
-    ]
-    guards: Annotated[
-        Guards | bool | None,
-        Option(
-            "True removes harmful HTML and links from every answer and masks personal data, False shows it as it is;"
-            " None only removes harmful HTML and links, if the extra `answering` is installed."
-        ),
-    ]
+    adjacent: Annotated[Adjacent | None, Option(described("adjacent"))]
+    guards: Annotated[Guards | bool | None, Option(described("guards") + " Guards of your own may be passed as well.")]
     cache: Annotated[
         AnswerCache | bool | None,
         Option(
@@ -101,7 +75,9 @@ class EngineOptions(TypedDict, total=False):
             " applies the setting `answer_cache`."
         ),
     ]
-    judge: Annotated[Judge | bool | None, Option("Judge of every answer before it is shown; True uses `llm`.")]
+    judge: Annotated[
+        Judge | bool | None, Option(described("judge") + " A judge of your own may be passed; True uses `llm`.")
+    ]
     timeouts: Annotated[
         Timeouts | None,
         Option(

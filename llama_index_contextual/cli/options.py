@@ -16,7 +16,7 @@ import typer
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli.commands import PROGRAM, complete_project
 from llama_index_contextual.cli.terminal import err, notices, root_option, say, say_error
-from llama_index_contextual.config import Mode
+from llama_index_contextual.config import Mode, described
 from llama_index_contextual.settings import with_environment
 
 if TYPE_CHECKING:
@@ -68,13 +68,17 @@ _FILE_AND_PASSWORD = re.compile(r"(?is)(.+?\.pdf)=(.*)")
 # ---- options of questions and answers ------------------------------------------------------------------------------
 
 
+def _help(setting: str) -> str:
+    """Return the description of a setting for an option that overrides it; what None stands for is left out."""
+    return described(setting).partition("; None")[0].rstrip(".") + "."
+
+
 Style = Annotated[
     str | None,
     typer.Option(
         metavar="STYLE",
         rich_help_panel=ANSWER,
-        help="Style of the answer: instruction, persona, chain_of_thought, or a description of your own, which is"
-        " added to the rules.",
+        help=_help("style"),
     ),
 ]
 SystemPrompt = Annotated[
@@ -90,8 +94,7 @@ Confidence = Annotated[
     typer.Option(
         metavar="NUMBER",
         rich_help_panel=ANSWER,
-        help="Confidence of the search, 0 to 1, below which it is repeated more widely, and the LLM is told that the"
-        " passages have little in common with the question.",
+        help=_help("min_confidence"),
     ),
 ]
 Guard = Annotated[
@@ -99,7 +102,7 @@ Guard = Annotated[
     typer.Option(
         "--guard/--no-guard",
         rich_help_panel=ANSWER,
-        help="Also mask personal data; or leave harmful HTML and links, which are removed by default.",
+        help=_help("guards"),
     ),
 ]
 Judged = Annotated[
@@ -107,7 +110,7 @@ Judged = Annotated[
     typer.Option(
         "--judge/--no-judge",
         rich_help_panel=ANSWER,
-        help="Let the LLM check each answer; it is withheld if the passages do not support it.",
+        help=_help("judge"),
     ),
 ]
 Cached = Annotated[
@@ -115,7 +118,7 @@ Cached = Annotated[
     typer.Option(
         "--cache/--no-cache",
         rich_help_panel=ANSWER,
-        help="Keep answers in the project, and show them again for the same question and passages; on by default.",
+        help=_help("answer_cache"),
     ),
 ]
 ByIntent = Annotated[
@@ -139,7 +142,7 @@ Day = Annotated[
     typer.Option(
         metavar="DAY",
         rich_help_panel=SEARCH,
-        help="Date to which `last quarter` and similar words refer: 2026-11-22, or today.",
+        help=_help("reference_date"),
     ),
 ]
 FirstToken = Annotated[
@@ -147,7 +150,7 @@ FirstToken = Annotated[
     typer.Option(
         metavar="SECONDS",
         rich_help_panel=TIMEOUTS,
-        help="Time to wait for the start of the answer.",
+        help=_help("first_token_timeout"),
     ),
 ]
 BetweenTokens = Annotated[
@@ -155,7 +158,7 @@ BetweenTokens = Annotated[
     typer.Option(
         metavar="SECONDS",
         rich_help_panel=TIMEOUTS,
-        help="Time to wait for the next part of the answer; after that, the answer is partial.",
+        help=_help("between_tokens_timeout"),
     ),
 ]
 CallTimeout = Annotated[
