@@ -140,9 +140,8 @@ _STAGES = {
     ),
     "Indexes": ("embed_model", "embed_window", "faiss", "faiss_index", "bm25", "language", "keep_versions"),
     "Search": (
-        "mode", "top_k", "candidates", "fusion", "semantic_weight", "lexical_weight", "document_weight",
-        "sibling_weight", "document_idf", "rrf_k", "acronym_table", "rerank", "rerank_candidates",
-        "rerank_threshold",
+        "mode", "top_k", "candidates", "fusion", "semantic_weight", "document_weight", "rrf_k", "acronym_table",
+        "rerank", "rerank_candidates", "rerank_threshold",
     ),
 }  # fmt: skip
 """Settings by stage; any other is listed under "Answers", the last stage."""

@@ -192,11 +192,6 @@ class ProjectConfig(BaseModel):
         description="Maximum number of passages that the LLM reads for an answer; None: as many as fit.",
         json_schema_extra=_NO_REBUILD,
     )
-    context_in_answer: bool = Field(
-        default=True,
-        description="Whether the answering LLM sees the context of a chunk along with its text.",
-        json_schema_extra=_NO_REBUILD,
-    )
     style: str = Field(
         default="instruction",
         description="Style of answers: `instruction`, `persona` (few words), `chain_of_thought`, or a description of"
@@ -308,30 +303,19 @@ class ProjectConfig(BaseModel):
     # the mean nDCG@10 below the best weight, 0.45, and with a transformer (all-MiniLM-L6-v2) on four of them 0.05
     # points below 0.4. 0.45 would lose 0.8 on the contracts with the local embedding. So both have one setting.
     semantic_weight: float = Field(
-        default=0.35, ge=0, description="Weight of the semantic ranking.", json_schema_extra=_NO_REBUILD
-    )
-    lexical_weight: float = Field(
-        default=0.65, ge=0, description="Weight of the lexical ranking.", json_schema_extra=_NO_REBUILD
+        default=0.35,
+        ge=0,
+        le=1,
+        description="Weight of the semantic ranking, from 0 to 1; the rest is that of the lexical one.",
+        json_schema_extra=_NO_REBUILD,
     )
     document_weight: float = Field(
         default=0.15,
         ge=0,
         description="Weight of a chunk's document (BM25 over file name, title and opening), relative to the two"
         " rankings, whose weights are scaled to a sum of 1. Fusion by score raises it for documents of more than ten"
-        " chunks on average, and lowers it for shorter ones.",
-        json_schema_extra=_NO_REBUILD,
-    )
-    sibling_weight: float = Field(
-        default=1.0,
-        ge=0,
-        description="Share of the score of its document's best chunk that is added to each chunk; has no effect if"
-        " there is only one document or each document is a single chunk.",
-        json_schema_extra=_NO_REBUILD,
-    )
-    document_idf: bool = Field(
-        default=True,
-        description="Whether the terms of a question are weighed, among the chunks of one document, by their rarity in"
-        " that document: the name of a party finds the contract, but not the clause. For fusion by score.",
+        " chunks on average, and lowers it for shorter ones. 0 also leaves out what a document's best chunk adds to its"
+        " other chunks.",
         json_schema_extra=_NO_REBUILD,
     )
     rrf_k: float = Field(
@@ -410,7 +394,7 @@ class ProjectConfig(BaseModel):
             read_dotenv(dotenv, os.environ)
         return cls(**{**settings_from(os.environ, cls.model_fields), **changes})
 
-    @field_validator("semantic_weight", "lexical_weight", "document_weight", "sibling_weight", "rrf_k")
+    @field_validator("semantic_weight", "document_weight", "rrf_k")
     @classmethod
     def _finite(cls, value: float) -> float:
         if not math.isfinite(value):
@@ -489,8 +473,6 @@ class ProjectConfig(BaseModel):
             raise ValueError(f"chunk_size ({self.chunk_size}) must not exceed segment_size ({self.segment_size})")
         if self.ocr == "rapidocr" and self.ocr_language is not None:
             raise ValueError("ocr_language is for tesseract: leave it out, or set ocr to 'tesseract'")
-        if self.semantic_weight + self.lexical_weight == 0:
-            raise ValueError("semantic_weight and lexical_weight are both 0: set at least one of them above 0")
         return self
 
     def changed(self, **changes: Any) -> Self:

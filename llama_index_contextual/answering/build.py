@@ -177,7 +177,7 @@ def grounded_engine(
         style=_given(options.get("style"), config.style),
         answer_tokens=_given(options.get("answer_tokens"), config.answer_tokens),
         max_passages=_given(options.get("max_passages"), config.max_passages),
-        context=_given(options.get("context"), config.context_in_answer),
+        context=_given(options.get("context"), True),
         min_confidence=_given(options.get("min_confidence"), config.min_confidence),
         not_found=_given(options.get("not_found"), NOT_FOUND),
         small_talk=_given(options.get("small_talk"), SMALL_TALK),
@@ -302,7 +302,7 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
 
     def planned(plan: SearchPlan) -> BaseRetriever:
         share = plan.semantic_weight
-        weights: dict[str, Any] = {} if share is None else {"semantic_weight": share, "lexical_weight": 1 - share}
+        weights: dict[str, Any] = {} if share is None else {"semantic_weight": share}
         # Lexical mode was chosen so that questions are not sent to an embedding model.
         mode = None if retriever.mode == "lexical" else plan.mode
         return retriever.changed(mode=mode, similarity_top_k=plan.top_k, **weights)

@@ -27,13 +27,11 @@ from tests.benchmarks.trials import Trials
 
 VARIED: dict[str, Sequence[Any]] = {
     "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
-    "sibling_weight": (0.0, 0.5, 0.75, 1.5),
     "document_weight": (0.0, 0.05, 0.1, 0.2),
-    "document_idf": (False,),
     "candidates": (50, 100, 200, 400),
     "fusion": ("rrf",),
 }
-"""Values other than the defaults; the lexical weight is 1 minus the semantic one."""
+"""Values other than the defaults."""
 
 DEFAULT = "default"
 Values = dict[str, NDArray[np.float64]]
@@ -45,9 +43,7 @@ def variants(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     results: dict[str, dict[str, Any]] = {DEFAULT: {}}
     for name in names:
         for value in VARIED[name]:
-            more = {"lexical_weight": 1 - value} if name == "semantic_weight" else {}
-            if name == "fusion":
-                more = {"semantic_weight": 0.5, "lexical_weight": 0.5}
+            more = {"semantic_weight": 0.5} if name == "fusion" else {}
             results[f"{name}={value}"] = {name: value, **more}
     return results
 

@@ -29,6 +29,7 @@ from llama_index_contextual import (
     SemanticRetriever,
     open_storage_context,
 )
+from llama_index_contextual.search.search import SIBLING_WEIGHT
 from tests.support.examples import DATA
 
 QUESTIONS = (
@@ -76,14 +77,13 @@ def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_
     config = project.config
     hybrid = HybridRetriever(
         [*legs(project, config.candidates)],
-        retriever_weights=[config.semantic_weight, config.lexical_weight],
+        retriever_weights=[config.semantic_weight, 1 - config.semantic_weight],
         similarity_top_k=10,
         candidates=config.candidates,
         fusion=config.fusion,
         documents=project.live_version.index.documents,
         document_weight=config.document_weight,
-        sibling_weight=config.sibling_weight,
-        document_idf=config.document_idf,
+        sibling_weight=SIBLING_WEIGHT,
     )
     for question in QUESTIONS:
         expected = project.retrieve(question, top_k=10)
@@ -93,9 +93,9 @@ def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_
 
 
 def test_llama_indexs_own_query_fusion_retriever_answers_as_reciprocal_rank_fusion_does(project: Project) -> None:
-    settings = {"fusion": "rrf", "semantic_weight": 0.5, "lexical_weight": 0.5, "document_weight": 0.0}
+    settings = {"fusion": "rrf", "semantic_weight": 0.5, "document_weight": 0.0}
     # LlamaIndex counts ranks from 0 with the constant 60, which is ranks from 1 with 59; its weights are 1 and 1.
-    retriever = project.as_retriever(top_k=100).changed(**settings, sibling_weight=0.0, rrf_k=59)
+    retriever = project.as_retriever(top_k=100).changed(**settings, rrf_k=59)
     stock = QueryFusionRetriever(
         [*legs(project, project.config.candidates)],
         mode="reciprocal_rerank",

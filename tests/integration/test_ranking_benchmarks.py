@@ -32,7 +32,7 @@ def test_differences_are_paired_and_their_interval_contains_the_mean() -> None:
 def test_the_cost_of_one_setting_and_the_choice_without_a_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert variants(["fusion"]) == {
         DEFAULT: {},
-        "fusion=rrf": {"fusion": "rrf", "semantic_weight": 0.5, "lexical_weight": 0.5},
+        "fusion=rrf": {"fusion": "rrf", "semantic_weight": 0.5},
     }
     results = {
         ("one", "none", "local"): {DEFAULT: np.asarray([50.0, 50.0]), "b": np.asarray([60.0, 60.0])},
@@ -65,7 +65,7 @@ def test_trials_rank_as_the_project_does(tmp_path: Path) -> None:
     ids = [chunk.node_id for chunk in project.retrieve("meter", top_k=5)]
     questions = [Question(text, [{"id": one} for one in ids]) for text in ("valve 7", "filter of pump")]
     trials = Trials(project)
-    for changes in ({}, {"fusion": "rrf"}, {"candidates": 30}, {"semantic_weight": 1.0, "lexical_weight": 0.0}):
+    for changes in ({}, {"fusion": "rrf"}, {"candidates": 30}, {"semantic_weight": 1.0}):
         changed = retriever.changed(**changes)
         _, _, expected = score(questions, lambda text, r=changed: r.respond(QueryBundle(text)).results)
         assert trials.ranks(questions, **changes) == expected

@@ -29,9 +29,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "candidates": 100,
         "fusion": "score",
         "semantic_weight": 0.35,
-        "lexical_weight": 0.65,
         "document_weight": 0.15,
-        "sibling_weight": 1.0,
         "rrf_k": 10.0,
         "answer_tokens": 8000,
         "answer_temperature": 0.1,
@@ -46,7 +44,6 @@ def test_the_defaults_are_the_published_ones() -> None:
 def test_local_settings_name_nothing_that_needs_a_key() -> None:
     local = ProjectConfig.local()
     assert (local.embed_model, local.context) == ("local", "structural")
-    assert local.lexical_weight > local.semantic_weight
     assert ProjectConfig.local(context="none", top_k=3).top_k == 3
     assert ProjectConfig.local(semantic_weight=0.9).semantic_weight == 0.9
 
@@ -77,14 +74,10 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"chunk_size": 50}, None, r"chunk_overlap \(80\) must be smaller than chunk_size \(50\)"),
     ({"segment_overlap": 9000}, None, r"segment_overlap \(9000\) must be smaller than segment_size \(8000\)"),
     ({"chunk_size": 9000}, None, r"chunk_size \(9000\) must not exceed segment_size \(8000\)"),
-    ({"semantic_weight": 0, "lexical_weight": 0}, None, "are both 0: set at least one of them above 0"),
+    ({"semantic_weight": 1.1}, "semantic_weight", "Setting 'semantic_weight' cannot be 1.1: "),
     ({"semantic_weight": math.nan}, "semantic_weight", "Setting 'semantic_weight' cannot be nan: "),
-    ({"lexical_weight": math.inf}, "lexical_weight", "Setting 'lexical_weight' cannot be inf: must be a finite number"),
-    ({"lexical_weight": -0.1}, "lexical_weight", "Setting 'lexical_weight' cannot be -0.1: "),
     ({"document_weight": -1}, "document_weight", "Setting 'document_weight' cannot be -1: "),
     ({"document_weight": math.inf}, "document_weight", "must be a finite number"),
-    ({"sibling_weight": -1}, "sibling_weight", "Setting 'sibling_weight' cannot be -1: "),
-    ({"sibling_weight": math.nan}, "sibling_weight", "Setting 'sibling_weight' cannot be nan: "),
     ({"rrf_k": 0}, "rrf_k", "Setting 'rrf_k' cannot be 0: "),
     ({"rrf_k": math.inf}, "rrf_k", "must be a finite number"),
     ({"top_k": 0}, "top_k", "Setting 'top_k' cannot be 0: "),
@@ -171,20 +164,17 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
     size=st.integers(-3, 3000),
     overlap=st.integers(-3, 3000),
     segment=st.integers(-3, 3000),
-    weights=st.tuples(st.floats(), st.floats()),
+    weight=st.floats(),
 )
-def test_settings_are_either_consistent_or_refused(
-    size: int, overlap: int, segment: int, weights: tuple[float, float]
-) -> None:
+def test_settings_are_either_consistent_or_refused(size: int, overlap: int, segment: int, weight: float) -> None:
     values = {
         "chunk_size": size,
         "chunk_overlap": overlap,
         "segment_size": segment,
         "segment_overlap": 0,
-        "semantic_weight": weights[0],
-        "lexical_weight": weights[1],
+        "semantic_weight": weight,
     }
-    usable = 0 <= overlap < size <= segment and all(w >= 0 and math.isfinite(w) for w in weights) and any(weights)
+    usable = 0 <= overlap < size <= segment and 0 <= weight <= 1
     if usable:
         assert ProjectConfig(**values).chunk_size == size
     else:

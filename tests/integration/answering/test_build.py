@@ -97,7 +97,6 @@ ANSWERING: dict[str, Any] = {
     "style": "persona",
     "answer_tokens": 700,
     "max_passages": 2,
-    "context_in_answer": False,
     "min_confidence": 0.25,
     "intents": True,
     "adjacent": "bridge",
@@ -121,7 +120,7 @@ def test_an_engine_follows_the_settings_of_the_project(reports: Project, kind: s
     engine = grounded(project) if kind == "query" else project.as_chat_engine(llm=ScriptedLLM()).engine
     options = engine.options
     assert (options.style, options.answer_tokens, options.max_passages) == ("persona", 700, 2)
-    assert (options.context, options.min_confidence) == (False, 0.25)
+    assert (options.context, options.min_confidence) == (True, 0.25)
     assert engine.guards == Guards()
     assert isinstance(engine.judge, Judge)
     assert engine.answer_stream.timeouts == Timeouts(first_token=3.0, between_tokens=4.0, whole=5.0)
@@ -142,9 +141,8 @@ def test_an_option_overrides_the_setting(reports: Project) -> None:
 
 
 def test_every_answering_setting_has_an_option_and_every_style_a_prompt() -> None:
-    renamed = {"context_in_answer": "context"}
     timeouts = {"first_token_timeout", "between_tokens_timeout", "call_timeout"}
-    assert {renamed.get(name, name) for name in ANSWERING.keys() - timeouts} <= set(defaults(Project.as_query_engine))
+    assert ANSWERING.keys() - timeouts <= set(defaults(Project.as_query_engine))
     assert tuple(STYLES) == STYLE_NAMES
 
 

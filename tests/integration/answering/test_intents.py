@@ -69,7 +69,7 @@ def test_a_table_changes_mode_count_and_weights(reports: Project) -> None:
     assert (response.retrieval.mode_used, len(response.retrieval)) == ("lexical", 2)
     semantic = {"factual": SearchPlan(top_k=3, semantic_weight=1.0)}
     response, _ = asked(reports, REPAIR, intents=semantic, min_confidence=0.0)
-    whole = reports.as_retriever(similarity_top_k=3).changed(semantic_weight=1.0, lexical_weight=0.0)
+    whole = reports.as_retriever(similarity_top_k=3).changed(semantic_weight=1.0)
     assert [chunk.node_id for chunk in response.retrieval] == [hit.node.node_id for hit in whole.retrieve(REPAIR)]
 
 

@@ -80,7 +80,7 @@ def test_terms_are_listed_by_text_and_context(tmp_path: Path) -> None:
 
 
 def test_a_near_miss_says_what_it_lacked(tmp_path: Path) -> None:
-    response = project_of(tmp_path, sibling_weight=0.5).retrieve("TS-999", top_k=1, explain=True)
+    response = project_of(tmp_path, document_weight=0.0).retrieve("TS-999", top_k=1, explain=True)
     miss = response.near_misses[0]
     assert miss.rank == 2
     assert miss.why_not is not None

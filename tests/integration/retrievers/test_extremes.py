@@ -74,7 +74,7 @@ def test_an_exact_code_comes_first_among_many_similar_ones(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_of_documents_that_are_single_chunks_the_right_one_comes_first(tmp_path: Path, weight: float) -> None:
-    project = project_of(tmp_path, *as_documents(TOPICS), sibling_weight=weight)
+    project = project_of(tmp_path, *as_documents(TOPICS), document_weight=weight)
     questions = {
         "refund": "Can I return goods and get my money back?",
         "parking": "Where do visitors leave a car?",

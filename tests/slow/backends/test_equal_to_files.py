@@ -122,8 +122,6 @@ def test_explanations_are_those_of_files(site: Site, twin: Site) -> None:
         {"bm25": False},
         {"faiss": False},
         {"document_weight": 0.0},
-        {"sibling_weight": 0.0},
-        {"document_idf": False},
         {"language": "none"},
         {"language": "german"},
         {"candidates": 5},
