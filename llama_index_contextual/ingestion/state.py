@@ -101,11 +101,14 @@ class ProjectState:
         described = embed_object(self.directory)
         if described is None or described.get("setting") != self.config.embed_model:
             return None
-        return ModelObject(**described)
+        try:
+            return ModelObject(**described)
+        except TypeError:  # written by hand, or by another release: then the model has to be passed again
+            return None
 
     def remember_embed_model(self) -> None:
         """Record the embedding model if it was passed as an object; the write lock must be held."""
-        if self.passed_embed_model is not None:
+        if self.passed_embed_model is not None and self.config.faiss:
             described = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
             record_embed_object(self.directory, asdict(described))
 

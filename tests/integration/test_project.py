@@ -654,3 +654,26 @@ def test_a_model_of_the_same_name_with_other_vectors_is_refused(
         manager.load("p").retrieve("error TS-999")
     manager.load("p").update_config(embed_model="local")
     assert "embed_object" not in (manager.root / "p" / "project.json").read_text("utf-8")
+
+
+def test_a_model_without_a_name_is_no_obstacle_where_nothing_is_embedded(
+    manager: ProjectManager, text_folder: Path
+) -> None:
+    config = ProjectConfig(context="none", faiss=False)
+    project = manager.create("p", config, embed_model=CountingEmbedding(model_name=""))
+    assert project.ingest([text_folder]).added
+    assert manager.load("p").retrieve("error TS-999").mode_used == "lexical"
+
+
+def test_what_cannot_be_understood_of_a_remembered_model_is_left_out(
+    manager: ProjectManager, text_folder: Path
+) -> None:
+    config = ProjectConfig(context="none")
+    manager.create("p", config, embed_model=Served(model_name="mine")).ingest([text_folder])
+    path = manager.root / "p" / "project.json"
+    content = json.loads(path.read_text("utf-8"))
+    del content["xxh3"]
+    content["embed_object"] = {"setting": config.embed_model, "colour": "red"}
+    path.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(ConfigurationError, match="built with the embedding model 'ollama:mine'"):
+        manager.load("p").retrieve("error TS-999")
