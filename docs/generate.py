@@ -207,7 +207,7 @@ def _kinds(schema: dict[str, Any]) -> Iterator[str]:
         yield names.get(schema.get("type", ""), "object")
 
 
-# ---- pages of the repository -----------------------------------------------------------------------------------------
+# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 _OPTIONS = {
@@ -225,7 +225,7 @@ def options_page() -> str:
     """Return the tables of the options that functions take as keywords."""
     lines = [
         "# Options",
-        "Keywords of these functions beside the ones in their signatures; `help()` lists them as well.",
+        "Further keyword arguments of these functions; `help()` lists them as well.",
     ]
     for function, options in _OPTIONS.items():
         rows = [
@@ -236,7 +236,7 @@ def options_page() -> str:
     return "\n\n".join(lines) + "\n"
 
 
-# ---- notebooks -------------------------------------------------------------------------------------------------------
+# ---- pages of the repository -----------------------------------------------------------------------------------------
 
 
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:

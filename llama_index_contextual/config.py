@@ -203,8 +203,8 @@ class ProjectConfig(BaseModel):
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Searches with a lower confidence are repeated more widely, and the LLM is told that even the"
-        " best passage has little in common with the question; None: below the level `low`.",
+        description="Confidence, from 0 to 1, below which a search is repeated more widely, and the LLM is told that"
+        " even the best passage has little in common with the question; None: below the level `low`.",
         json_schema_extra=_NO_REBUILD,
     )
     intents: bool | Literal["llm"] | dict[str, dict[str, Any]] = Field(

@@ -563,7 +563,7 @@ class ModelObject:
         )
 
     def create(self) -> BaseEmbedding | None:
-        """Return the model, made again by its name; None if it has none that can be created, or another address.
+        """Recreate the model by name; None if this is not possible, or if its address is not the environment's.
 
         Raises:
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
@@ -572,7 +572,7 @@ class ModelObject:
             return None
         model = load_embed_model(self.name, dimensions=self.dimensions)
         # A key is sent only to the address in the environment, never to one that a project names.
-        return model if address_of(model) == self.url else None
+        return model if (address_of(model) or "").rstrip("/") == (self.url or "").rstrip("/") else None
 
     def __str__(self) -> str:
         size = "" if self.dimensions is None else f", {self.dimensions} dimensions"

@@ -57,11 +57,13 @@ from llama_index_contextual.search.response import RetrievalResponse
 
 T = TypeVar("T")
 
-_OPTIONS_OF_BOTH = frozenset({"intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"})
+_OPTIONS_OF_BOTH = frozenset(
+    {"top_k", "intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"}
+)
 
 
 @dataclass(frozen=True)
-class Everyday:
+class Keywords:
     """The keywords that both engines spell out, and the cache that `cache=True` selects."""
 
     streaming: bool = False
@@ -85,7 +87,7 @@ def query_engine(
     llm: LLM,
     options: QueryEngineOptions,
     account: AnswerAccount,
-    everyday: Everyday,
+    common: Keywords,
     *,
     response_mode: ResponseMode | str | None = None,
 ) -> BaseQueryEngine:
@@ -99,19 +101,19 @@ def query_engine(
         llm: LLM that writes the answer.
         options: Options of both engines.
         account: Prices of the answers, and where their cost is recorded.
-        everyday: The keywords that have no table of their own.
+        common: The keywords that both engines spell out.
         response_mode: How LlamaIndex's own engine writes its answer.
 
     Raises:
         ConfigurationError: A value is invalid, or options of both engines are given.
     """
-    named: dict[str, Any] = {**everyday.given(), **options, "top_k": None}
+    named: dict[str, Any] = {**common.given(), **options}
     given = {name: value for name, value in named.items() if value is not None}
     stock = {name: given.pop(name) for name in STOCK_OPTIONS if name in given}
     if response_mode is not None and (stock or response_mode != ResponseMode.COMPACT):
         stock["response_mode"] = response_mode
     if not stock:
-        return grounded_engine(retriever, load_embed_model, llm, options, account, everyday)
+        return grounded_engine(retriever, load_embed_model, llm, options, account, common)
     if foreign := sorted(given.keys() - _OPTIONS_OF_BOTH):
         raise ConfigurationError(
             f"`{min(stock)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
@@ -130,10 +132,10 @@ def query_engine(
     engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
         by_intent(retriever, _given(options.get("intents"), retriever.config.intents), lambda: llm),
         llm=llm,
-        node_postprocessors=list(everyday.node_postprocessors),
+        node_postprocessors=list(common.node_postprocessors),
         callback_manager=options.get("callback_manager"),
-        streaming=everyday.streaming,
-        text_qa_template=everyday.text_qa_template,
+        streaming=common.streaming,
+        text_qa_template=common.text_qa_template,
         **stock,
     )
     return engine
@@ -163,7 +165,7 @@ def grounded_engine(
     llm: LLM,
     options: EngineOptions,
     account: AnswerAccount,
-    everyday: Everyday,
+    common: Keywords,
 ) -> GroundedQueryEngine:
     """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
 
@@ -181,7 +183,7 @@ def grounded_engine(
         min_confidence=_given(options.get("min_confidence"), config.min_confidence),
         not_found=_given(options.get("not_found"), NOT_FOUND),
         small_talk=_given(options.get("small_talk"), SMALL_TALK),
-        system_prompt=everyday.system_prompt,
+        system_prompt=common.system_prompt,
         replies={name: plan.reply for name, plan in plans_of(intents).items() if plan.reply is not None},
     )
     conversational = partial(
@@ -198,19 +200,19 @@ def grounded_engine(
         merging=_merging(_given(options.get("adjacent"), config.adjacent), retriever, embed_model),
         options=answer_options,
         timeouts=timeouts,
-        node_postprocessors=everyday.node_postprocessors,
-        streaming=everyday.streaming,
+        node_postprocessors=common.node_postprocessors,
+        streaming=common.streaming,
         guards=_given(options.get("guards"), config.guards),
         cache=_instance(
             "cache",
             _given(options.get("cache"), bool(config.answer_cache)),
             AnswerCache,
-            lambda: everyday.project_cache,
+            lambda: common.project_cache,
         ),
         judge=_instance(
             "judge", _given(options.get("judge"), config.judge), Judge, lambda: Judge(llm, timeouts=timeouts)
         ),
-        text_qa_template=everyday.text_qa_template,
+        text_qa_template=common.text_qa_template,
         account=account,
         document_map=partial(_document_map, retriever),
         callback_manager=options.get("callback_manager"),
@@ -223,7 +225,7 @@ def chat_engine(
     llm: LLM,
     options: ChatEngineOptions,
     account: AnswerAccount,
-    everyday: Everyday,
+    common: Keywords,
     *,
     mode: ChatMode,
     memory: BaseMemory | None,
@@ -236,7 +238,7 @@ def chat_engine(
     turns, chat_mode = _given(options.get("turns"), TURNS), options.get("chat_mode")
     weighted: ChatEngineOptions = {**options, "weights": options.get("weights") or BlendWeights(turns=turns)}
     return GroundedChatEngine(
-        grounded_engine(retriever, load_embed_model, llm, weighted, account, everyday),
+        grounded_engine(retriever, load_embed_model, llm, weighted, account, common),
         mode=mode if chat_mode is None else _mode_of(chat_mode, mode),
         turns=turns,
         history_tokens=_given(options.get("history_tokens"), HISTORY_TOKENS),

@@ -102,7 +102,7 @@ Guard = Annotated[
     typer.Option(
         "--guard/--no-guard",
         rich_help_panel=ANSWER,
-        help=_help("guards"),
+        help="Also mask personal data; or leave harmful HTML and links, which are removed by default.",
     ),
 ]
 Judged = Annotated[
@@ -118,7 +118,7 @@ Cached = Annotated[
     typer.Option(
         "--cache/--no-cache",
         rich_help_panel=ANSWER,
-        help=_help("answer_cache"),
+        help="Keep answers in the project, and show them again for the same question and passages; on by default.",
     ),
 ]
 ByIntent = Annotated[

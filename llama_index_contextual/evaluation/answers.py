@@ -17,7 +17,7 @@ from llama_index.core.prompts import BasePromptTemplate
 
 from llama_index_contextual._utils.keywords import takes
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
-from llama_index_contextual.answering.build import Everyday, grounded_engine
+from llama_index_contextual.answering.build import Keywords, grounded_engine
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.options import EngineOptions
 from llama_index_contextual.answering.usage import AnswerAccount
@@ -209,7 +209,7 @@ def sweep_answers(
     require_affordable(dollars, max_cost, len(origin.live.current().records))
     report(VariantProgress(stage="price", dollars=dollars))
     answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
-    everyday = Everyday(
+    common = Keywords(
         system_prompt=system_prompt,
         text_qa_template=text_qa_template,
         node_postprocessors=node_postprocessors,
@@ -222,7 +222,7 @@ def sweep_answers(
             variant = space.build(config, progress=build_progress(report, name))
             for mode, k in product(modes or (config.mode,), sorted(set(top_ks))):
                 retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
-                engine = grounded_engine(retriever, lambda: origin.embed_model, answering, options, account, everyday)
+                engine = grounded_engine(retriever, lambda: origin.embed_model, answering, options, account, common)
                 row = AnswerRow(
                     context=config.context,
                     chunk_size=config.chunk_size,

@@ -50,7 +50,7 @@ def _write(project_dir: Path, config: Mapping[str, Any], **recorded: Any) -> Non
 
 
 def _recorded(project_dir: Path) -> dict[str, Any]:
-    """Return what is recorded beside the settings; nothing if the file cannot be read."""
+    """Return what project.json contains besides the settings; an empty dict if it cannot be read."""
     try:
         raw = _read(project_dir)
     except (ProjectError, OSError):

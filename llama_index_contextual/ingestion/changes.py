@@ -255,10 +255,9 @@ async def achange(
         before = await asyncio.to_thread(state.version_to_build_on, replace=options.replace)
         if before is not None:
             stack.callback(before.close)
-        await asyncio.to_thread(state.remember_embed_model)
         if progress is None and show_progress:
             progress = stack.enter_context(progress_bar())
-        return await arun(
+        report = await arun(
             inputs,
             options,
             project_dir=state.directory,
@@ -268,6 +267,9 @@ async def achange(
             progress=progress,
             executor=executor,
         )
+        if report.version is not None:
+            await run_to_completion(state.remember_embed_model)
+        return report
 
 
 async def _achange_elsewhere(
@@ -413,8 +415,7 @@ def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
             record_embed_object(state.directory, None)
         write_config(state.directory, config)
         pending = config.rebuild_fields(_built_with(state.directory) or state.config)
-        state.config = config
-        state.__dict__.pop("embed_model", None)
+        state.reconfigure(config)
     return pending
 
 

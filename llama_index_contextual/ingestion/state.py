@@ -40,10 +40,10 @@ from llama_index_contextual.models import (
 from llama_index_contextual.search.live import LiveIndexes
 
 _PROBED = 100
-"""Number of chunks of which the shortest one shows whether a model is the one that built an index."""
+"""Number of chunks among which the shortest is embedded to recognise the model that built an index."""
 
 _SAME = 0.999
-"""Cosine from which two vectors of a text come from the same model: stored ones are rounded."""
+"""Minimum cosine of two vectors of one text by the same model; stored vectors are rounded."""
 
 
 class ProjectState:
@@ -80,6 +80,11 @@ class ProjectState:
         self.gave_way = dict[str, float]()
         self.live = LiveIndexes(directory, self.name, self.embed_model_of, self.answering_llm)
 
+    def reconfigure(self, config: ProjectConfig) -> None:
+        """Replace the settings."""
+        self.config = config
+        self.__dict__.pop("embed_model", None)
+
     # ---- models ------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -91,9 +96,10 @@ class ProjectState:
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model
-        if (remembered := self.remembered) is not None:
-            return self._made_again(remembered)
-        return load_embed_model(self.config.embed_model)
+        remembered = self.remembered
+        if remembered is not None and remembered.name != self.config.embed_model:
+            return self._recreated(remembered)
+        return load_embed_model(self.config.embed_model, dimensions=remembered.dimensions if remembered else None)
 
     @property
     def remembered(self) -> ModelObject | None:
@@ -112,11 +118,11 @@ class ProjectState:
             described = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
             record_embed_object(self.directory, asdict(described))
 
-    def _made_again(self, remembered: ModelObject) -> BaseEmbedding:
-        """Return a model that was passed as an object, made again by its name if its vectors are still the same.
+    def _recreated(self, remembered: ModelObject) -> BaseEmbedding:
+        """Recreate a model that was passed as an object, and check that it reproduces a stored vector.
 
         Raises:
-            ConfigurationError: It cannot be made again.
+            ConfigurationError: It cannot be recreated.
         """
         try:
             model = remembered.create()
@@ -127,7 +133,7 @@ class ProjectState:
         raise self._needs_object(remembered.name)
 
     def _is_model_of_live(self, model: BaseEmbedding) -> bool:
-        """Return whether a model gives a chunk of the live version the vector that is stored of it."""
+        """Return whether a model reproduces a stored vector of the live version."""
         try:
             live = self.live.current()
         except NoVersionError:
@@ -138,13 +144,13 @@ class ProjectState:
         nodes = index.fetch(range(min(_PROBED, len(index.ids))))
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         row = min(range(len(texts)), key=lambda row: len(texts[row]))  # the model reads it completely
-        (made,) = run_sync(lambda: aembed(model, [texts[row]], name=self.config.embed_model))
+        (made,) = run_sync(lambda: aembed(model, [texts[row]], name=model_name(model)))
         (stored,) = index.vectors(np.array([row]))
         return len(made) == len(stored) and float(made @ stored) >= _SAME
 
     @property
     def embed_model_name(self) -> str | None:
-        """Name of the embedding model, which is not loaded for it; None without a semantic index."""
+        """Name of the embedding model, without loading it; None without a semantic index."""
         if not self.config.faiss:
             return None
         passed = self.passed_embed_model
@@ -212,7 +218,7 @@ class ProjectState:
 
     @property
     def context_llm_name(self) -> str:
-        """Name of the LLM that writes contexts, as used in prices and reports; it is not loaded for it."""
+        """Name of the LLM that writes contexts, as used in prices and reports, without loading it."""
         return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
 
     @property

@@ -221,7 +221,7 @@ class ProjectManager:
         return project.verify(repair=repair)
 
     def export_ledger(self, name: str, path: str | Path) -> LedgerRows:
-        """Export the ledger of a project that need not be readable; see `index.ledger_lines.export_ledger`.
+        """Export the ledger of a project, even if the project cannot be opened; see `index.ledger_lines.export_ledger`.
 
         Raises:
             ProjectNotFoundError: There is no project of that name.

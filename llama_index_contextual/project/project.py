@@ -33,7 +33,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.keywords import suggests_keywords, takes
-from llama_index_contextual.answering.build import Everyday, by_intent, chat_engine, query_engine
+from llama_index_contextual.answering.build import Keywords, by_intent, chat_engine, query_engine
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.options import ChatEngineOptions, Intents, QueryEngineOptions
@@ -513,7 +513,7 @@ class Project:
             llm or self.state.answering_llm(),
             options,
             AnswerAccount.of(self.directory, self.config.prices),
-            Everyday(streaming, node_postprocessors, text_qa_template, system_prompt, AnswerCache.of(self.directory)),
+            Keywords(streaming, node_postprocessors, text_qa_template, system_prompt, AnswerCache.of(self.directory)),
             response_mode=response_mode,
         )
 
@@ -557,7 +557,7 @@ class Project:
             llm or self.state.answering_llm(),
             options,
             AnswerAccount.of(self.directory, self.config.prices),
-            Everyday(streaming, node_postprocessors, text_qa_template, system_prompt, AnswerCache.of(self.directory)),
+            Keywords(streaming, node_postprocessors, text_qa_template, system_prompt, AnswerCache.of(self.directory)),
             mode=mode,
             memory=memory,
         )

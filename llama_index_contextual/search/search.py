@@ -43,8 +43,8 @@ from llama_index_contextual.search.response import Explanation, QueryBlend, Retr
 SIBLING_WEIGHT = 1.0
 """Share of the score of its document's best chunk that is added to each chunk.
 
-Without it, or without weighing terms by their rarity inside the document, nDCG@10 falls by 2.8 points on contracts, and
-on 123 agreements of one kind R@1 by 4.7; on the other sets nothing changes.
+It helps where documents resemble each other, as contracts do, and changes little elsewhere. `document_weight=0` turns
+it off as well, so that nothing of the documents counts.
 """
 
 Embedding = Sequence[float] | NDArray[np.float32] | None

@@ -28,6 +28,7 @@ from llama_index_contextual.errors import (
     InputError,
     ModelError,
     NoVersionError,
+    PathNotFoundError,
     ProjectError,
     ReadOnlyVersionError,
 )
@@ -598,7 +599,7 @@ def test_a_project_loaded_without_the_object_that_built_its_index_names_the_mode
     assert manager.load("p", embed_model=Embedding(model_name=name)).retrieve("error TS-999").mode_used == "hybrid"
 
 
-def test_a_model_passed_as_an_object_is_made_again_by_its_name(
+def test_a_model_passed_as_an_object_is_recreated_by_name(
     manager: ProjectManager, openai: LoopbackProvider, text_folder: Path
 ) -> None:
     model = OpenAIEmbedding(
@@ -677,3 +678,22 @@ def test_what_cannot_be_understood_of_a_remembered_model_is_left_out(
     path.write_text(json.dumps(content), "utf-8")
     with pytest.raises(ConfigurationError, match="built with the embedding model 'ollama:mine'"):
         manager.load("p").retrieve("error TS-999")
+
+
+def test_a_model_of_a_run_that_published_nothing_is_not_remembered(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, tmp_path: Path
+) -> None:
+    project = manager.create("p", ProjectConfig(context="none"), embed_model=CountingEmbedding(model_name="mine@1"))
+    with pytest.raises(PathNotFoundError):
+        project.ingest([tmp_path / "absent.md"])
+    assert manager.load("p").ingest([text_folder]).added
+    assert openai.embedding_calls
+
+
+def test_an_object_of_the_model_that_the_settings_name_needs_no_address(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path
+) -> None:
+    model = OpenAIEmbedding(api_base=openai.api_base.replace("127.0.0.1", "localhost"), api_key=SECRET, dimensions=64)
+    config = ProjectConfig(context="none", embed_model=f"openai:{model.model_name}")
+    manager.create("p", config, embed_model=model).ingest([text_folder])
+    assert manager.load("p").retrieve("error TS-999").mode_used == "hybrid"
