@@ -129,18 +129,18 @@ def _cell(text: str) -> str:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 _STAGES = {
-    "Reading": ("pdf_engine", "ocr", "ocr_language"),
-    "Segments and chunks": ("segment_size", "segment_overlap", "chunk_size", "chunk_overlap"),
+    "Reading": ("pdf_engine", "ocr"),
+    "Segments and chunks": ("segment_size", "chunk_size", "chunk_overlap"),
     "Contexts": (
-        "context", "llm", "context_prompt", "context_variables", "context_on_structure", "name_facts",
+        "context", "llm", "context_prompt",
         "chunks_per_call",
     ),
     "Calls and prices": (
         "llm_concurrency", "call_timeout", "requests_per_minute", "tokens_per_minute", "service_tier", "prices",
     ),
-    "Indexes": ("embed_model", "embed_window", "faiss", "faiss_index", "bm25", "language", "keep_versions"),
+    "Indexes": ("embed_model", "embed_window", "indexes", "faiss_index", "language", "keep_versions"),
     "Search": (
-        "mode", "top_k", "candidates", "fusion", "semantic_weight", "document_weight", "rrf_k", "acronym_table",
+        "mode", "top_k", "fusion", "semantic_weight", "document_weight", "rrf_k", "acronym_table",
         "rerank", "rerank_candidates", "rerank_threshold",
     ),
 }  # fmt: skip

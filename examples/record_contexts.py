@@ -134,7 +134,7 @@ def record(target: Path, folder: Path = DATA, notes: Path = NOTES, **settings: A
     guides = [Guide.of(d.text, notes / f"{Path(d.metadata['file_name']).stem}.jsonl") for d in read]
     with TemporaryDirectory() as root:
         manager = ProjectManager(root)
-        config = ProjectConfig.local(context="llm", faiss=False, **settings)
+        config = ProjectConfig.local(context="llm", indexes="lexical", **settings)
         project = manager.create("record", config, llm=NotesLLM(guides=guides))
         report = project.ingest(read)
         if report.failures:

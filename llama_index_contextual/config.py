@@ -33,6 +33,7 @@ Adjacent = Literal["merge", "bridge", "expand"]
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
 """The styles of answers that have a name; any other text is added to the rules."""
 
+_OCR = re.compile(r"auto|rapidocr|tesseract(:\w+(/\w+)?(\+\w+(/\w+)?)*)?", re.ASCII)
 _NO_REBUILD: JsonDict = {"rebuild": False}
 """Marks a field whose change takes effect without a new version."""
 
@@ -84,16 +85,11 @@ class ProjectConfig(BaseModel):
         description="PDF parser: `pdfium` is fast and decodes more fonts, `pypdf` is written in Python alone.",
         json_schema_extra=_NO_REBUILD,
     )
-    ocr: Literal["auto", "rapidocr", "tesseract"] | None = Field(
+    ocr: str | None = Field(
         default="auto",
-        description="Engine that reads scanned pages and images: `rapidocr` (extra `ocr`), `tesseract`, the first of"
-        " them that is installed (`auto`), or None for no OCR.",
-        json_schema_extra=_NO_REBUILD,
-    )
-    ocr_language: str | None = Field(
-        default=None,
-        description="Languages of scanned pages in the codes of tesseract, such as `deu+fra`, which is then used; None:"
-        " Latin and Chinese scripts with RapidOCR, English with tesseract.",
+        description="Engine that reads scanned pages and images: `rapidocr` (extra `ocr`; Latin and Chinese scripts),"
+        " `tesseract` (English), `tesseract:deu+fra` for other languages by tesseract's codes, the first engine that is"
+        " installed (`auto`), or None for no OCR.",
         json_schema_extra=_NO_REBUILD,
     )
     embed_model: str = Field(
@@ -114,20 +110,6 @@ class ProjectConfig(BaseModel):
     llm: str = Field(default=DEFAULT_LLM, description="LLM that writes contexts, as provider:name.")
     context_prompt: str | None = Field(
         default=None, description="Prompt template for contexts; None uses the published wording."
-    )
-    context_variables: dict[str, str] = Field(
-        default_factory=dict, description="Values of additional variables in the prompt template, such as a glossary."
-    )
-    context_on_structure: bool = Field(
-        default=True,
-        description="Whether the structural context is put before the context that an LLM writes; the prompts and their"
-        " cost are the same.",
-    )
-    name_facts: bool = Field(
-        default=True,
-        description="Whether the facts of a document (`file_metadata`, or the metadata of your own Documents) are"
-        " embedded with their names, and shown to the LLM that writes contexts; contexts of documents with facts are"
-        " then requested again if a fact changes.",
     )
     chunks_per_call: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         default=1,
@@ -184,12 +166,6 @@ class ProjectConfig(BaseModel):
         default=8000,
         ge=1,
         description="Maximum number of passage tokens that the LLM reads for an answer.",
-        json_schema_extra=_NO_REBUILD,
-    )
-    max_passages: int | None = Field(
-        default=None,
-        ge=1,
-        description="Maximum number of passages that the LLM reads for an answer; None: as many as fit.",
         json_schema_extra=_NO_REBUILD,
     )
     style: str = Field(
@@ -256,11 +232,11 @@ class ProjectConfig(BaseModel):
         description="Seconds to wait for the next part of a streamed answer; after that, the answer is partial.",
         json_schema_extra=_NO_REBUILD,
     )
-    faiss: bool = Field(default=True, description="Whether to build the semantic index.")
-    bm25: bool = Field(default=True, description="Whether to build the lexical index.")
-    segment_size: int = Field(default=8000, ge=1, description="Maximum number of tokens in a segment.")
-    segment_overlap: int = Field(
-        default=800, ge=0, description="Approximate number of tokens that two neighbouring segments share."
+    indexes: Mode = Field(
+        default="hybrid", description="Indexes that are built: both (`hybrid`), or only `semantic` or `lexical`."
+    )
+    segment_size: int = Field(
+        default=8000, ge=1, description="Maximum number of tokens in a segment; neighbours share a tenth."
     )
     chunk_size: int = Field(default=800, ge=1, description="Maximum number of tokens in a chunk.")
     chunk_overlap: int = Field(
@@ -272,27 +248,16 @@ class ProjectConfig(BaseModel):
         " size and faster (`rabitq`); or as codes only if there are many vectors and a probe on them reaches a"
         " recall@20 of at least 0.99 (`auto`).",
     )
-    backend: Literal["files", "qdrant"] = Field(
+    backend: str = Field(
         default="files",
-        description="What keeps chunks, vectors and terms: files in the project's directory (`files`), or a collection"
-        " of a Qdrant server (`qdrant`, extra `qdrant`).",
-    )
-    backend_url: str | None = Field(
-        default=None,
-        description="Address of the backend's server, such as http://localhost:6333; Qdrant's key is read from the"
-        " environment variable QDRANT_API_KEY. An absolute path, or `:memory:`, is the local mode of Qdrant's client,"
-        " for tests and a few thousand chunks.",
-        json_schema_extra=_NO_REBUILD,
+        description="What keeps chunks, vectors and terms: files in the project's directory (`files`), or a Qdrant"
+        " server (extra `qdrant`) at this address, such as `qdrant:http://localhost:6333`; its key is read from the"
+        " environment variable QDRANT_API_KEY. `qdrant:` with an absolute path, or `qdrant::memory:`, is the local mode"
+        " of Qdrant's client, for tests and a few thousand chunks.",
     )
     language: str = Field(default="english", description="Language of the Snowball stemmer, or `none`.")
     mode: Mode = Field(default="hybrid", description="Indexes that a query searches.", json_schema_extra=_NO_REBUILD)
     top_k: int = Field(default=20, ge=1, description="Number of results of a query.", json_schema_extra=_NO_REBUILD)
-    candidates: int = Field(
-        default=100,
-        ge=1,
-        description="Number of hits taken from each index before fusion.",
-        json_schema_extra=_NO_REBUILD,
-    )
     fusion: Fusion = Field(
         default="score",
         description="Fusion of the two rankings: by reciprocal ranks (`rrf`), or by scores in units of their standard"
@@ -359,24 +324,12 @@ class ProjectConfig(BaseModel):
         except ValidationError as error:
             raise _as_sentence(error) from None
         if self.context_prompt is not None:
-            check_template(self.context_prompt, self.context_variables)
-        elif self.context_variables:
-            raise ConfigurationError(
-                "context_variables has no effect without a context_prompt that uses them.", setting="context_variables"
-            )
+            check_template(self.context_prompt)
 
     @classmethod
     def local(cls, **changes: Any) -> Self:
-        """Return settings that need neither a key nor a network; `changes` override single fields.
-
-        Twice as many candidates as by default cost little here, as the vectors are small.
-        """
-        defaults: dict[str, Any] = {
-            "embed_model": "local",
-            "context": "structural",
-            "candidates": 200,
-        }
-        return cls(**{**defaults, **changes})
+        """Return settings that need neither a key nor a network; `changes` override single fields."""
+        return cls(**{"embed_model": "local", "context": "structural", **changes})
 
     @classmethod
     def from_env(cls, dotenv: str | Path | None = ".env", **changes: Any) -> Self:
@@ -444,36 +397,54 @@ class ProjectConfig(BaseModel):
             raise ValueError("must be `today`, or a date such as 2026-11-22") from None
         return value
 
-    @field_validator("ocr_language")
+    @field_validator("ocr")
     @classmethod
-    def _tesseract_codes(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"\w+(/\w+)?(\+\w+(/\w+)?)*", value, re.ASCII):
-            raise ValueError("must be codes of tesseract joined by +, such as deu+fra")
+    def _known_ocr(cls, value: str | None) -> str | None:
+        if value is not None and not _OCR.fullmatch(value):
+            raise ValueError(
+                "must be 'auto', 'rapidocr', 'tesseract', or 'tesseract:' with its codes of languages, such as"
+                " 'tesseract:deu+fra'"
+            )
+        return value
+
+    @field_validator("backend")
+    @classmethod
+    def _known_backend(cls, value: str) -> str:
+        engine, _, address = value.partition(":")
+        if value != "files" and (engine != "qdrant" or not address):
+            raise ValueError("must be 'files', or 'qdrant:' with an address, such as 'qdrant:http://localhost:6333'")
+        if address and "://" not in address and address != ":memory:" and not Path(address).is_absolute():
+            raise ValueError(
+                "must be followed by an address such as http://localhost:6333, an absolute path, or :memory:"
+            )
+        if "@" in address.partition("://")[2].partition("/")[0]:
+            raise ValueError("contains a password, which would be stored: set QDRANT_API_KEY instead")
         return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not (self.faiss or self.bm25):
-            raise ValueError("faiss and bm25 are both off: enable at least one index")
-        for kind in ("segment", "chunk"):
-            size, overlap = getattr(self, f"{kind}_size"), getattr(self, f"{kind}_overlap")
-            if overlap >= size:
-                raise ValueError(f"{kind}_overlap ({overlap}) must be smaller than {kind}_size ({size})")
-        if self.backend != "files" and not self.backend_url:
-            raise ValueError(f"backend is {self.backend!r}, but backend_url is not set: set it to the server's address")
-        is_path = self.backend_url and "://" not in self.backend_url and self.backend_url != ":memory:"
-        if is_path and not Path(str(self.backend_url)).is_absolute():
+        if self.chunk_overlap >= self.chunk_size:
             raise ValueError(
-                f"backend_url is {self.backend_url!r}: it must be an address such as http://localhost:6333, an absolute"
-                f" path, or :memory:"
+                f"chunk_overlap ({self.chunk_overlap}) must be smaller than chunk_size ({self.chunk_size})"
             )
-        if self.backend_url and "@" in self.backend_url.partition("://")[2].partition("/")[0]:
-            raise ValueError("backend_url contains a password, which would be stored: set QDRANT_API_KEY instead")
         if self.chunk_size > self.segment_size:
             raise ValueError(f"chunk_size ({self.chunk_size}) must not exceed segment_size ({self.segment_size})")
-        if self.ocr == "rapidocr" and self.ocr_language is not None:
-            raise ValueError("ocr_language is for tesseract: leave it out, or set ocr to 'tesseract'")
         return self
+
+    @property
+    def builds_semantic(self) -> bool:
+        """Whether a semantic index is built."""
+        return self.indexes != "lexical"
+
+    @property
+    def builds_lexical(self) -> bool:
+        """Whether a lexical index is built."""
+        return self.indexes != "semantic"
+
+    @property
+    def engine(self) -> str:
+        """Kind of the backend: "files" or "qdrant"; its address can change without a new version."""
+        return self.backend.partition(":")[0]
 
     def changed(self, **changes: Any) -> Self:
         """Return a copy with `changes`, validated."""
@@ -481,7 +452,7 @@ class ProjectConfig(BaseModel):
 
     def rebuild_fields(self, other: ProjectConfig) -> list[str]:
         """Return the fields that differ from `other` and take effect only in a new version."""
-        mine, theirs = self.model_dump(), other.model_dump()
+        mine, theirs = ({**one.model_dump(), "backend": one.engine} for one in (self, other))
         return [name for name in mine if mine[name] != theirs[name] and name not in RETRIEVAL_FIELDS]
 
 

@@ -92,17 +92,17 @@ def check_template(template: str, variables: Mapping[str, str] | None = None) ->
     free = variables or {}
     for name in free:
         if not _NAME.fullmatch(name) or name in (*OF_SEGMENT, *OF_CHUNK):
-            raise _refused(f"a variable of your own cannot be called {name!r}", setting="context_variables")
+            raise _refused(f"a variable of your own cannot be called {name!r}", setting="variables")
     names = _VARIABLE.findall(template)
     if unknown := [name for name in names if name not in (*OF_SEGMENT, *OF_CHUNK, *free)]:
         raise _refused(
             f"{{{unknown[0]}}} is not a variable: use {{header}}, {{segment}} and {{chunk}}, or add its value to"
-            f" context_variables"
+            f" `variables` of LLMContextualizer"
         )
     if "chunk" not in names or "segment" not in names:
         raise _refused("it needs both {segment} and {chunk}")
     if unused := [name for name in free if name not in names]:
-        raise _refused(f"it does not use {{{unused[0]}}}, which is in context_variables", setting="context_variables")
+        raise _refused(f"it does not use {{{unused[0]}}}, which is in `variables`", setting="variables")
     last_of_segment = max(at for at, name in enumerate(names) if name in OF_SEGMENT)
     if min(at for at, name in enumerate(names) if name in OF_CHUNK) < last_of_segment:
         raise _refused("{chunk} must come after {header} and {segment}, so that the provider can cache the common part")

@@ -27,7 +27,7 @@ from llama_index_contextual.index import files
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CITATION = re.compile(r"\[sources? [^\]]*\]", re.IGNORECASE)
 _SEARCH_SETTINGS = {"embed_model", "context", "llm", "chunk_size", "fusion", "semantic_weight"} | {
-    *("document_weight", "candidates", "rerank", "answer_temperature"),
+    *("document_weight", "rerank", "answer_temperature"),
 }
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

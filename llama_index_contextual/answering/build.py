@@ -178,7 +178,6 @@ def grounded_engine(
     answer_options = AnswerOptions(
         style=_given(options.get("style"), config.style),
         answer_tokens=_given(options.get("answer_tokens"), config.answer_tokens),
-        max_passages=_given(options.get("max_passages"), config.max_passages),
         context=_given(options.get("context"), True),
         min_confidence=_given(options.get("min_confidence"), config.min_confidence),
         not_found=_given(options.get("not_found"), NOT_FOUND),

@@ -52,7 +52,6 @@ class EngineOptions(TypedDict, total=False):
     ]
     style: Annotated[str | None, Option(described("style"))]
     answer_tokens: Annotated[int | None, Option(described("answer_tokens"))]
-    max_passages: Annotated[int | None, Option(described("max_passages"))]
     context: Annotated[bool, Option("Whether the model sees the context of a chunk along with its text.", default=True)]
     min_confidence: Annotated[float | None, Option(described("min_confidence"))]
     not_found: Annotated[

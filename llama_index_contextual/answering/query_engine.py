@@ -62,7 +62,6 @@ class AnswerOptions:
         style: "instruction", "persona" (few words), "chain_of_thought", or a description of your own, which is added
             to the rules.
         answer_tokens: Maximum number of tokens of the passages in the prompt.
-        max_passages: Maximum number of passages in the prompt; None for as many as fit.
         context: Whether the prompt includes the generated context, marked as background.
         min_confidence: Confidence of a search below which it is repeated more widely, and below which the prompt says
             how little the passages have in common with the question; the model decides in any case. It also applies to
@@ -80,7 +79,6 @@ class AnswerOptions:
 
     style: str = "instruction"
     answer_tokens: int = 8000
-    max_passages: int | None = None
     context: bool = True
     min_confidence: float | None = None
     not_found: str = NOT_FOUND
@@ -89,9 +87,11 @@ class AnswerOptions:
     replies: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("answer_tokens", "max_passages"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigurationError(f"{name} is {value}, which is invalid: it must be at least 1.", setting=name)
+        if self.answer_tokens < 1:
+            raise ConfigurationError(
+                f"answer_tokens is {self.answer_tokens}, which is invalid: it must be at least 1.",
+                setting="answer_tokens",
+            )
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ConfigurationError(
                 f"min_confidence is {self.min_confidence}, which is invalid: it is a probability from 0 to 1.",
@@ -311,7 +311,6 @@ class GroundedQueryEngine(BaseQueryEngine):
         chosen = self._postprocessors if postprocessors is None else postprocessors
         hits = self._pack(query, response, chosen)
         if hits:
-            hits = _best(hits, options.max_passages)
             messages_for = partial(
                 answer_messages,
                 hits=hits,
@@ -567,14 +566,6 @@ def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalRes
     """Return the response with hits, or with the higher confidence if both have some; the intent is the first one's."""
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first
-
-
-def _best(hits: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
-    """Return the hits with the highest scores, in their present order."""
-    if count is None or len(hits) <= count:
-        return hits
-    chosen = sorted(range(len(hits)), key=lambda at: (-(hits[at].score or 0.0), at))[:count]
-    return [hits[at] for at in sorted(chosen)]
 
 
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:

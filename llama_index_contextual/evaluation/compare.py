@@ -367,7 +367,7 @@ class Workspace:
             self._built += 1
             directory = self._directory / str(self._built)
             files.make_directory(directory)
-            own_model = embed_model or (origin.embed_model if config.faiss else None)
+            own_model = embed_model or (origin.embed_model if config.builds_semantic else None)
             stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=own_model, model_id=origin.model_id)
             report = run_sync(
                 lambda: arun(
@@ -456,7 +456,7 @@ def price(
         excluded: Ids of documents to exclude.
         embed_model: Embedding model; None for the project's.
     """
-    model = embed_model or (origin.embed_model if config.faiss else None)
+    model = embed_model or (origin.embed_model if config.builds_semantic else None)
     name = None if model is None else embedding_identity(model)
     if config.context != "llm" and name in (None, LOCAL):
         return 0.0
@@ -698,13 +698,13 @@ def _contextual_model(origin: ProjectState, wanted: str | BaseEmbedding) -> Cont
         InputError: It is not a contextual embedding model, or it is the project's own.
         ModelError: The model cannot be loaded.
     """
-    if not origin.config.faiss:
+    if not origin.config.builds_semantic:
         raise ConfigurationError(
             "The project has no semantic index, so embedding models make no difference",
-            setting="faiss",
+            setting="indexes",
             remedy=Remedy(
-                "set faiss=True and rebuild, or leave out the contextual embedding",
-                "run `llama-index-contextual configure {project} faiss=true` and `rebuild`, or omit"
+                "set indexes='hybrid' and rebuild, or leave out the contextual embedding",
+                "run `llama-index-contextual configure {project} indexes=hybrid` and `rebuild`, or omit"
                 " --contextual-embedding",
             ),
         )

@@ -205,7 +205,7 @@ class Engine(ABC):
 def lost_collection(collection: Collection) -> CorruptVersionError:
     """Return the error for a version with chunks whose collection does not exist."""
     return CorruptVersionError(
-        f"There is no collection {collection.name!r} at {collection.url}: correct `backend_url` if it is on another"
+        f"There is no collection {collection.name!r} at {collection.url}: correct `backend` if it is on another"
         f" server, or restore it from a backup. Without it, `verify --repair` names the documents to ingest again."
     )
 

@@ -54,10 +54,14 @@ def check_backend(config: ProjectConfig) -> None:
         ConfigurationError: It cannot; the message says what to do.
         BackendError: It does not answer.
     """
-    if config.backend != FILES and config.backend_url is not None:
-        engine = engine_type(config.backend)
+    if config.engine != FILES:
+        engine = engine_type(config.engine)
         engine.check(config)
-        engine(Collection(config.backend, config.backend_url, "")).ping()
+        engine(Collection(config.engine, _address(config), "")).ping()
+
+
+def _address(config: ProjectConfig) -> str:
+    return config.backend.partition(":")[2]
 
 
 def _qdrant() -> type[Engine]:
@@ -68,7 +72,7 @@ def _qdrant() -> type[Engine]:
 
 
 _ENGINES: Mapping[str, Callable[[], type[Engine]]] = {"qdrant": _qdrant}
-"""The engines, by the value of the setting `backend`."""
+"""The engines, by what stands before the address in the setting `backend`."""
 
 
 # ---- the collection of a project -------------------------------------------------------------------------------------
@@ -120,8 +124,8 @@ def _engine(project_dir: Path) -> Engine | None:
         return None
     with contextlib.suppress(ProjectError):  # then the address of the last writer is the best guess
         config = read_config(project_dir)
-        if config.backend == collection.backend and config.backend_url is not None:
-            collection = replace(collection, url=config.backend_url)
+        if config.engine == collection.backend:
+            collection = replace(collection, url=_address(config))
     return engine_type(collection.backend)(collection)
 
 
@@ -133,23 +137,23 @@ def use_engine(project_dir: Path, config: ProjectConfig) -> Engine | None:
     Raises:
         ProjectError: There are versions with chunks, but no collection at the address in the settings.
     """
-    if config.backend == FILES or config.backend_url is None:
+    if config.engine == FILES:
         return None
-    known = read_collection(project_dir)
-    if known is None or known.backend != config.backend:
-        known = Collection(config.backend, config.backend_url, f"contextual-{uuid.uuid4().hex}")
+    known, address = read_collection(project_dir), _address(config)
+    if known is None or known.backend != config.engine:
+        known = Collection(config.engine, address, f"contextual-{uuid.uuid4().hex}")
         write_collection(project_dir, known)
-    elif known.url != config.backend_url:
-        former, known = known, replace(known, url=config.backend_url)
-        if _has_chunks(project_dir) and not engine_type(config.backend)(known).exists():
+    elif known.url != address:
+        former, known = known, replace(known, url=address)
+        if _has_chunks(project_dir) and not engine_type(config.engine)(known).exists():
             raise ProjectError(
-                f"There is no collection {known.name!r} at {known.url}: set backend_url to the address of the server"
+                f"There is no collection {known.name!r} at {known.url}: set backend to the address of the server"
                 f" that has it ({former.url} until now), or copy it to the new one with a snapshot. Without a copy, set"
                 f" backend to 'files', `rebuild` and `forget`, then set the new address and `rebuild` again.",
                 name=project_dir.name,
             )
         write_collection(project_dir, known)
-    return engine_type(config.backend)(known)
+    return engine_type(config.engine)(known)
 
 
 def _has_chunks(project_dir: Path) -> bool:
@@ -157,7 +161,7 @@ def _has_chunks(project_dir: Path) -> bool:
     for name in version_names(project_dir):
         with contextlib.suppress(CorruptVersionError, FormatError):
             manifest = read_manifest(version_directory(project_dir, name))
-            if manifest.chunks and manifest.config["backend"] != FILES:
+            if manifest.chunks and manifest.engine != FILES:
                 return True
     return False
 

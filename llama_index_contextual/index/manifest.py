@@ -176,6 +176,11 @@ class Manifest:
     keeps: str | None = None
     format: int = FORMAT
 
+    @property
+    def engine(self) -> str:
+        """What keeps the chunks: "files", or the kind of an engine, such as "qdrant"."""
+        return str(self.config["backend"]).partition(":")[0]
+
     def to_json(self) -> bytes:
         """Return the manifest as JSON, including a checksum of itself."""
         content = asdict(self)

@@ -389,13 +389,13 @@ class PartWriter:
         self._config = config
         self._docstore = NodeTable(directory / DOCSTORE)
         self._vectors: VectorWriter | None = None
-        if config.faiss:
+        if config.builds_semantic:
             # Imported here, because faiss is slow to import.
             from llama_index_contextual.index.vectors import VectorWriter
 
             self._vectors = VectorWriter()
-        self._lexical = LexicalIndexBuilder(language=config.language) if config.bm25 else None
-        self._documents = DocumentIndexBuilder(language=config.language) if config.bm25 else None
+        self._lexical = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
+        self._documents = DocumentIndexBuilder(language=config.language) if config.builds_lexical else None
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
         """Return the ids of nodes that the part contains, among `node_ids`."""

@@ -4,7 +4,7 @@ A point is a chunk: its vector, a sparse vector with the weights of its terms, a
 LlamaIndex's own store writes it, the id of its document, its facets, and the versions between which it exists. Every
 search filters by version.
 
-`backend_url` is the address of a server; its key is read from the environment variable QDRANT_API_KEY and never
+`backend` contains the address of a server; its key is read from the environment variable QDRANT_API_KEY and never
 stored. A path, or ":memory:", is the local mode of the client, which compares every vector in Python: for tests and a
 few thousand chunks.
 """
@@ -92,7 +92,7 @@ class QdrantEngine(Engine):
             ConfigurationError: It cannot, the address is invalid, or the client is not installed.
         """
         _models()
-        _check_address(str(config.backend_url))
+        _check_address(config.backend.partition(":")[2])
         if config.faiss_index != "auto":
             raise ConfigurationError(
                 f"Qdrant stores the vectors itself: leave faiss_index at 'auto' instead of {config.faiss_index!r}, or"
@@ -134,9 +134,9 @@ class QdrantEngine(Engine):
             message = f"Qdrant at {url} refuses the key: set the environment variable {KEY_VARIABLE} to a valid one"
         elif is_connection_error(error):
             name = type(error).__name__
-            message = f"Qdrant at {_with_port(url)} does not answer ({name}): start it, or change `backend_url`"
+            message = f"Qdrant at {_with_port(url)} does not answer ({name}): start it, or change `backend`"
         elif self._is_server and type(error).__name__ in _UNREADABLE:
-            message = f"The server at {_with_port(url)} does not answer as Qdrant does: correct `backend_url`"
+            message = f"The server at {_with_port(url)} does not answer as Qdrant does: correct `backend`"
         else:
             message = f"Qdrant at {url} refuses a call ({fault[:300]}): see its log, and check its version and its disk"
         return BackendError(f"{message}; then run the same again.", url=url)
@@ -176,9 +176,9 @@ class QdrantEngine(Engine):
             stored = f"vectors with {known[VECTOR].size} dimensions" if VECTOR in known else "no vectors"
             raise ConfigurationError(
                 f"The collection of this project has {stored}, and cannot store vectors with {dimensions} dimensions:"
-                f" set backend to 'files', `rebuild` and `forget`, then set backend to 'qdrant' and `rebuild` again."
+                f" set backend to 'files', `rebuild` and `forget`, then set backend to the address and `rebuild` again."
                 f" Contexts and embeddings are not paid for again.",
-                setting="embed_model" if VECTOR in known else "faiss",
+                setting="embed_model" if VECTOR in known else "indexes",
             )
         # The local mode has no indexes, and warns about it.
         missing = [field for field in _INDEXES if self._is_server and field not in info.payload_schema]
@@ -453,8 +453,8 @@ def _check_address(url: str) -> None:
         is_valid = False
     if not is_valid:
         raise ConfigurationError(
-            f"backend_url is {url!r}: it must be an address such as http://localhost:6333 or https://host:6333.",
-            setting="backend_url",
+            f"The address of the backend is {url!r}: it must be an address such as http://localhost:6333 or https://host:6333.",
+            setting="backend",
         )
 
 
@@ -484,7 +484,7 @@ def connect(url: str, key: str | None) -> Any:
     except (RuntimeError, OSError) as error:
         raise BackendError(
             f"Qdrant's local mode cannot open {url} ({error}): end the other process that uses it, or start a server"
-            f" and set `backend_url` to its address.",
+            f" and set `backend` to its address.",
             url=url,
         ) from error
 

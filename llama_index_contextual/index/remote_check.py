@@ -37,7 +37,7 @@ def damaged_chunks(project_dir: Path, names: Sequence[str]) -> dict[str, Corrupt
     for name in names:
         try:
             with closing(OpenVersion(version_directory(project_dir, name), check="size")) as version:
-                if version.manifest.config["backend"] != FILES:
+                if version.manifest.engine != FILES:
                     _check(version)
         except FormatError:
             continue  # reported with the files

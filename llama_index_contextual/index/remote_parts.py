@@ -219,9 +219,9 @@ class RemotePartWriter:
         self.chunks += len(nodes)
         self._scratch.add(nodes)
         self._store.add_places(nodes, self._version)
-        if self._config.faiss and vectors is not None:
+        if self._config.builds_semantic and vectors is not None:
             self._vectors.append(vectors)
-        if self._config.bm25:
+        if self._config.builds_lexical:
             self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
             self._documents.add(nodes)
 
@@ -238,7 +238,7 @@ class RemotePartWriter:
         store = cast(RemoteDocumentStore, part.docstore)
         self._store.copy_places(store, part.live, np.where(numbers >= 0, numbers + len(self.records), -1))
         self.records += part.records
-        if self._config.bm25:
+        if self._config.builds_lexical:
             counts, statistics = part_terms(part)
             entries = part.live_entries
             self._copied.append(
@@ -255,7 +255,7 @@ class RemotePartWriter:
         Args:
             merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
         """
-        if self._config.bm25:
+        if self._config.builds_lexical:
             files.make_directory(self.directory / BM25_DIRECTORY)
         mean = next((mean for part in self._parts if (mean := RemotePart.of(part).mean_length)), None)
         dimensions = self._vectors[0].shape[1] if self._vectors else None
@@ -301,7 +301,7 @@ class RemotePartWriter:
         document_of = np.repeat(np.arange(len(chunks_of), dtype=np.int32), chunks_of)
         facets = self._store.add_values(self._scratch.iterate(), document_of)
         counts = self._lexical.build().counts()
-        lengths = counts.lengths if self._config.bm25 else np.zeros(self.chunks, dtype=np.int32)
+        lengths = counts.lengths if self._config.builds_lexical else np.zeros(self.chunks, dtype=np.int32)
         mean = mean or float(lengths.mean()) or 1.0
         norms = length_norms(lengths, mean)
         weights = (counts.frequencies / (norms[counts.holders] + counts.frequencies)).astype(np.float32)
@@ -327,7 +327,7 @@ class RemotePartWriter:
                 )
 
         self._engine.write(stored(), dimensions)
-        if self._config.bm25:
+        if self._config.builds_lexical:
             entry_of = np.repeat(np.arange(np.count_nonzero(chunks_of)), chunks_of[chunks_of > 0])
             of_documents, squares, means = _by_document(counts, weights, entry_of)
             total = np.bincount(entry_of, weights=lengths).astype(np.int64)
@@ -346,7 +346,7 @@ class RemotePartWriter:
 
     def _finish_copy(self) -> int | None:
         """Write the terms and the sample of documents of other parts, and return the length of the vectors."""
-        if self._config.bm25:
+        if self._config.builds_lexical:
             builder, lengths = TermCountsBuilder(), [np.zeros(0, dtype=np.int64)]
             for counts, statistics, live in self._copied:
                 builder.add_counts(counts, live)
@@ -372,7 +372,7 @@ class RemotePartWriter:
                 self._save_chunk_terms(of_chunks.build())
             TermStatistics(numbers, means, squares, np.concatenate(lengths)).save(self.directory / BM25_DIRECTORY)
             self._documents.build().lexical_index.save(self.directory / DOCUMENTS_DIRECTORY)
-        if not (self._config.faiss and self.chunks):
+        if not (self._config.builds_semantic and self.chunks):
             return None
         keys = self._store.keys_of_rows(sampled_rows(self.chunks))
         found = self._engine.vectors(keys)

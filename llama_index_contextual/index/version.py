@@ -52,7 +52,7 @@ class OpenVersion:
     @property
     def is_remote(self) -> bool:
         """Whether an engine keeps the chunks and vectors; see `index/engine.py`."""
-        return bool(self.manifest.config["backend"] != "files")
+        return self.manifest.engine != "files"
 
     @property
     def is_self_contained(self) -> bool:
@@ -67,7 +67,7 @@ class OpenVersion:
     @property
     def has_lexical(self) -> bool:
         """Whether the version has a lexical index."""
-        return bool(self.manifest.config["bm25"])
+        return bool(self.manifest.config["indexes"] != "semantic")
 
     @cached_property
     def records(self) -> Records:

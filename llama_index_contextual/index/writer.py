@@ -88,13 +88,13 @@ class VersionBuilder:
         self._shares = (
             self.before is not None
             and self.before.directory.parent.parent == self.project_dir
-            and self.before.manifest.config["backend"] == self.config.backend
+            and self.before.manifest.engine == self.config.engine
         )
         self._base: Sequence[Part] = self.before.parts if self.before is not None and self._shares else []
 
     def _remote_parts(self) -> RemoteParts | None:
         """Return the parts of the version if an engine keeps its chunks, or else None."""
-        if self.config.backend == "files":
+        if self.config.engine == "files":
             return None
         # Imported here, because a version in files needs none of it.
         from llama_index_contextual.index.remote_parts import remote_parts
@@ -198,7 +198,7 @@ class VersionBuilder:
                 part.require_sound()
         nodes = list(before.docstore.iterate(doc_id=record.doc_id))
         vectors = None
-        if self.config.faiss and nodes:
+        if self.config.builds_semantic and nodes:
             rows = before.docstore.rows([node.node_id for node in nodes])
             vectors = before.index.vectors(np.asarray(rows, dtype=np.int64))
         self.append(record, nodes, vectors, before.frame(record.doc_id))
@@ -268,7 +268,7 @@ class VersionBuilder:
     def _merge_key(self, parts: Sequence[Part]) -> str:
         """Return a checksum of everything that a merged part depends on."""
         entries = [asdict(part.entry) for part in parts]
-        settings = {name: getattr(self.config, name) for name in ("bm25", "faiss", "faiss_index", "language")}
+        settings = {name: getattr(self.config, name) for name in ("indexes", "faiss_index", "language")}
         return files.xxh3_of(json.dumps([entries, settings, __version__], sort_keys=True).encode())
 
     def _finish(self, writer: PartWriter | RemotePartWriter, merged_from: str | None = None) -> Part:

@@ -262,7 +262,7 @@ async def achange(
             options,
             project_dir=state.directory,
             config=state.config,
-            make_stages=lambda: state.stages(ledger, state.embed_model if state.config.faiss else None),
+            make_stages=lambda: state.stages(ledger, state.embed_model if state.config.builds_semantic else None),
             before=before,
             progress=progress,
             executor=executor,
@@ -409,7 +409,7 @@ def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
         for setting in get_args(ModelSetting):
             if changes.get(setting) is not None:
                 missing_for(changes[setting], setting=setting)
-        if changes.keys() & {"backend", "backend_url"}:
+        if "backend" in changes:
             check_backend(config)
         if changes.get("embed_model", state.config.embed_model) != state.config.embed_model:
             record_embed_object(state.directory, None)

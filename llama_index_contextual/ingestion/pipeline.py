@@ -331,8 +331,8 @@ class Stages:
 def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformComponent]:
     """Return the segment parser and the chunk parser for the settings of a project."""
     return (
-        SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
-        ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap, name_facts=config.name_facts),
+        SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_size // 10),
+        ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap, name_facts=True),
     )
 
 
@@ -451,14 +451,12 @@ def _contextualizer(
         model_id=model_id,
         model=config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
-        variables=config.context_variables,
         chunks_per_call=config.chunks_per_call,
         num_workers=config.llm_concurrency,
         call_timeout=config.call_timeout,
         requests_per_minute=config.requests_per_minute,
         tokens_per_minute=config.tokens_per_minute,
         service_tier=config.service_tier,
-        on_structure=config.context_on_structure,
         segment_size=config.segment_size,
         ledger=ledger,
     )

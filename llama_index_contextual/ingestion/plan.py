@@ -1081,7 +1081,6 @@ def make_reader(
         pdf_engine=config.pdf_engine,
         file_metadata=options.file_metadata or intake.facts.get,
         ocr=config.ocr,
-        ocr_language=config.ocr_language,
         page_store=page_store,
         on_file=on_file,
         on_page=on_page,

@@ -84,7 +84,7 @@ def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, st
                 record = document.record
                 rescued.add(document.nodes, document.vectors)
                 vectors = _vectors(document, stages, whole.dimensions) if document.is_complete else None
-                if document.is_complete and (vectors is not None or not config.faiss or not document.nodes):
+                if document.is_complete and (vectors is not None or not config.builds_semantic or not document.nodes):
                     builder.append(record, document.nodes, vectors, document.frame)
                     kept.append(record.doc_id)
                 elif older.take_over(record, builder):

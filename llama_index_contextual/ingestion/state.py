@@ -114,7 +114,7 @@ class ProjectState:
 
     def remember_embed_model(self) -> None:
         """Record the embedding model if it was passed as an object; the write lock must be held."""
-        if self.passed_embed_model is not None and self.config.faiss:
+        if self.passed_embed_model is not None and self.config.builds_semantic:
             described = ModelObject.of(self.passed_embed_model, setting=self.config.embed_model)
             record_embed_object(self.directory, asdict(described))
 
@@ -151,7 +151,7 @@ class ProjectState:
     @property
     def embed_model_name(self) -> str | None:
         """Name of the embedding model, without loading it; None without a semantic index."""
-        if not self.config.faiss:
+        if not self.config.builds_semantic:
             return None
         passed = self.passed_embed_model
         if passed is not None:

@@ -320,7 +320,7 @@ def missing_for_models(
         ModelError: The provider of a model is unknown, or has no models of this kind.
     """
     notes = []
-    if embed_model is None and config.faiss:
+    if embed_model is None and config.builds_semantic:
         notes.append(missing_for(config.embed_model, setting="embed_model"))
     if llm is None:
         of_llm = missing_for(config.llm, setting="llm")

@@ -56,7 +56,6 @@ from llama_index_contextual.readers.ocr import (
     CHANGED,
     ImagePages,
     OcrReader,
-    OcrSetting,
     Page,
     PageStore,
     engine_for,
@@ -129,9 +128,9 @@ class DocumentReader:
         pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
-        ocr: Engine that reads scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract", or
-            "auto" for the first of them that is there; None for no OCR.
-        ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra"; needs tesseract.
+        ocr: Engine that reads scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract",
+            "tesseract:deu+fra" with its codes of languages, or "auto" for the first engine that is there; None for no
+            OCR.
         page_store: Store of scanned pages, so that none is read twice; or None.
         on_file: Called with the name of each file before it is read.
         on_page: Called with the number of pages of that file that have been read, by OCR or not, and with their total.
@@ -144,8 +143,7 @@ class DocumentReader:
         passwords: Mapping[str, str] | str | None = None,
         pdf_engine: PdfEngine = "pdfium",
         file_metadata: FileMetadata | None = None,
-        ocr: OcrSetting | None = "auto",
-        ocr_language: str | None = None,
+        ocr: str | None = "auto",
         page_store: PageStore | None = None,
         on_file: Callable[[str], None] | None = None,
         on_page: Callable[[int, int], None] | None = None,
@@ -157,7 +155,7 @@ class DocumentReader:
         self._pool: ThreadPoolExecutor | None = None
         self._workers: list[PdfWorker] = []
         self._idle: queue.SimpleQueue[PdfWorker] = queue.SimpleQueue()
-        self._ocr_settings = ocr, ocr_language
+        self._ocr_setting = ocr
         self._page_store = page_store
         self._on_file = on_file
         self._on_page = on_page
@@ -309,7 +307,7 @@ class DocumentReader:
         """Return the reader of scanned pages, or what to do to have one."""
         with self._ocr_lock:
             if self._ocr is None:
-                engine = engine_for(*self._ocr_settings)
+                engine = engine_for(self._ocr_setting)
                 if isinstance(engine, str):
                     return engine
                 self._ocr = OcrReader(engine, store=self._page_store, on_page=self._count_page)
@@ -347,8 +345,7 @@ def read_documents(
     limits: ReadLimits = ReadLimits(),  # noqa: B008
     passwords: Mapping[str, str] | str | None = None,
     pdf_engine: PdfEngine = "pdfium",
-    ocr: OcrSetting | None = "auto",
-    ocr_language: str | None = None,
+    ocr: str | None = "auto",
     show_progress: bool = False,
 ) -> ReadResult:
     """Read files, folders and globs into Documents that know their pages and headings.
@@ -364,7 +361,6 @@ def read_documents(
             for all other files.
         pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
         ocr: Engine that reads scanned pages and images, as in `DocumentReader`.
-        ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra".
         show_progress: Show a progress bar.
 
     Raises:
@@ -379,7 +375,6 @@ def read_documents(
         pdf_engine=pdf_engine,
         file_metadata=file_metadata,
         ocr=ocr,
-        ocr_language=ocr_language,
     ) as reader:
         files = get_tqdm_iterable(discovery.files, show_progress, "Reading files")
         for ref, content in reader.read_all(ref for ref in files if not duplicates.skip(ref, result)):

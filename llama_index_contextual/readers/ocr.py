@@ -37,8 +37,6 @@ from llama_index_contextual.readers.pdf.layout import page_lines
 from llama_index_contextual.readers.pdf.pieces import Run
 from llama_index_contextual.readers.pdf.process import MAX_COMPLAINT, LastLine, child_environment
 
-OcrSetting = Literal["auto", "rapidocr", "tesseract"]
-
 INSTALL = '`pip install "llama-index-contextual[ocr]"`'
 LOW_CONFIDENCE = 0.8  # of a page, below which it is reported as hard to read
 CHILD = "llama_index_contextual._ocr_worker"
@@ -87,25 +85,24 @@ class OcrEngine:
         return hashlib.sha256(json.dumps(["ocr", image, self.name, self.version, self.language]).encode()).hexdigest()
 
 
-def engine_for(setting: OcrSetting | None, language: str | None = None) -> OcrEngine | str:
-    """Return the engine for the settings, or the reason why there is none and what to do.
+def engine_for(setting: str | None) -> OcrEngine | str:
+    """Return the engine for the setting `ocr`, or the reason why there is none and what to do.
 
-    "auto" takes RapidOCR if it is installed, else tesseract; if a language is given, tesseract.
+    "auto" takes RapidOCR if it is installed, else tesseract.
     """
     if setting is None:
         return "set `ocr` to 'auto'"
     if find_spec("pypdfium2") is None or find_spec("PIL") is None or find_spec("numpy") is None:
         return INSTALL
-    if setting == "rapidocr" or (setting == "auto" and not language):
+    if setting in ("auto", "rapidocr"):
         if find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None:
             return OcrEngine("rapidocr", version("rapidocr"))
         if setting == "rapidocr":
             return INSTALL
-    wanted = language or "eng"
+    wanted = setting.partition(":")[2] or "eng"
     release, languages = _tesseract()
     if not release:
-        is_default = setting == "auto" and not language
-        return INSTALL if is_default else "install tesseract (Debian: apt install tesseract-ocr)"
+        return INSTALL if setting == "auto" else "install tesseract (Debian: apt install tesseract-ocr)"
     if missing := [name for name in wanted.split("+") if name not in languages]:
         return f"tesseract has no language {missing[0]!r}: install it (Debian: apt install tesseract-ocr-{missing[0]})"
     return OcrEngine("tesseract", release, wanted)

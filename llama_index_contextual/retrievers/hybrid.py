@@ -23,6 +23,7 @@ from llama_index_contextual.retrievers.base import RankingRetriever, specificity
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.search.rank import (
+    CANDIDATES,
     FusionSettings,
     Ranking,
     ScoredIds,
@@ -75,7 +76,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         retriever_weights: list[float] | None = None,
         similarity_top_k: int | None = None,
         top_k: int | None = None,
-        candidates: int = 100,
+        candidates: int = CANDIDATES,
         fusion: Fusion = "rrf",
         rrf_k: float = 10.0,
         documents: DocumentIndex | None = None,

@@ -41,7 +41,7 @@ class ProjectRetriever(CheckedRetriever):
 
     Args:
         indexes: The indexes of the project's live version.
-        config: Weights, candidates and fusion.
+        config: Weights and fusion.
         mode: Indexes to search; None for the mode of `config`.
         similarity_top_k: Number of results; None for `top_k` of `config`.
         top_k: The same.
@@ -89,11 +89,11 @@ class ProjectRetriever(CheckedRetriever):
         )
 
     def widened(self) -> ProjectRetriever:
-        """Return a retriever that searches the same indexes more widely: five times the candidates, twice the results.
+        """Return a retriever of the same indexes with twice the number of results.
 
         The mode does not change: lexical mode must not send the question to an embedding API.
         """
-        return self.changed(similarity_top_k=2 * self.similarity_top_k, candidates=5 * self._config.candidates)
+        return self.changed(similarity_top_k=2 * self.similarity_top_k)
 
     @property
     def config(self) -> ProjectConfig:
@@ -106,7 +106,7 @@ class ProjectRetriever(CheckedRetriever):
         try:
             return self.mode != "lexical" and self._indexes.current().has_semantic
         except NoVersionError:
-            return self._config.faiss
+            return self._config.builds_semantic
 
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the live version's chunks, which filters can use."""

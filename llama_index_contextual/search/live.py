@@ -208,10 +208,10 @@ class SearchableVersion(OpenVersion):
         if not self.has_semantic:
             raise ConfigurationError(
                 "This version has no semantic index",
-                setting="faiss",
+                setting="indexes",
                 remedy=Remedy(
-                    "create the project with faiss=True",
-                    "run `llama-index-contextual configure {project} faiss=true`, then `rebuild`",
+                    "create the project with indexes='hybrid'",
+                    "run `llama-index-contextual configure {project} indexes=hybrid`, then `rebuild`",
                 ),
             )
         model = self.embed_model

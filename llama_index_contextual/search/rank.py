@@ -26,6 +26,13 @@ from llama_index_contextual.search.response import LegScore, RetrievedChunk
 
 LegName = Literal["semantic", "lexical"]
 
+CANDIDATES = 200
+"""Number of hits taken from each ranking before fusion.
+
+On five question sets with the local embedding, nDCG@10 with 400 is at most 0.1 points higher (code and contracts), and
+with 100 up to 0.6 lower (code).
+"""
+
 Evidence = dict[str, Any]
 """The `LegScore` of a chunk in each index, by the name of the index."""
 
@@ -47,7 +54,7 @@ class FusionSettings:
     by: Fusion = "score"
     weights: Sequence[float] = (0.5, 0.5)
     rrf_k: float = 10.0
-    candidates: int = 100
+    candidates: int = CANDIDATES
     document_weight: float = 0.0
     sibling_weight: float = 0.0
     document_idf: bool = True

@@ -90,7 +90,6 @@ class SearchSettings:
                 by=config.fusion,
                 weights=(config.semantic_weight, 1 - config.semantic_weight),
                 rrf_k=config.rrf_k,
-                candidates=config.candidates,
                 document_weight=config.document_weight,
                 sibling_weight=SIBLING_WEIGHT if config.document_weight else 0.0,
             ),

@@ -31,7 +31,7 @@ from tests.support.records import CHAT_PATH, Record, Request
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
-SMALL = {"segment_size": 2_000, "segment_overlap": 200, "chunk_size": 200, "chunk_overlap": 20}
+SMALL = {"segment_size": 2_000, "chunk_size": 200, "chunk_overlap": 20}
 BATCH_FACTOR = 0.5
 
 

@@ -53,7 +53,7 @@ def places(url: str | None, threshold: int | None = None) -> Iterator[tuple[Proj
 def both(manager: ProjectManager, url: str, **settings: Any) -> tuple[Project, Project]:
     config = ProjectConfig.local(**settings)
     on_files = manager.create("files", config)
-    return on_files, manager.create("engine", config.changed(backend="qdrant", backend_url=url))
+    return on_files, manager.create("engine", config.changed(backend=f"qdrant:{url}"))
 
 
 def ids(project: Project, question: str, **options: Any) -> list[str]:
@@ -126,7 +126,7 @@ def recall(url: str | None, data: Path) -> dict[str, Any]:
     first, more, questions = corpus(data)
     with mock.patch.object(remote, "EXACT_CHUNKS", 1_000), places(url, threshold=100) as (manager, address):
         config = ProjectConfig.local(
-            chunk_size=64, chunk_overlap=8, context="structural", bm25=False, backend="qdrant", backend_url=address
+            chunk_size=64, chunk_overlap=8, context="structural", indexes="semantic", backend=f"qdrant:{address}"
         )
         project = manager.create("engine", config)
         report = project.ingest([*first, *more])

@@ -149,7 +149,7 @@ def pages_of(path: Path, project: Project) -> tuple[list[str], DocumentMap]:
     """Return the text of each page of a file, from the ledger of a project, and the map of the file."""
     config = project.config
     ledger = Ledger(project.directory / "ledger.sqlite", read_only=True)
-    with DocumentReader(ocr=config.ocr, ocr_language=config.ocr_language, page_store=ledger) as reader:
+    with DocumentReader(ocr=config.ocr, page_store=ledger) as reader:
         document = reader.read(discover([path]).files[0]).document
     ledger.close()
     map = DocumentMap.from_metadata(document.metadata)
@@ -160,17 +160,16 @@ def pages_of(path: Path, project: Project) -> tuple[list[str], DocumentMap]:
 def main() -> None:
     """Print the share of words for each page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", choices=("rapidocr", "tesseract"), default="rapidocr")
-    parser.add_argument("--language", help="languages of tesseract")
+    parser.add_argument("--engine", default="rapidocr", help="rapidocr, tesseract, or tesseract:deu+fra")
     arguments = parser.parse_args()
-    engine = engine_for(arguments.engine, arguments.language)
+    engine = engine_for(arguments.engine)
     if isinstance(engine, str):
         sys.exit(engine)
     pages = scanned_pages()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scans.pdf"
         path.write_bytes(pdf_of_images([page.image for page in pages]))
-        settings = ProjectConfig.local(context="none", ocr=arguments.engine, ocr_language=arguments.language)
+        settings = ProjectConfig.local(context="none", ocr=arguments.engine)
         project = ProjectManager(Path(folder) / "projects").create("scans", settings)
         started = time.perf_counter()
         print(project.ingest([path]))

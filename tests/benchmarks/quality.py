@@ -47,16 +47,14 @@ HEAD = "".join(f"  {name:6s}" for name in MEASURES)
 CONTEXTS: dict[str, dict[str, Any]] = {
     "none": {"context": "none"},
     "structural": {"context": "structural"},
-    "llm": {"context": "llm", "context_on_structure": False},
-    "both": {"context": "llm", "context_on_structure": True},
+    "both": {"context": "llm"},
 }
 """The settings of each kind of context; those with an LLM need recorded contexts."""
 
 NEAREST = {
     "none": ("none",),
     "structural": ("structural", "none"),
-    "llm": ("llm", "none"),
-    "both": ("both", "llm", "none"),
+    "both": ("both", "none"),
 }
 """What each kind of context is compared with in results that may lack it, the nearest first."""
 

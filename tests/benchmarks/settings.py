@@ -28,7 +28,6 @@ from tests.benchmarks.trials import Trials
 VARIED: dict[str, Sequence[Any]] = {
     "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
     "document_weight": (0.0, 0.05, 0.1, 0.2),
-    "candidates": (50, 100, 200, 400),
     "fusion": ("rrf",),
 }
 """Values other than the defaults."""

@@ -9,7 +9,7 @@ from typing import Any
 from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.rank import Leg, fused, lexical_leg, semantic_leg
+from llama_index_contextual.search.rank import CANDIDATES, Leg, fused, lexical_leg, semantic_leg
 from llama_index_contextual.search.response import RetrievedChunk
 from llama_index_contextual.search.search import SearchSettings
 from tests.benchmarks.sets import KS, Question, first_ranks
@@ -31,7 +31,7 @@ class Trials:
     def ranks(self, questions: Sequence[Question], **changes: Any) -> list[list[int | None]]:
         """Return the ranks of the evidence of each question with changed settings."""
         config = self._config.changed(**changes)
-        index, depth = self._version.index, max(config.candidates, max(KS))
+        index, depth = self._version.index, max(CANDIDATES, max(KS))
         settings = SearchSettings.of(config, mode="hybrid", k=max(KS), filters=None)
         fusion = replace(settings.fusion, candidates=depth)
         results = []

@@ -29,6 +29,7 @@ from llama_index_contextual import (
     SemanticRetriever,
     open_storage_context,
 )
+from llama_index_contextual.search.rank import CANDIDATES
 from llama_index_contextual.search.search import SIBLING_WEIGHT
 from tests.support.examples import DATA
 
@@ -76,10 +77,9 @@ def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_
     assert issubclass(LexicalRetriever, BM25Retriever)
     config = project.config
     hybrid = HybridRetriever(
-        [*legs(project, config.candidates)],
+        [*legs(project, CANDIDATES)],
         retriever_weights=[config.semantic_weight, 1 - config.semantic_weight],
         similarity_top_k=10,
-        candidates=config.candidates,
         fusion=config.fusion,
         documents=project.live_version.index.documents,
         document_weight=config.document_weight,
@@ -97,7 +97,7 @@ def test_llama_indexs_own_query_fusion_retriever_answers_as_reciprocal_rank_fusi
     # LlamaIndex counts ranks from 0 with the constant 60, which is ranks from 1 with 59; its weights are 1 and 1.
     retriever = project.as_retriever(top_k=100).changed(**settings, rrf_k=59)
     stock = QueryFusionRetriever(
-        [*legs(project, project.config.candidates)],
+        [*legs(project, CANDIDATES)],
         mode="reciprocal_rerank",
         num_queries=1,
         similarity_top_k=100,

@@ -116,7 +116,7 @@ def test_settings_llm(reports: Project, tmp_path: Path) -> None:
     assert LLMContextualizer().llm is Settings.llm
     assert LLMContextualizer().model == "ScriptedLLM:scripted"
     assert LLMContextualizer(model="openai:gpt-4.1").llm is None  # a name comes first
-    empty = ProjectManager(tmp_path).create("p", ProjectConfig(faiss=False))
+    empty = ProjectManager(tmp_path).create("p", ProjectConfig(indexes="lexical"))
     report_error = r"needs OPENAI_API_KEY.*pass the model of LlamaIndex's Settings: llm=Settings\.llm"
     with pytest.raises(ModelError, match=report_error):
         empty.ingest([Document(text="Error TS-999 means that the pump runs dry.", id_="d")])

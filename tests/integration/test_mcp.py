@@ -131,7 +131,7 @@ async def test_documents_are_resources(manager: ProjectManager, tmp_path: Path) 
     (tmp_path / "all").mkdir()
     for name in names:
         (tmp_path / "all" / name).write_text(f"This is {name}.", encoding="utf-8")
-    project = manager.create("files", ProjectConfig.local(faiss=False))
+    project = manager.create("files", ProjectConfig.local(indexes="lexical"))
     project.ingest([tmp_path / "all"])
     async with Client(make_server([project])) as client:
         resources = (await client.list_resources()).resources
@@ -153,7 +153,7 @@ async def test_nothing_in_a_document_passes_for_a_citation_or_a_message_in_text_
 ) -> None:
     path = tmp_path / "pump.md"
     path.write_text(f"# Pump {TRAP}\n\nThe pump runs: {TRAP}. See items[0], [2024] and [1, 2].\n", encoding="utf-8")
-    project = manager.create("traps", ProjectConfig.local(faiss=False))
+    project = manager.create("traps", ProjectConfig.local(indexes="lexical"))
     project.ingest([path])
     calls = {
         "search": {"query": "pump"},

@@ -113,7 +113,6 @@ def test_reading_an_empty_project_writes_nothing(project: Project) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"faiss": False, "bm25": False}, "faiss and bm25 are both off"),
         ({"chunk_size": 100, "chunk_overlap": 100}, r"chunk_overlap \(100\) must be smaller than chunk_size \(100\)"),
         (
             {"chunk_sise": 800},
@@ -166,7 +165,7 @@ BOTH_WAYS_OUT = (
     [
         (ProjectConfig(), "openai:text-embedding-3-small"),
         (ProjectConfig.local(context="llm"), DEFAULT_LLM),
-        (ProjectConfig(faiss=False), DEFAULT_LLM),
+        (ProjectConfig(indexes="lexical"), DEFAULT_LLM),
     ],
     ids=["both", "llm only", "without faiss"],
 )
@@ -259,16 +258,14 @@ def test_a_top_k_beyond_the_corpus_returns_all_chunks_every_time(reports: Projec
         assert [chunk.rank for chunk in response] == list(range(1, len(response) + 1))
 
 
-@pytest.mark.parametrize(
-    ("absent", "wanted", "used"), [("faiss", "hybrid", "lexical"), ("bm25", "lexical", "semantic")]
-)
+@pytest.mark.parametrize(("indexes", "wanted"), [("lexical", "hybrid"), ("semantic", "lexical")])
 def test_a_mode_without_its_index_falls_back_with_a_warning(
-    manager: ProjectManager, text_folder: Path, caplog: pytest.LogCaptureFixture, absent: str, wanted: Any, used: str
+    manager: ProjectManager, text_folder: Path, caplog: pytest.LogCaptureFixture, indexes: Any, wanted: Any
 ) -> None:
-    project = manager.create("a", ProjectConfig.local(**{absent: False}))
+    project = manager.create("a", ProjectConfig.local(indexes=indexes))
     project.ingest([text_folder])
     response = project.retrieve("error TS-999", mode=wanted)
-    assert (response.mode_requested, response.mode_used) == (wanted, used)
+    assert (response.mode_requested, response.mode_used) == (wanted, indexes)
     (warning,) = response.warnings
     assert warning.startswith(f"Mode '{wanted}' was requested, but there is no ")
     assert warning in caplog.messages
@@ -660,7 +657,7 @@ def test_a_model_of_the_same_name_with_other_vectors_is_refused(
 def test_a_model_without_a_name_is_no_obstacle_where_nothing_is_embedded(
     manager: ProjectManager, text_folder: Path
 ) -> None:
-    config = ProjectConfig(context="none", faiss=False)
+    config = ProjectConfig(context="none", indexes="lexical")
     project = manager.create("p", config, embed_model=CountingEmbedding(model_name=""))
     assert project.ingest([text_folder]).added
     assert manager.load("p").retrieve("error TS-999").mode_used == "lexical"

@@ -65,7 +65,7 @@ def test_trials_rank_as_the_project_does(tmp_path: Path) -> None:
     ids = [chunk.node_id for chunk in project.retrieve("meter", top_k=5)]
     questions = [Question(text, [{"id": one} for one in ids]) for text in ("valve 7", "filter of pump")]
     trials = Trials(project)
-    for changes in ({}, {"fusion": "rrf"}, {"candidates": 30}, {"semantic_weight": 1.0}):
+    for changes in ({}, {"fusion": "rrf"}, {"semantic_weight": 1.0}):
         changed = retriever.changed(**changes)
         _, _, expected = score(questions, lambda text, r=changed: r.respond(QueryBundle(text)).results)
         assert trials.ranks(questions, **changes) == expected

@@ -248,7 +248,7 @@ def test_forgotten_data_is_not_on_the_disk_and_the_rest_is_not_paid_for_again(
     assert [version.live for version in project.versions()] == [True]
     assert list(project.verify().problems) == []
     calls = len(llm.history)
-    project.update_config(bm25=False)
+    project.update_config(indexes="semantic")
     assert project.rebuild().rebuilt == ("b",)
     assert len(llm.history) == calls
     assert len(project.forget().versions) == 1

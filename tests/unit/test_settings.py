@@ -17,13 +17,17 @@ from llama_index_contextual.settings import environment_settings, file_settings
 def test_any_setting_can_be_set_in_the_environment() -> None:
     environment = {
         "LLAMA_INDEX_CONTEXTUAL_CHUNK_SIZE": "256",
-        "LLAMA_INDEX_CONTEXTUAL_FAISS": "false",
+        "LLAMA_INDEX_CONTEXTUAL_INDEXES": "lexical",
         "LLAMA_INDEX_CONTEXTUAL_EMBED_MODEL": "ollama:all-minilm",
         "LLAMA_INDEX_CONTEXTUAL_TOP_K": "",
         "LLAMA_INDEX_CONTEXTUAL_ROOT": "elsewhere",
         "CHUNK_OVERLAP": "1",
     }
-    assert environment_settings(environment) == {"chunk_size": 256, "faiss": False, "embed_model": "ollama:all-minilm"}
+    assert environment_settings(environment) == {
+        "chunk_size": 256,
+        "indexes": "lexical",
+        "embed_model": "ollama:all-minilm",
+    }
     assert environment_settings({"LLAMA_INDEX_CONTEXTUAL_GUARD": "true"}) == {"guards": True}, "its former name"
 
 
@@ -83,8 +87,8 @@ def test_python_reads_settings_from_the_environment_on_request(tmp_path: Path, m
         monkeypatch.delenv(name)
     (tmp_path / ".env").write_text("LLAMA_INDEX_CONTEXTUAL_STYLE=persona\nOPENAI_API_KEY=k\n")
     assert ProjectConfig.from_env(dotenv=None).style == "instruction"
-    config = ProjectConfig.from_env(candidates=11)
-    assert (config.top_k, config.judge, config.candidates, config.style) == (7, True, 11, "persona")
+    config = ProjectConfig.from_env(chunk_overlap=11)
+    assert (config.top_k, config.judge, config.chunk_overlap, config.style) == (7, True, 11, "persona")
     assert os.environ["OPENAI_API_KEY"] == "k"
     assert ProjectConfig().top_k == 20
     monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "many")

@@ -111,7 +111,6 @@ def _read(settings: _Reading, files: Sequence[_File]) -> list[FileContent | Read
         pdf_engine=config.pdf_engine,
         file_metadata=facts.get,
         ocr=config.ocr,
-        ocr_language=config.ocr_language,
         page_store=None if settings.pages is None else _RemotePages(settings.pages),
     ) as reader:
         for file in files:

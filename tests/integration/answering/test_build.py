@@ -96,7 +96,6 @@ def test_options_that_both_engines_have_go_with_either(reports: Project) -> None
 ANSWERING: dict[str, Any] = {
     "style": "persona",
     "answer_tokens": 700,
-    "max_passages": 2,
     "min_confidence": 0.25,
     "intents": True,
     "adjacent": "bridge",
@@ -119,7 +118,7 @@ def test_an_engine_follows_the_settings_of_the_project(reports: Project, kind: s
     project = configured(reports, **ANSWERING)
     engine = grounded(project) if kind == "query" else project.as_chat_engine(llm=ScriptedLLM()).engine
     options = engine.options
-    assert (options.style, options.answer_tokens, options.max_passages) == ("persona", 700, 2)
+    assert (options.style, options.answer_tokens) == ("persona", 700)
     assert (options.context, options.min_confidence) == (True, 0.25)
     assert engine.guards == Guards()
     assert isinstance(engine.judge, Judge)
@@ -129,7 +128,7 @@ def test_an_engine_follows_the_settings_of_the_project(reports: Project, kind: s
 
 
 def test_an_option_overrides_the_setting(reports: Project) -> None:
-    options: dict[str, Any] = {"style": "instruction", "max_passages": 9, "context": True, "min_confidence": 0.0}
+    options: dict[str, Any] = {"style": "instruction", "answer_tokens": 900, "context": True, "min_confidence": 0.0}
     project = configured(reports, **ANSWERING, answer_cache=True)
     engine = grounded(
         project, **options, intents=False, guards=False, judge=False, cache=False, timeouts=Timeouts(whole=9)
@@ -203,7 +202,7 @@ def test_a_project_without_a_semantic_index_answers_without_an_embedding_model(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     llm = ScriptedLLM(default="It runs dry [Source 1].")
-    project = ProjectManager(tmp_path).create("p", ProjectConfig(faiss=False, context="none"), llm=llm)
+    project = ProjectManager(tmp_path).create("p", ProjectConfig(indexes="lexical", context="none"), llm=llm)
     chat = project.as_chat_engine()  # before anything is there to be asked
     project.ingest([Document(id_="d", text="Error TS-999 means that the pump runs dry.")])
     assert str(project.as_query_engine().query(QUESTION)) == "It runs dry [Source 1]."
@@ -217,7 +216,7 @@ def test_a_project_without_a_semantic_index_answers_without_an_embedding_model(
 @pytest.fixture
 def parts(tmp_path: Path) -> Project:
     """A document of three chunks, of which the first and the last contain the word of the question."""
-    config = ProjectConfig.local(context="none", chunk_size=12, chunk_overlap=0, segment_overlap=0, bm25=True)
+    config = ProjectConfig.local(context="none", chunk_size=12, chunk_overlap=0)
     project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
     project.ingest([Document(id_="d", text="\n\n".join((f"Zebra {'one ' * 8}", "two " * 9, f"Zebra {'three ' * 8}")))])
     assert [len(node.get_content().split()) for node in project.chunks("d")] == [9, 9, 9]

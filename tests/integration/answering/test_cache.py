@@ -45,7 +45,7 @@ def test_the_same_question_is_asked_once_and_streams_in_one_piece(
     ("options", "asked", "calls"),
     [
         ({"style": "persona"}, QUESTION, 2),
-        ({"max_passages": 1}, QUESTION, 2),
+        ({"answer_tokens": 25}, QUESTION, 2),
         ({"mode": "hybrid"}, QUESTION, 2),
         ({"context": False}, QUESTION, 2),
         ({}, "  What does error  TS-999 mean?\n", 1),
@@ -163,7 +163,7 @@ def test_where_personal_data_is_masked_the_file_does_not_contain_it(reports: Pro
 
 @pytest.mark.parametrize("how", ["remove", "forget"])
 def test_a_project_clears_its_answers_when_documents_are_removed_or_forgotten(tmp_path: Path, how: str) -> None:
-    project = ProjectManager(tmp_path / "knowledge").create("a", ProjectConfig.local(faiss=False))
+    project = ProjectManager(tmp_path / "knowledge").create("a", ProjectConfig.local(indexes="lexical"))
     project.ingest([write_texts(tmp_path / "texts")])
     llm = ScriptedLLM(default="The pump runs dry.")
     project.as_query_engine(llm=llm, cache=True).query(QUESTION)

@@ -102,7 +102,7 @@ def test_chitchat_costs_no_call(reports: Project, message: str) -> None:
 
 
 def test_the_number_of_passages_in_the_prompt_can_be_limited(reports: Project) -> None:
-    engine, llm = chat(reports, max_passages=2)
+    engine, llm = chat(reports, similarity_top_k=2)
     assert len(engine.chat("What does it say of pumps, revenue and duty?").source_nodes) == 2
     assert "[Source 3]" not in llm.history[0].partition("Sources:")[2]
 

@@ -46,9 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_ollama_writes_contexts_embeds_answers_and_streams(ollama: LoopbackProvider, folder: Path) -> None:
-    config = ProjectConfig(
-        llm="ollama:llama3.1", embed_model="ollama:nomic-embed-text", segment_size=4000, segment_overlap=400
-    )
+    config = ProjectConfig(llm="ollama:llama3.1", embed_model="ollama:nomic-embed-text", segment_size=4000)
     project = ProjectManager(folder / "knowledge").create("pump", config)
     project.ingest([folder / "pump.md"])
     (chunk,) = project.retrieve(QUESTION).results

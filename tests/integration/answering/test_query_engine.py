@@ -229,7 +229,6 @@ def test_without_results_the_model_is_not_asked() -> None:
 def test_the_wider_search_keeps_the_mode(reports: Project, mode: Any) -> None:
     retriever = reports.as_retriever(mode=mode, similarity_top_k=3).widened()
     assert (retriever.mode, retriever.similarity_top_k) == (mode, 6)
-    assert retriever._config.candidates == 5 * reports.config.candidates
 
 
 def test_a_lexical_engine_embeds_no_question(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.support.models import ScriptedLLM
 
 NAME = "p"
 DIMENSIONS = 64
-SETTINGS: dict[str, Any] = {"chunk_size": 40, "chunk_overlap": 4, "segment_size": 400, "segment_overlap": 40}
+SETTINGS: dict[str, Any] = {"chunk_size": 40, "chunk_overlap": 4, "segment_size": 400}
 QUERIES = (
     "pump valve",
     "audit of the tariff clause",

@@ -127,7 +127,7 @@ def test_the_commands_of_the_readme_lead_to_an_answer(root: Path, text_folder: P
 
 
 def test_a_proposed_command_is_quoted_for_any_name(root: Path, text_folder: Path) -> None:
-    created = run("create", "my reports", "--local", "--set", "faiss=false")
+    created = run("create", "my reports", "--local", "--set", "indexes=lexical")
     assert created.out.endswith("Next: llama-index-contextual ingest 'my reports' FILES…\n")
     run("ingest", "my reports", text_folder, "--quiet")
     assert "`llama-index-contextual rebuild 'my reports'`" in run("configure", "my reports", "chunk_size=400").out
@@ -167,11 +167,11 @@ def test_the_settings_are_listed_with_values_and_descriptions(reading_only: Path
 
 
 def test_settings_are_given_as_json_or_as_text(root: Path) -> None:
-    settings = ["chunk_size=256", "chunk_overlap=0", "faiss=false", "language=german", "context_prompt=null"]
+    settings = ["chunk_size=256", "chunk_overlap=0", "indexes=lexical", "language=german", "context_prompt=null"]
     settings += ["semantic_weight=0.25", "embed_model=ollama:all=minilm"]
     options = [part for setting in settings for part in ("--set", setting)]
     config = run("create", "a", "--local", "--context", "none", *options, "--json").json["config"]
-    expected = ProjectConfig.local(context="none", chunk_size=256, chunk_overlap=0, faiss=False).changed(
+    expected = ProjectConfig.local(context="none", chunk_size=256, chunk_overlap=0, indexes="lexical").changed(
         language="german", semantic_weight=0.25, embed_model="ollama:all=minilm"
     )
     assert config == ProjectManager(root).load("a").config.model_dump() == expected.model_dump()

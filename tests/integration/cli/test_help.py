@@ -49,7 +49,7 @@ def _examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     question = {"question": "What is the notice period?", "evidence": [{"text": "is three months"}]}
     (folder / "q.jsonl").write_text(json.dumps(question))
     (folder / "paid.jsonl").write_text("")
-    project = ProjectManager(folder / "knowledge").create("contracts", ProjectConfig.local(faiss=False))
+    project = ProjectManager(folder / "knowledge").create("contracts", ProjectConfig.local(indexes="lexical"))
     project.ingest([folder / "FOLDER" / "lease.txt"])
     project.ingest([folder / "FOLDER"])
     return folder

@@ -34,7 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "texts" / name).write_text(text, encoding="utf-8")
     facts.write_text(json.dumps(FACTS), encoding="utf-8")
-    ProjectManager(root).create("p", ProjectConfig.local(faiss=False))
+    ProjectManager(root).create("p", ProjectConfig.local(indexes="lexical"))
     result = run("ingest", "p", folder / "texts", "--facts", facts, "--quiet", "--root", root)
     assert result.code == 0
     assert "note The facts about none.md were not used: no file has that name.\n" in result.err

@@ -86,7 +86,7 @@ def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Proje
 
 
 def test_a_terminal_shows_the_results_that_fit_and_how_to_see_all(root: Path, screen: Screen) -> None:
-    project = ProjectManager(root).create("many", ProjectConfig.local(faiss=False, mode="lexical"))
+    project = ProjectManager(root).create("many", ProjectConfig.local(indexes="lexical", mode="lexical"))
     project.ingest([Document(text=f"Pump {number} runs. " * 20, doc_id=f"pump {number}") for number in range(20)])
 
     def ranks(lines: Sequence[str]) -> list[str]:
@@ -118,7 +118,7 @@ def test_a_passage_begins_near_the_rarest_word_of_the_question_and_explains_its_
 @pytest.mark.parametrize("columns", [50, 80, 200])
 def test_documents_are_listed_with_whole_ids_and_totals(root: Path, screen: Screen, columns: int) -> None:
     long, short = f"{'long ' * 8}name.txt", "short.txt"
-    project = ProjectManager(root).create("a", ProjectConfig.local(faiss=False))
+    project = ProjectManager(root).create("a", ProjectConfig.local(indexes="lexical"))
     project.ingest([Document(text=f"The pump {name[0]} runs.", doc_id=name) for name in (long, short)])
     lines = [line for line in screen(columns, "documents", "a") if line]
     assert lines[-1] == "2 documents, 2 chunks, 10 tokens"

@@ -21,12 +21,12 @@ def set_variables(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
 def test_options_override_the_file_and_the_file_the_environment(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_variables(monkeypatch, TOP_K="1", CANDIDATES="11", RRF_K="21")
-    (tmp_path / "c.json").write_text(json.dumps({"top_k": 2, "candidates": 12}))
+    set_variables(monkeypatch, TOP_K="1", CHUNK_OVERLAP="11", RRF_K="21")
+    (tmp_path / "c.json").write_text(json.dumps({"top_k": 2, "chunk_overlap": 12}))
     created = run("create", "a", "--local", "--config", tmp_path / "c.json", "--set", "top_k=3")
     assert created.code == 0
     config = ProjectManager(root).load("a").config
-    assert (config.top_k, config.candidates, config.rrf_k) == (3, 12, 21)
+    assert (config.top_k, config.chunk_overlap, config.rrf_k) == (3, 12, 21)
 
 
 def test_settings_without_rebuild_are_read_from_the_environment_for_queries(
@@ -43,11 +43,11 @@ def test_settings_without_rebuild_are_read_from_the_environment_for_queries(
     assert (stored["top_k"], built_or_kept) == (1, (800, 3))
     shown = run("settings", "a").out
     assert [line for line in shown.splitlines() if line.endswith("  environment")] == ["top_k=1  environment"]
-    changed = run("configure", "a", "top_k=7", "candidates=50")
+    changed = run("configure", "a", "top_k=7", "rerank_candidates=40")
     assert changed.out == "Changed; takes effect with the next query.\n"
     assert changed.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set and overrides it.\n"
     kept = ProjectManager(ingested.directory.parent).load("a").config
-    assert kept == ProjectConfig.local(top_k=7, candidates=50)
+    assert kept == ProjectConfig.local(top_k=7, rerank_candidates=40)
 
 
 def test_an_invalid_variable_is_named_and_does_not_stop_maintenance(

@@ -23,7 +23,6 @@ from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.tools import passages
 from tests.integration.contextualizer.samples import chunks
 from tests.support.models import CountingEmbedding, ScriptedLLM
-from tests.support.nodes import written
 
 ANSWER = "The quarterly report of the valve works; this part compares the orders with those of the year before."
 
@@ -95,17 +94,6 @@ def test_an_explanation_names_terms_that_only_the_structural_line_has(project: P
     assert first.in_structure == ("manual.txt", "txt")
     assert not {"manual.txt", "txt"} & {*first.in_text, *first.in_context, *first.missing}
     assert "only in its structural part: " in str(first)
-
-
-def test_turning_it_on_costs_no_call(project: Project) -> None:
-    project.update_config(context_on_structure=False)
-    project.rebuild()
-    assert project.estimate([]).dollars in (0.0, None)
-    project.update_config(context_on_structure=True)
-    report = project.rebuild()
-    assert report.contexts_paid == 0
-    nodes = project.storage_context.docstore.docs.values()
-    assert all(context_parts(node.metadata)[0] and written(node) == ANSWER for node in nodes)
 
 
 @pytest.mark.parametrize("key", ["title", "file_name", "section"])

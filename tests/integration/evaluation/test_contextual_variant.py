@@ -166,7 +166,7 @@ def test_what_cannot_be_compared_is_an_error(
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"faiss": False}, ConfigurationError, "The project has no semantic index"),
+        ({"indexes": "lexical"}, ConfigurationError, "The project has no semantic index"),
         ({"embed_model": NAME}, InputError, "is the project's own embedding model, which the variant 'none' measures"),
     ],
 )

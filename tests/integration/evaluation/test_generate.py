@@ -33,7 +33,7 @@ def provider() -> Iterator[LoopbackProvider]:
 @pytest.fixture
 def project(tmp_path: Path, provider: LoopbackProvider) -> Project:
     llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="sk-test", max_retries=0)
-    created = ProjectManager(tmp_path).create("a", ProjectConfig(faiss=False, context="none"), llm=llm)
+    created = ProjectManager(tmp_path).create("a", ProjectConfig(indexes="lexical", context="none"), llm=llm)
     created.ingest([TextNode(id_=f"n{at}", text=f"Passage {at} of the handbook.") for at in range(CHUNKS)])
     return created
 

@@ -8,7 +8,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,7 +23,11 @@ from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
 PAID = ROOT / "tests" / "data" / "paid-854d896"
-CASES = json.loads((PAID / "cases.json").read_bytes())
+GONE = ("context_on_structure",)  # settings of that commit
+CASES: dict[str, dict[str, Any]] = {
+    case: {name: value for name, value in settings.items() if name not in GONE}
+    for case, settings in json.loads((PAID / "cases.json").read_bytes()).items()
+}
 
 
 class Cost(NamedTuple):
@@ -34,9 +38,13 @@ class Cost(NamedTuple):
     dollars: float = 0.0
 
 
-CHANGED = {"structural line": Cost(embeddings=33, tokens=26_700, dollars=0.000534)}
+CHANGED = {
+    "structural line": Cost(embeddings=33, tokens=26_700, dollars=0.000534),
+    "contexts alone, several per call": Cost(embeddings=49, tokens=43_285, dollars=0.0008657),
+}
 """Keys that had to change since, by case.
 
+"contexts alone, several per call": the structural line now always stands above a context that an LLM wrote.
 "structural line": 33 of 50 lines had terms at their end, which are gone from the text that is embedded.
 """
 

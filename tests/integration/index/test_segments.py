@@ -25,7 +25,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import read_documents
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 
-SIZES = {"segment_size": 400, "segment_overlap": 60, "chunk_size": 50, "chunk_overlap": 0}
+SIZES = {"segment_size": 400, "chunk_size": 50, "chunk_overlap": 0}
 
 
 class Given(BaseRetriever):
@@ -67,7 +67,7 @@ def families(project: Project) -> dict[str, list[BaseNode]]:
 
 
 def test_the_parent_of_a_chunk_is_its_segment_word_for_word(project: Project, folder: Path) -> None:
-    parser = SegmentNodeParser(segment_size=400, segment_overlap=60)
+    parser = SegmentNodeParser(segment_size=400, segment_overlap=40)
     segments = {node.node_id: node for node in parser.get_nodes_from_documents(read_documents([folder]).documents)}
     found = families(project)
     assert set(found) == set(segments)

@@ -24,7 +24,7 @@ from llama_index_contextual.index.sources import (
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 
-LEXICAL = ProjectConfig.local(mode="lexical", faiss=False)
+LEXICAL = ProjectConfig.local(mode="lexical", indexes="lexical")
 
 
 @pytest.fixture

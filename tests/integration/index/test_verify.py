@@ -50,7 +50,7 @@ LEFT_VERSION, LEFT_PART, LEFT_FILE = "versions/v000003.building", "parts/p000003
 @pytest.fixture
 def notes(tmp_path: Path) -> Project:
     """A project that the command line can ingest into, with two versions of one file, and that file."""
-    config = ProjectConfig.local(faiss=False, keep_versions=2)
+    config = ProjectConfig.local(indexes="lexical", keep_versions=2)
     project = ProjectManager(tmp_path).create("reports", config)
     for state in ("alpha", "beta"):
         write(tmp_path / "notes" / "note.txt", f"A report in its state {state}.")

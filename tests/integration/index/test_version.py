@@ -193,7 +193,7 @@ def test_a_writer_compares_what_it_reads_and_a_merge_what_it_copies(
 
 
 def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: Path) -> None:
-    lexical = ProjectManager(published.directory.parent).create("lexical", published.config.changed(faiss=False))
+    lexical = ProjectManager(published.directory.parent).create("lexical", published.config.changed(indexes="lexical"))
     lexical.ingest([Document(id_="note", text="Something about tin.")])
     shutil.copyfile(part / FAISS_FILE, lexical.directory / "parts" / "p000001" / FAISS_FILE)
     opened = open_storage_context(lexical.directory / "versions" / "v000001")

@@ -27,7 +27,7 @@ from tests.support.replies import Reply, default_reply
 from tests.support.server import LoopbackProvider
 
 BY_NAME = {case.name: case for case in CASES}
-CONFIG: dict[str, Any] = {**SMALL, "llm": "openai:gpt-4.1", "faiss": False}
+CONFIG: dict[str, Any] = {**SMALL, "llm": "openai:gpt-4.1", "indexes": "lexical"}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_stated_cost_is_at_least_what_the_provider_charges(name: str, tmp_pa
 def test_every_attempt_that_times_out_is_booked(tmp_path: Path) -> None:
     slow = BY_NAME["slower than the timeout"]
     # Long enough to connect on a busy machine: a call that was never sent costs nothing.
-    case = replace(slow, config={"call_timeout": 2.0, "faiss": False}, provider={"latency": 3600.0}, share=0.5)
+    case = replace(slow, config={"call_timeout": 2.0, "indexes": "lexical"}, provider={"latency": 3600.0}, share=0.5)
     row = run_case(case, tmp_path, parts=3)
     assert row.holds, row
     assert row.ending == "stopped at the limit"
@@ -124,7 +124,7 @@ def test_contexts_from_the_ledger_or_an_import_cost_nothing(
     import_ledger(other.directory, tmp_path / "contexts.jsonl")
     assert other.ingest(passages(3)).contexts_paid == 0
     assert other.cost() == paid.cost()
-    paid.update_config(bm25=True, chunks_per_call=2)
+    paid.update_config(indexes="lexical", chunks_per_call=2)
     paid.rebuild()
     assert len(paid.cost().runs) == 1
 
@@ -194,7 +194,7 @@ def test_a_run_with_an_unknown_price_is_counted_separately(manager: ProjectManag
 # ---- contexts that are not requested again without the user's word ---------------------------------------------------
 
 
-PLAIN: dict[str, Any] = {"llm": "openai:gpt-4.1", "faiss": False}
+PLAIN: dict[str, Any] = {"llm": "openai:gpt-4.1", "indexes": "lexical"}
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ async def has_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
 
 @pytest.fixture
 def project(manager: ProjectManager) -> Project:
-    return manager.create("p", ProjectConfig(llm="openai:gpt-4.1", faiss=False, llm_concurrency=4))
+    return manager.create("p", ProjectConfig(llm="openai:gpt-4.1", indexes="lexical", llm_concurrency=4))
 
 
 async def test_a_cancelled_ingest_keeps_the_answers_to_the_calls_in_flight(
@@ -94,7 +94,7 @@ async def test_calls_that_are_not_answered_in_time_do_not_delay_the_end(
 async def test_a_cancelled_ingest_keeps_the_vectors_of_a_request_in_flight(
     provider: LoopbackProvider, manager: ProjectManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    project = manager.create("vectors", ProjectConfig(context="none", bm25=False, embed_window=None))
+    project = manager.create("vectors", ProjectConfig(context="none", indexes="semantic", embed_window=None))
     with provider.hold():
         running = asyncio.create_task(project.aingest(passages(9)))
         await asyncio.to_thread(provider.wait_in_flight, 1)

@@ -25,7 +25,7 @@ from tests.support.nodes import chunk
 from tests.support.server import LoopbackProvider
 
 CONFIG = ProjectConfig.local(
-    context="llm", llm="openai:gpt-4o-mini", faiss=False, chunk_size=24, chunk_overlap=0, llm_concurrency=4
+    context="llm", llm="openai:gpt-4o-mini", indexes="lexical", chunk_size=24, chunk_overlap=0, llm_concurrency=4
 )
 
 
@@ -140,11 +140,9 @@ def test_calls_for_contexts_use_the_call_timeout_setting(
     assert allowed == [77.0] * report.chunks
 
 
-def test_the_prompt_and_its_variables_are_settings(manager: ProjectManager) -> None:
+def test_the_prompt_is_a_setting(manager: ProjectManager) -> None:
     llm = ScriptedLLM()
-    config = CONFIG.changed(
-        context_prompt="Terms: {terms}\n{segment}\nSituate: {chunk}", context_variables={"terms": "TS: sensor."}
-    )
+    config = CONFIG.changed(context_prompt="Terms: TS: sensor.\n{segment}\nSituate: {chunk}")
     manager.create("terms", config, llm=llm).ingest(documents(1))
     assert all(prompt.startswith("Terms: TS: sensor.\nSentence 0 of") for prompt in llm.history)
     with pytest.raises(ConfigurationError, match=r"\{glossary\} is not a variable"):

@@ -115,7 +115,7 @@ def test_a_changed_part_of_a_long_document_is_embedded_alone(
     manager: ProjectManager, provider: LoopbackProvider
 ) -> None:
     model = VoyageContextualEmbedding(api_base=provider.api_base, max_tokens_per_document=220)
-    project = manager.create("long", config(segment_size=100, segment_overlap=0), embed_model=model)
+    project = manager.create("long", config(segment_size=100), embed_model=model)
     project.ingest([document("a", chapters=40)])
     whole = len(lists(provider))
     provider.clear_history()

@@ -25,7 +25,7 @@ from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
 CONFIG = {"embed_model": "openai:text-embedding-3-small", "context": "llm", "llm": "openai:gpt-4.1"}
-SIZES = {"segment_size": 2000, "segment_overlap": 200, "chunk_size": 200, "chunk_overlap": 20}
+SIZES = {"segment_size": 2000, "chunk_size": 200, "chunk_overlap": 20}
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_contexts_and_embeddings_in_the_ledger_cost_nothing(
     again = project.estimate([folder])
     assert again.documents == 2
     assert again.known_contexts >= 0
-    project.update_config(chunk_overlap=20, bm25=False)
+    project.update_config(chunk_overlap=20, indexes="semantic")
     rebuilt = project.estimate([folder / "short.md"])
     assert (rebuilt.documents, rebuilt.known_contexts) == (1, rebuilt.chunks)
     assert (rebuilt.options, rebuilt.embedding_tokens, rebuilt.dollars) == ([], 0, 0.0)
@@ -174,7 +174,7 @@ def test_a_new_first_sentence_is_paid_for_in_the_first_segment_only(
 def test_a_run_uses_its_limit_to_the_last_call_that_fits_and_keeps_the_contexts_paid_for(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
-    project = project_of(manager, llm_concurrency=2, faiss=False)
+    project = project_of(manager, llm_concurrency=2, indexes="lexical")
     whole = project.estimate([folder]).dollars
     assert whole
     limit = whole / 3
@@ -241,7 +241,7 @@ def test_the_limit_leaves_room_for_contexts_that_are_requested_once_more(
 def test_reserves_do_not_stop_a_run_whose_limit_is_its_price(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object
 ) -> None:
-    sizes = {"chunks_per_call": chunks_per_call, "faiss": False}
+    sizes = {"chunks_per_call": chunks_per_call, "indexes": "lexical"}
     whole = project_of(manager, **sizes).ingest([folder]).paid
     provider.reset()
     report = project_of(manager, "again", **sizes).ingest([folder], max_cost=whole.dollars * 1.01)
@@ -320,7 +320,7 @@ def test_unanswered_requests_of_an_expired_batch_are_sent_again_within_one_limit
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(ending="expired")
-    project = project_of(manager, faiss=False)
+    project = project_of(manager, indexes="lexical")
     limit = maximum_of(project, folder)
     report = project.ingest([folder], batch=True, max_cost=limit)
     # Each batch answers half of its requests; after the third, the others are sent live.
@@ -337,7 +337,7 @@ def test_live_calls_leave_room_in_the_limit_for_a_batch_in_progress(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(polls=None)
-    project = project_of(manager, faiss=False, llm_concurrency=1)
+    project = project_of(manager, indexes="lexical", llm_concurrency=1)
     with pytest.raises(KeyboardInterrupt):
         project.ingest([folder / "short.md"], batch=True, progress=interrupt_batch)
     provider.advance_batch("batch_1", "completed")

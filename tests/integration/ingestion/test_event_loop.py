@@ -94,7 +94,7 @@ async def beside_a_clock(watched: list[tuple[Any, str]], work: Callable[[], Any]
 async def test_the_event_loop_is_not_blocked_during_an_ingest(
     manager: ProjectManager, model: CountingEmbedding, context: str, more: list[tuple[Any, str]]
 ) -> None:
-    config = ProjectConfig(context=context, bm25=False)  # type: ignore[arg-type]
+    config = ProjectConfig(context=context, indexes="semantic")  # type: ignore[arg-type]
     project = manager.create("loop", config, llm=ScriptedLLM(), embed_model=model)
     await beside_a_clock([*ALWAYS, *more], lambda: project.aingest(DOCUMENTS))
 

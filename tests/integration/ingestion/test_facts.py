@@ -71,15 +71,6 @@ def test_figures_of_facts_count_as_those_of_the_passage(tmp_path: Path) -> None:
     assert response.citations.unsupported == ()
 
 
-def test_turning_it_on_asks_again_for_documents_with_facts_only(tmp_path: Path) -> None:
-    project, llm, _ = make(tmp_path, name_facts=False)
-    llm.history.clear()
-    assert project.update_config(name_facts=True) == ["name_facts"]
-    project.rebuild()
-    assert len(llm.history) == 1
-    assert f"Facts: {NAMED}\n" in llm.history[0]
-
-
 @pytest.mark.parametrize(
     ("hidden", "embedded", "read"),
     [

@@ -29,7 +29,7 @@ def documents(mark: str, number: int = 6) -> list[Document]:
 @pytest.fixture
 def project(manager: ProjectManager) -> Iterator[Project]:
     """A project in an engine."""
-    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", keep_versions=9)
+    config = ProjectConfig.local(backend="qdrant::memory:", keep_versions=9)
     yield manager.create("p", config, embed_model=CountingEmbedding())
     manager.delete("p")
 
@@ -162,7 +162,7 @@ def test_a_rebuild_moves_the_documents_to_an_engine_and_back(manager: ProjectMan
     project = manager.create("p", ProjectConfig.local(), embed_model=CountingEmbedding())
     project.ingest(documents("one"))
     texts = [hit.text for hit in project.retrieve("pump 3")]
-    assert project.update_config(backend="qdrant", backend_url=":memory:") == ["backend"]
+    assert project.update_config(backend="qdrant::memory:") == ["backend"]
     project.rebuild()
     assert everything(project) == 6
     assert [hit.text for hit in project.retrieve("pump 3")] == texts
@@ -170,7 +170,7 @@ def test_a_rebuild_moves_the_documents_to_an_engine_and_back(manager: ProjectMan
     project.rollback("v000001")
     assert [hit.text for hit in project.retrieve("pump 3")] == texts
     project.rollback("v000003")
-    project.update_config(backend="files", backend_url=None)
+    project.update_config(backend="files")
     project.rebuild()
     assert len(project.retrieve("pump report", top_k=50)) == 7
     assert project.verify().problems == []
@@ -262,9 +262,9 @@ def test_a_large_version_is_searched_with_a_probed_list_and_new_vectors_are_prob
     assert len(probes) == 1
 
 
-@pytest.mark.parametrize("index", ["faiss", "bm25"])
-def test_without_a_lexical_or_a_semantic_index_the_other_one_works(index: str, manager: ProjectManager) -> None:
-    config = ProjectConfig.local(backend="qdrant", backend_url=":memory:", **{index: False})
+@pytest.mark.parametrize("indexes", ["lexical", "semantic"])
+def test_without_a_lexical_or_a_semantic_index_the_other_one_works(indexes: Any, manager: ProjectManager) -> None:
+    config = ProjectConfig.local(backend="qdrant::memory:", indexes=indexes)
     project = manager.create("one", config, embed_model=CountingEmbedding())
     project.ingest(documents("one"))
     for number in range(10):

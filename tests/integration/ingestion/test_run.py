@@ -195,17 +195,17 @@ def test_chunks_are_read_back_as_text_by_their_offsets_and_without_any_not_at_al
         counted.read("loose")
 
 
-@pytest.mark.parametrize("leg", ["faiss", "bm25"])
-def test_a_project_with_one_index_keeps_it_on_updates(leg: str, manager: ProjectManager, text_folder: Path) -> None:
-    config = ProjectConfig.local(**{leg: False})
+@pytest.mark.parametrize("leg", ["lexical", "semantic"])
+def test_a_project_with_one_index_keeps_it_on_updates(leg: Any, manager: ProjectManager, text_folder: Path) -> None:
+    config = ProjectConfig.local(indexes=leg)
     project = manager.create("one", config, embed_model=CountingEmbedding())
     project.ingest([text_folder])
     project.ingest([Document(id_="note", text="A note on tin.")])
     assert len(project.documents()) == 3
     response = project.retrieve("pump runs dry")
-    assert response.mode_used == {"faiss": "lexical", "bm25": "semantic"}[leg]
+    assert response.mode_used == leg
     assert response.results[0].source.doc_id == MANUAL
-    assert project.info().ledger.embeddings == (0 if leg == "faiss" else 3)
+    assert project.info().ledger.embeddings == (0 if leg == "lexical" else 3)
 
 
 # ---- what cannot be read -------------------------------------------------------------------------------------------
@@ -489,7 +489,7 @@ def test_a_removal_applies_no_pending_settings_and_calls_no_model(
 ) -> None:
     nodes = {node.node_id: node for node in nodes_of(filled) if node.ref_doc_id != "tin"}
     vectors, calls, embedded = vectors_of(filled), len(llm.history), len(model.texts)
-    assert filled.update_config(chunk_size=20, chunk_overlap=0, bm25=False, top_k=3, keep_versions=2)
+    assert filled.update_config(chunk_size=20, chunk_overlap=0, indexes="semantic", top_k=3, keep_versions=2)
     report = filled.remove("tin")
     assert (report.version, report.removed, report.unchanged) == ("v000002", ("tin",), ())
     assert report.chunks == len(nodes)

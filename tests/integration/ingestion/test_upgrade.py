@@ -31,10 +31,9 @@ def former(tmp_path: Path, provider: LoopbackProvider) -> Project:
     config = ProjectConfig(
         llm="openai:gpt-4.1-mini",
         embed_model="openai:text-embedding-3-small",
-        faiss=False,
+        indexes="lexical",
         ocr=None,
         segment_size=1000,
-        segment_overlap=100,
         chunk_size=100,
         chunk_overlap=10,
     )

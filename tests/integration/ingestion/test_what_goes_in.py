@@ -49,7 +49,7 @@ FORMATS: dict[str, Callable[[str], bytes]] = {
 def test_a_file_that_changes_before_parsing_is_identified_by_the_parsed_content(
     name: str, engine: str, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ProjectConfig.local(context="none", faiss=False, mode="lexical", pdf_engine=engine)
+    config = ProjectConfig.local(context="none", indexes="lexical", mode="lexical", pdf_engine=engine)
     project = manager.create("swapped", config)
     first, second = (FORMATS[name](text) for text in ("The pump runs.", "The pump is out of order."))
     path = write(tmp_path / name, first)

@@ -133,33 +133,32 @@ MISSING = "install tesseract (Debian: apt install tesseract-ocr)"
 
 
 @pytest.mark.parametrize(
-    ("setting", "language", "packages", "program", "expected"),
+    ("setting", "packages", "program", "expected"),
     [
-        ("auto", None, ALL, PROGRAM, ENGINE),
-        ("auto", None, DRAWS, PROGRAM, OcrEngine("tesseract", "5.3.0", "eng")),
-        ("auto", "deu+eng", ALL, PROGRAM, OcrEngine("tesseract", "5.3.0", "deu+eng")),
-        ("tesseract", None, ALL, PROGRAM, OcrEngine("tesseract", "5.3.0", "eng")),
-        ("rapidocr", None, ALL, ("", set()), ENGINE),
-        ("auto", None, set(), ("", set()), ocr.INSTALL),
-        ("auto", None, DRAWS, ("", set()), ocr.INSTALL),
-        ("rapidocr", None, DRAWS, PROGRAM, ocr.INSTALL),
-        ("auto", "deu", ALL, ("", set()), MISSING),
-        ("tesseract", None, ALL, ("", set()), MISSING),
+        ("auto", ALL, PROGRAM, ENGINE),
+        ("auto", DRAWS, PROGRAM, OcrEngine("tesseract", "5.3.0", "eng")),
+        ("tesseract:deu+eng", ALL, PROGRAM, OcrEngine("tesseract", "5.3.0", "deu+eng")),
+        ("tesseract", ALL, PROGRAM, OcrEngine("tesseract", "5.3.0", "eng")),
+        ("rapidocr", ALL, ("", set()), ENGINE),
+        ("auto", set(), ("", set()), ocr.INSTALL),
+        ("auto", DRAWS, ("", set()), ocr.INSTALL),
+        ("rapidocr", DRAWS, PROGRAM, ocr.INSTALL),
+        ("tesseract:deu", ALL, ("", set()), MISSING),
+        ("tesseract", ALL, ("", set()), MISSING),
         (
-            "tesseract",
-            "eng+rus",
+            "tesseract:eng+rus",
             ALL,
             PROGRAM,
             "tesseract has no language 'rus': install it (Debian: apt install tesseract-ocr-rus)",
         ),
-        (None, None, ALL, PROGRAM, "set `ocr` to 'auto'"),
+        (None, ALL, PROGRAM, "set `ocr` to 'auto'"),
     ],
 )
 def test_the_engine_follows_the_settings_and_what_is_installed(
-    setting: Any, language: str | None, packages: set[str], program: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+    setting: Any, packages: set[str], program: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(monkeypatch, packages, program)
-    assert engine_for(setting, language) == expected
+    assert engine_for(setting) == expected
 
 
 def test_another_engine_version_or_language_reads_a_page_again() -> None:
@@ -170,11 +169,11 @@ def test_another_engine_version_or_language_reads_a_page_again() -> None:
 
 @pytest.mark.parametrize("language", ["", "german language", "deu+", "deu;eng", "../eng", "-x"])
 def test_a_language_that_is_none_or_has_no_engine_is_refused(language: str) -> None:
-    with pytest.raises(ConfigurationError, match="ocr_language"):
-        ProjectConfig(ocr_language=language)
-    with pytest.raises(ConfigurationError, match="ocr_language is for tesseract"):
-        ProjectConfig(ocr="rapidocr", ocr_language="deu")
-    assert ProjectConfig(ocr_language="deu+chi_sim+script/Latin").ocr_language
+    with pytest.raises(ConfigurationError, match="tesseract:"):
+        ProjectConfig(ocr=f"tesseract:{language}")
+    with pytest.raises(ConfigurationError, match="tesseract:"):
+        ProjectConfig(ocr="rapidocr:deu")
+    assert ProjectConfig(ocr="tesseract:deu+chi_sim+script/Latin").ocr
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------

@@ -352,7 +352,7 @@ class TestPdf:
         assert worker.calls == [("a.pdf", "secret", "pdfium")]
 
     def test_a_project_chooses_the_engine_by_its_settings(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
-        config = ProjectConfig.local(pdf_engine="pdfium", context="none", faiss=False, mode="lexical")
+        config = ProjectConfig.local(pdf_engine="pdfium", context="none", indexes="lexical", mode="lexical")
         project = ProjectManager(tmp_path / "root").create("leases", config)
         path = write(tmp_path / "a.pdf", "x")
         project.estimate([path])

@@ -59,7 +59,7 @@ def test_the_arithmetic_adds_up_to_the_score(tmp_path: Path, settings: dict[str,
 
 @pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
 async def test_explaining_does_not_change_the_results(tmp_path: Path, mode: Mode) -> None:
-    project = project_of(tmp_path, candidates=1)
+    project = project_of(tmp_path)
     plain, explained = (project.retrieve(QUERY, mode=mode, top_k=2, explain=e) for e in (False, True))
     assert plain.results == explained.results
     assert (plain.explanations, plain.near_misses) == ((), ())

@@ -125,10 +125,10 @@ def test_settings_of_the_fusion_have_an_effect_at_the_next_query(tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "wanted", "used", "missing"),
     [
-        ({"faiss": False}, "hybrid", "lexical", "semantic"),
-        ({"faiss": False}, "semantic", "lexical", "semantic"),
-        ({"bm25": False}, "hybrid", "semantic", "lexical"),
-        ({"bm25": False}, "lexical", "semantic", "lexical"),
+        ({"indexes": "lexical"}, "hybrid", "lexical", "semantic"),
+        ({"indexes": "lexical"}, "semantic", "lexical", "semantic"),
+        ({"indexes": "semantic"}, "hybrid", "semantic", "lexical"),
+        ({"indexes": "semantic"}, "lexical", "semantic", "lexical"),
     ],
 )
 async def test_a_mode_without_its_index_falls_back_and_says_so(
@@ -147,12 +147,14 @@ async def test_a_mode_without_its_index_falls_back_and_says_so(
 
 
 def test_without_a_semantic_index_no_embedding_model_is_needed(tmp_path: Path) -> None:
-    project = ProjectManager(tmp_path).create("keyless", ProjectConfig(faiss=False, context="none"))
+    project = ProjectManager(tmp_path).create("keyless", ProjectConfig(indexes="lexical", context="none"))
     project.ingest(quince())
     assert project.retrieve("quince")[0].source.doc_id == "quince"
-    with pytest.raises(ConfigurationError, match="has no semantic index: create the project with faiss=True") as raised:
+    with pytest.raises(
+        ConfigurationError, match="no semantic index: create the project with indexes='hybrid'"
+    ) as raised:
         _ = project.index
-    assert raised.value.setting == "faiss"
+    assert raised.value.setting == "indexes"
 
 
 # ---- another embedding model -----------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def tools(template: Project) -> DocumentTools:
 def of_text(tmp_path: Path, text: str, name: str = "a.txt", **config: Any) -> DocumentTools:
     """The tools of a project with one file."""
     (tmp_path / name).write_text(text, encoding="utf-8")
-    project = ProjectManager(tmp_path / "texts").create("texts", ProjectConfig.local(faiss=False, **config))
+    project = ProjectManager(tmp_path / "texts").create("texts", ProjectConfig.local(indexes="lexical", **config))
     project.ingest([tmp_path / name])
     return project.document_tools()
 
@@ -111,7 +111,7 @@ class TestSearch:
         assert len(project.document_tools(top_k=2, mode="semantic").search(QUESTION).passages) == 2
 
     def test_no_setting_returns_more_passages_than_the_maximum(self, manager: ProjectManager) -> None:
-        project = manager.create("many", ProjectConfig.local(faiss=False, top_k=100))
+        project = manager.create("many", ProjectConfig.local(indexes="lexical", top_k=100))
         project.ingest([Document(text=f"The pump {at} runs dry.", metadata={"old": at < 9}) for at in range(60)])
         tools = project.document_tools()
         for result in (tools.search("pump"), project.document_tools(top_k=60).search("pump")):

@@ -47,7 +47,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole = Document(
         text="\n\n".join(f"Valve {number}. " + "It opens and closes. " * 30 for number in range(400)), id_="valves"
     )
-    manager.create("long", ProjectConfig.local(faiss=False)).ingest([*many, whole])
+    manager.create("long", ProjectConfig.local(indexes="lexical")).ingest([*many, whole])
     manager.create("empty", ProjectConfig.local())
     return folder / "knowledge"
 

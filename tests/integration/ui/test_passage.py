@@ -24,7 +24,7 @@ from llama_index_contextual.ui.views import Links
 from tests.support.pdf_files import encrypted, lines, pdf_of
 
 ATTACK = """</script><script>alert(1)</script><img src=x onerror="alert(2)"> {{ 7 * 7 }} &amp;"""
-LEXICAL = ProjectConfig.local(mode="lexical", faiss=False, chunk_size=60, chunk_overlap=6)
+LEXICAL = ProjectConfig.local(mode="lexical", indexes="lexical", chunk_size=60, chunk_overlap=6)
 PAGES = [
     [f"Clause {page}.{line}: the lessee pays {page}{line}00 euros of rent." for line in range(8)] for page in range(3)
 ]

@@ -217,7 +217,7 @@ def test_wrong_tokens_are_slowed_and_logged_once_a_minute_and_the_right_one_neve
 
 def test_a_project_that_was_deleted_is_called_deleted_and_not_empty(tmp_path: Path) -> None:
     manager = ProjectManager(tmp_path)
-    project, other = (manager.create(name, ProjectConfig.local(faiss=False)) for name in ("gone", "kept"))
+    project, other = (manager.create(name, ProjectConfig.local(indexes="lexical")) for name in ("gone", "kept"))
     project.ingest([Document(text="The pump runs.")])
     browser = client(project, other)
     assert browser.get("/p/gone/?q=pump").status_code == 200

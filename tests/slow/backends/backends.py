@@ -102,7 +102,7 @@ def lose_a_chunk(project: Project) -> None:
 
 
 def on_qdrant(url: Callable[[Path], str]) -> Callable[[Path], Mapping[str, Any]]:
-    return lambda folder: {"backend": "qdrant", "backend_url": url(folder)}
+    return lambda folder: {"backend": f"qdrant:{url(folder)}"}
 
 
 BACKENDS = (

@@ -119,12 +119,11 @@ def test_explanations_are_those_of_files(site: Site, twin: Site) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"bm25": False},
-        {"faiss": False},
+        {"indexes": "semantic"},
+        {"indexes": "lexical"},
         {"document_weight": 0.0},
         {"language": "none"},
         {"language": "german"},
-        {"candidates": 5},
         {"context": "none"},
         {"acronym_table": {"PV": "pump valve"}},
     ],

@@ -71,16 +71,17 @@ def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) 
 def test_settings_that_qdrant_cannot_follow_are_refused_at_creation(tmp_path: Path) -> None:
     manager = ProjectManager(tmp_path)
     with pytest.raises(ConfigurationError, match="faiss_index"):
-        manager.create("p", ProjectConfig.local(backend="qdrant", backend_url=":memory:", faiss_index="rabitq"))
-    with pytest.raises(ConfigurationError, match="backend_url is not set"):
-        ProjectConfig.local(backend="qdrant")
+        manager.create("p", ProjectConfig.local(backend="qdrant::memory:", faiss_index="rabitq"))
+    for backend in ("qdrant", "qdrant:", "files:", "chroma:http://localhost:8000"):
+        with pytest.raises(ConfigurationError, match="must be 'files', or 'qdrant:' with an address"):
+            ProjectConfig.local(backend=backend)
     with pytest.raises(ConfigurationError, match="an absolute path, or :memory:"):
-        ProjectConfig.local(backend="qdrant", backend_url="qdrant/data")
+        ProjectConfig.local(backend="qdrant:qdrant/data")
     with pytest.raises(ConfigurationError, match="QDRANT_API_KEY"):
-        ProjectConfig.local(backend="qdrant", backend_url="https://user:secret@host:6333")
+        ProjectConfig.local(backend="qdrant:https://user:secret@host:6333")
     for url in ("ftp://host", "HTTP://host", "http://", "http://host:99999", "http://[::1"):
         with pytest.raises(ConfigurationError, match="it must be an address such as"):
-            manager.create("p", ProjectConfig.local(backend="qdrant", backend_url=url))
+            manager.create("p", ProjectConfig.local(backend=f"qdrant:{url}"))
     assert manager.list() == []
 
 
@@ -95,7 +96,7 @@ def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(port: 
     manager, url = ProjectManager(tmp_path), f"http://127.0.0.9{port}"
     said = re.escape(url if port else f"{url} (port 6333)")  # which the client adds
     with pytest.raises(BackendError, match=rf"Qdrant at {said} does not answer .*start it") as raised:
-        manager.create("p", ProjectConfig.local(backend="qdrant", backend_url=url))
+        manager.create("p", ProjectConfig.local(backend=f"qdrant:{url}"))
     assert raised.value.url == url
     assert manager.list() == []
 
@@ -103,9 +104,7 @@ def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(port: 
 def test_the_store_of_llamaindex_reads_the_chunks_of_a_version(tmp_path: Path) -> None:
     stock = pytest.importorskip("llama_index.vector_stores.qdrant")
     manager = ProjectManager(tmp_path)
-    project = manager.create(
-        "p", ProjectConfig.local(backend="qdrant", backend_url=":memory:"), embed_model=CountingEmbedding()
-    )
+    project = manager.create("p", ProjectConfig.local(backend="qdrant::memory:"), embed_model=CountingEmbedding())
     for mark in ("old", "new"):
         project.ingest([Document(text=f"{mark} pump", id_="a"), Document(text=f"{mark} valve", id_="b")])
     engine: Any = open_engine(project.directory)
@@ -132,7 +131,7 @@ def server() -> Iterator[QdrantServer]:
 
 def on(server: QdrantServer, tmp_path: Path) -> Project:
     """Return a new project on a server."""
-    config = ProjectConfig.local(backend="qdrant", backend_url=server.url)
+    config = ProjectConfig.local(backend=f"qdrant:{server.url}")
     return ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
 
 
@@ -225,7 +224,7 @@ def test_a_key_is_read_from_the_environment_at_each_call_and_never_shown(
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (200, b"<html>Welcome</html>", "does not answer as Qdrant does: correct `backend_url`"),
+        (200, b"<html>Welcome</html>", "does not answer as Qdrant does: correct `backend`"),
         (200, b"{}", "does not answer as Qdrant does"),
         (301, b"", "does not answer as Qdrant does"),
         (404, b"<html>Not found</html>", "does not answer as Qdrant does"),
@@ -272,7 +271,7 @@ def test_another_server_without_the_collection_is_refused_and_one_with_it_is_use
     project.ingest(pumps())
     former = server.url
     with qdrant_server() as other:
-        project.update_config(backend_url=other.url)
+        project.update_config(backend=f"qdrant:{other.url}")
         with pytest.raises(ProjectError, match=f"There is no collection .*{former} until now.*snapshot"):
             project.ingest([Document(text="one more", id_="new")])
         assert len(project.documents()) == 5
@@ -281,7 +280,7 @@ def test_another_server_without_the_collection_is_refused_and_one_with_it_is_use
         project.ingest([Document(text="one more", id_="new")])
         other.client = copied
     reader = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
-    reader.update_config(backend_url=former)
+    reader.update_config(backend=f"qdrant:{former}")
     assert len(reader.retrieve("pump", mode="semantic", top_k=50)) == 6
 
 

@@ -31,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_terminal_without_unicode_ends_no_command_and_warnings_appear_once(root: Path, text_folder: Path) -> None:
     (text_folder / "letters.txt").write_text("Ärger mit 日本語 — und Zeilen.", encoding="utf-8")
-    ProjectManager(root).create("a", ProjectConfig.local(faiss=False)).ingest([text_folder])
+    ProjectManager(root).create("a", ProjectConfig.local(indexes="lexical")).ingest([text_folder])
     with started("search", "a", "Ärger", PYTHONIOENCODING="ascii") as child:
         out, err = child.communicate(timeout=SECONDS)
     assert (child.returncode, err.count("there is no semantic index")) == (0, 1)

@@ -202,7 +202,7 @@ def test_with_a_damaged_part_and_a_damaged_ledger_nothing_readable_is_paid_for_a
     texts = calls(project)[1]
     assert len(texts) == 3, "two documents whose chunk was damaged, and a document that was removed before"
     project = load(case.root)
-    project.update_config(bm25=False)
+    project.update_config(indexes="semantic")
     project.rebuild()
     assert calls(project) == ([], []), "the contexts and vectors of the kept documents were written to the ledger"
 

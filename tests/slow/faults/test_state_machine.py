@@ -156,7 +156,7 @@ class FileMachine(RuleBasedStateMachine):
         super().__init__()
         self.disk = Path(os.path.realpath(tempfile.mkdtemp(prefix="files")))
         manager = ProjectManager(self.disk / "projects")
-        self.project = manager.create("p", CONFIG.changed(faiss=False, mode="lexical"))
+        self.project = manager.create("p", CONFIG.changed(indexes="lexical", mode="lexical"))
         self.held: dict[Path, str] = {}
         self.written = 0
         for place in PLACES:

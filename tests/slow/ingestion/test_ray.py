@@ -41,7 +41,7 @@ on_ray = pytest.importorskip("llama_index_contextual.ingestion.executors.ray")
 pytestmark = pytest.mark.xdist_group("ray")
 
 KEY = "sk-of-a-test-on-ray"
-SMALL: dict[str, Any] = {"segment_size": 500, "segment_overlap": 50, "chunk_size": 80, "chunk_overlap": 8}
+SMALL: dict[str, Any] = {"segment_size": 500, "chunk_size": 80, "chunk_overlap": 8}
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +177,7 @@ def test_a_run_on_ray_stores_what_a_local_run_stores_and_pays_for_nothing_twice(
 def test_the_limit_holds_for_the_whole_cluster(
     connected: str, manager: ProjectManager, provider: LoopbackProvider, folder: Path
 ) -> None:
-    project = manager.create("limited", ProjectConfig(**SMALL, llm="openai:gpt-4.1", faiss=False))
+    project = manager.create("limited", ProjectConfig(**SMALL, llm="openai:gpt-4.1", indexes="lexical"))
     with pytest.raises(BudgetExceededError) as caught:
         project.ingest(folder, max_cost=0.05, executor="ray", address=connected)
     assert caught.value.max_cost == 0.05
@@ -189,7 +189,7 @@ def test_the_logs_of_ray_contain_no_key(
     connected: str, cluster: Any, manager: ProjectManager, provider: LoopbackProvider, folder: Path
 ) -> None:
     llm = OpenAI(model="gpt-4.1", api_key=KEY, api_base=provider.api_base)
-    project = manager.create("keyed", ProjectConfig(**SMALL, faiss=False), llm=llm)
+    project = manager.create("keyed", ProjectConfig(**SMALL, indexes="lexical"), llm=llm)
     assert project.ingest(folder / "file 0.md", executor="ray", address=connected).contexts_paid
     logs = [path for path in Path(cluster.head_node.get_logs_dir_path()).rglob("*") if path.is_file()]
     assert logs
@@ -219,7 +219,7 @@ async def test_an_interrupted_run_leaves_the_old_version_live(
     cluster: Any, manager: ProjectManager, provider: LoopbackProvider, folder: Path
 ) -> None:
     ray.shutdown()
-    project = manager.create("interrupted", ProjectConfig(**SMALL, llm="openai:gpt-4.1", faiss=False))
+    project = manager.create("interrupted", ProjectConfig(**SMALL, llm="openai:gpt-4.1", indexes="lexical"))
     await project.aingest(folder / "file 0.md")
     before = project.info().version
     provider.clear_history()

@@ -45,7 +45,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     config = ProjectConfig.local(chunk_size=24, chunk_overlap=4, keep_versions=9)
     model = CountingEmbedding()
     on_files = manager.create("files", config, embed_model=model)
-    settings = config.changed(backend="qdrant", backend_url=":memory:")
+    settings = config.changed(backend="qdrant::memory:")
     yield on_files, manager.create("engine", settings, embed_model=model)
     manager.delete("engine")
 

@@ -48,10 +48,10 @@ def test_template_and_variables_make_the_identity() -> None:
         ("{segment}", {}, "context_prompt", r"it needs both \{segment\} and \{chunk\}"),
         ("{chunk} {segment}", {}, "context_prompt", r"\{chunk\} must come after \{header\} and \{segment\}"),
         ("{neighbours} {segment} {chunk}", {}, "context_prompt", r"\{chunk\} must come after"),
-        ("{segment} {chunk} {terms}", {}, "context_prompt", r"\{terms\} is not a variable: use .* context_variables"),
-        ("{segment} {chunk}", {"terms": "x"}, "context_variables", r"it does not use \{terms\}, which"),
-        ("{segment} {chunk}", {"chunk": "x"}, "context_variables", "a variable of your own cannot be called 'chunk'"),
-        ("{segment} {chunk}", {"a b": "x"}, "context_variables", "a variable of your own cannot be called 'a b'"),
+        ("{segment} {chunk} {terms}", {}, "context_prompt", r"\{terms\} is not a variable: use .* `variables`"),
+        ("{segment} {chunk}", {"terms": "x"}, "variables", r"it does not use \{terms\}, which"),
+        ("{segment} {chunk}", {"chunk": "x"}, "variables", "a variable of your own cannot be called 'chunk'"),
+        ("{segment} {chunk}", {"a b": "x"}, "variables", "a variable of your own cannot be called 'a b'"),
     ],
 )
 def test_other_templates_are_refused_with_the_reason(

@@ -108,10 +108,10 @@ def published(project: Project) -> VersionIndex:
 @pytest.fixture(scope="module")
 def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChunkIndex]:
     """The same chunks in an index of each kind; those of a version have several parts."""
-    config = ProjectConfig.local(context="none", chunk_size=20, chunk_overlap=0, segment_size=20, segment_overlap=0)
+    config = ProjectConfig.local(context="none", chunk_size=20, chunk_overlap=0, segment_size=20)
     root = tmp_path_factory.mktemp("root")
     files = published(ProjectManager(root).create("files", config, embed_model=MODEL))
-    in_qdrant = config.changed(backend="qdrant", backend_url=str(root / "engine"))
+    in_qdrant = config.changed(backend=f"qdrant:{root / 'engine'}")
     qdrant = published(ProjectManager(root).create("qdrant", in_qdrant, embed_model=MODEL)) if HAS_QDRANT else files
     rows = np.arange(len(files.ids))
     nodes, vectors = files.fetch(rows.tolist()), files.vectors(rows)
