@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         LexicalRetriever,
         SemanticRetriever,
     )
-    from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
+    from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
     from llama_index_contextual.stores.docstore import SQLiteDocumentStore
     from llama_index_contextual.stores.faiss import UnitFaissVectorStore
     from llama_index_contextual.stores.storage_context import open_storage_context
@@ -79,8 +79,8 @@ _MODULES = {
     "ProjectConfig": "config",
     "ProjectManager": "project.manager",
     "RelevancePostprocessor": "postprocessor",
-    "RetrievalResponse": "search.response",
-    "RetrievedChunk": "search.response",
+    "RetrievalResponse": "search.results",
+    "RetrievedChunk": "search.results",
     "SQLiteDocumentStore": "stores.docstore",
     "SegmentNodeParser": "node_parser",
     "SemanticRetriever": "retrievers",

@@ -25,8 +25,9 @@ from llama_index_contextual.errors import ContextualError, InputError, NoVersion
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import RankingRetriever, arespond_of, respond_of
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.search.search import bounded, require_positive, with_warnings
+from llama_index_contextual.retrievers.queries import bounded
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.search.search import require_positive, with_warnings
 from llama_index_contextual.tools import INSTRUCTIONS, DocumentTools, describe_documents, doubts, tool_name
 from llama_index_contextual.tools import Filters as ToolFilters
 from llama_index_contextual.tools.document_tools import text_of, tool_names

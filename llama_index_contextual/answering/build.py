@@ -53,7 +53,7 @@ from llama_index_contextual.models import model_name
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.results import RetrievalResponse
 
 T = TypeVar("T")
 

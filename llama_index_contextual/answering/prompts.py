@@ -18,7 +18,8 @@ from llama_index.core.schema import NodeWithScore
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.answering.citations import citations_of
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.search.response import RetrievalResponse, Source
+from llama_index_contextual.search.response import Source
+from llama_index_contextual.search.results import RetrievalResponse
 
 Style = Literal["instruction", "persona", "chain_of_thought"]
 

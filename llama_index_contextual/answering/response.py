@@ -11,7 +11,8 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Respon
 
 from llama_index_contextual.answering.citations import CitationReport
 from llama_index_contextual.answering.usage import AnswerUsage
-from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk, Source, visible
+from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 _EXCERPT = 320
 """Number of characters of an excerpt."""

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
     from llama_index_contextual.answering.usage import AnswerUsage
     from llama_index_contextual.project.project import Project
-    from llama_index_contextual.search.response import RetrievalResponse
+    from llama_index_contextual.search.results import RetrievalResponse
 
 answering = Commands()
 

@@ -22,7 +22,7 @@ from llama_index_contextual.index.ledger_lines import import_ledger
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import read_documents
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 
 CONTEXTS_FILE = "contexts.jsonl"
 QUESTIONS_FILE = "questions.jsonl"

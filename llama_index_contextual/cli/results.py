@@ -16,7 +16,8 @@ from llama_index_contextual.metadata import context_parts
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.analysis import Analyzer
-    from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk, Source
+    from llama_index_contextual.search.response import Source
+    from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 MEASURE = 110
 """Maximum length of a line in characters: longer lines are hard to read, however wide the terminal is."""

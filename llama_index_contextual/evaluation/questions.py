@@ -26,7 +26,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.storable import has_surrogate
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 
 SPAN_SHARE = 0.5
 """Minimum share of the characters of a span (or of the pages of a range) that a result must cover."""

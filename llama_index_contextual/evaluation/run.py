@@ -23,7 +23,7 @@ from llama_index_contextual.evaluation import metrics
 from llama_index_contextual.evaluation.questions import Passage, Question, load_questions, require_files
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.ingestion.report import ReportProgress
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ this folder asks which of them it has.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,47 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.file_index import VersionNodes
 
 F = TypeVar("F", np.float32, np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A stored chunk.
+
+    Attributes:
+        node_id: Its id.
+        text: Its text, without the context.
+        metadata: Its metadata.
+        doc_id: Id of its document, or None.
+        start: Offset of its first character in the document's text, or None.
+        end: Offset after its last character, or None.
+        make_node: Returns it as a node of LlamaIndex.
+    """
+
+    node_id: str
+    text: str
+    metadata: dict[str, Any]
+    doc_id: str | None
+    start: int | None
+    end: int | None
+    make_node: Callable[[], BaseNode] = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, node: BaseNode) -> Chunk:
+        """Return the chunk for a node."""
+        return cls(
+            node_id=node.node_id,
+            text=node.get_content(),
+            metadata=node.metadata,
+            doc_id=node.ref_doc_id,
+            start=getattr(node, "start_char_idx", None),
+            end=getattr(node, "end_char_idx", None),
+            make_node=lambda: node,
+        )
+
+    @property
+    def node(self) -> BaseNode:
+        """The chunk as a node of LlamaIndex, which is imported only now."""
+        return self.make_node()
 
 
 class Hits(NamedTuple):
@@ -130,8 +172,8 @@ class ChunkIndex(Protocol):
         """
         ...
 
-    def fetch(self, rows: Sequence[int]) -> list[BaseNode]:
-        """Return the nodes of some rows, in their order."""
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks of some rows, in their order."""
         ...
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale, top
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms, TermCounts
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.filters import valid_filters
@@ -264,15 +264,15 @@ class FileIndex:
         """Node id of each row."""
         return self.docstore.ids
 
-    def fetch(self, rows: Sequence[int]) -> list[BaseNode]:
-        """Return the nodes of some rows, in their order."""
-        nodes: dict[int, BaseNode] = {}
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks of some rows, in their order."""
+        chunks: dict[int, Chunk] = {}
         wanted = np.unique(np.asarray(rows, dtype=np.int64))
         for start, part in self._parts():
             of_part = wanted[(wanted >= start) & (wanted < start + part.size)] - start
             places = of_part if part.rows is None else part.rows[of_part]
-            nodes.update(zip((of_part + start).tolist(), part.docstore.at(places.tolist()), strict=True))
-        return [nodes[row] for row in rows]
+            chunks.update(zip((of_part + start).tolist(), part.docstore.at(places.tolist()), strict=True))
+        return [chunks[row] for row in rows]
 
     # ---- vectors -----------------------------------------------------------------------------------------------------
 

@@ -16,24 +16,27 @@ import sqlite3
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
 import zstandard
-from llama_index.core.schema import BaseNode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
-from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
-from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.forks import cached_property, new_lock
 from llama_index_contextual.index import files
-from llama_index_contextual.index.filters import Column, FieldTest, evaluate, valid_filters
+from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
 from llama_index_contextual.index.storable import require_storable
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode, TextNode
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from llama_index_contextual.index.filters import Column, FieldTest
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
@@ -53,11 +56,10 @@ COLUMNS = ("id", "shape", "text", "metadata", "body")
 """Columns from which a node is restored, in this order."""
 
 _COLUMNS = ", ".join(COLUMNS)
-PARENT_SQL = f"json_extract(body, '$.relationships.\"{NodeRelationship.PARENT.value}\".node_id')"
-_OF_ONE_CHUNK = frozenset(
-    {keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_GIVEN, keys.CONTEXT_WRITTEN_AT, keys.CHUNK_INDEX}
-    | {keys.TOKEN_COUNT, keys.TABLE_HEAD, keys.SOURCE_LINE, keys.PAGE_END}
-)
+_SOURCE, _PARENT = "1", "4"
+"""LlamaIndex's relationships of a node to its document and to its parent, as they are stored."""
+
+PARENT_SQL = f"json_extract(body, '$.relationships.\"{_PARENT}\".node_id')"
 FRAMES = "contextual/documents"
 """Collection of the data that no chunk contains; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
@@ -181,7 +183,7 @@ class Nodes(ABC):
         frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
         pieces: list[tuple[int, str]] = []
         for node in self.iterate(doc_id=doc_id, span=(start, end)):
-            at = node.start_char_idx if isinstance(node, TextNode) else None
+            at = getattr(node, "start_char_idx", None)
             if at is None:
                 return None
             pieces.append((at, node.get_content()))
@@ -373,8 +375,11 @@ class NodeTable(Nodes):
 
         A store that is read-only keeps the columns and the masks that were used last.
         """
-        filters = valid_filters(filters)
         if filters is None:
+            return None
+        from llama_index_contextual.index.filters import evaluate, valid_filters
+
+        if (filters := valid_filters(filters)) is None:
             return None
         if not self.read_only:
             return evaluate(filters, self._count_nodes(), self._scan)
@@ -396,6 +401,8 @@ class NodeTable(Nodes):
 
     def _scan(self, test: FieldTest) -> NDArray[np.bool_]:
         """Return which rows pass a test, without keeping the values of its key."""
+        from llama_index_contextual.index.filters import Column
+
         masks = [np.zeros(0, dtype=np.bool_)]
         for _, block in self._metadata_blocks():
             present = [test.key in metadata for metadata in block]
@@ -416,6 +423,8 @@ class NodeTable(Nodes):
 
     def _read_column(self, key: str) -> Column | Literal["large"]:
         """Return the values of a key, from the index or else from the nodes, unless they are too large to be kept."""
+        from llama_index_contextual.index.filters import Column
+
         if self._indexed_keys is not None:
             if not self._indexed_keys.get(key, True):
                 return "large"
@@ -521,7 +530,7 @@ class NodeTable(Nodes):
                     (position,),
                 )
                 if checksum == row_checksum(shape, *row):
-                    nodes[position] = node_of(json.loads(shape), (row[0], None, *row[4:]), unpack)
+                    nodes[position] = chunk_of(json.loads(shape), (row[0], None, *row[4:]), unpack).node
         return nodes
 
     def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
@@ -534,8 +543,8 @@ class NodeTable(Nodes):
         for row in self._fetch(f"{_COLUMNS}, position", node_ids):
             yield row[-1], self._node(row, unpack)
 
-    def at(self, rows: Sequence[int]) -> Iterator[BaseNode]:
-        """Yield the nodes of some rows, which are ascending, of a file without gaps between its positions."""
+    def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
+        """Yield the chunks of some rows, which are ascending, of a file without gaps between its positions."""
         unpack = unpacker()
         for start in range(0, len(rows), _MAX_VARIABLES):
             part = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
@@ -543,7 +552,7 @@ class NodeTable(Nodes):
             for row in self._kv.query(
                 f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position", part
             ):
-                yield self._node(row, unpack)
+                yield self._chunk(row, unpack)
 
     def document_ids(self, filters: MetadataFilters | None) -> set[str]:
         """Return the ids of the documents of which at least one node passes the filters."""
@@ -578,43 +587,13 @@ class NodeTable(Nodes):
 
     def assemble(self, node_id: str) -> TextNode | None:
         """Return the parent of stored nodes with their text, or None if no node has this parent."""
+        from llama_index_contextual.index.llama_nodes import parent_of
+
         parents = self.documents_of_parents()
         if node_id not in parents:
             return None
         doc_id = parents[node_id]
-        children = [node for node in self._children(doc_id, node_id) if isinstance(node, TextNode)]
-        if not children:
-            return None
-        first, last, span = children[0], children[-1], _span_of_all(children)
-        text = None if span is None or doc_id is None else self.read_span(doc_id, *span)
-        if text is None:
-            span, text = None, "\n\n".join(child.text for child in children)
-        shared = {
-            key: value
-            for key, value in first.metadata.items()
-            if key not in _OF_ONE_CHUNK and all(child.metadata.get(key) == value for child in children)
-        }
-        places = {keys.PAGE_START: first.metadata.get(keys.PAGE_START), keys.PAGE_END: last.metadata.get(keys.PAGE_END)}
-        metadata = {**shared, **{key: value for key, value in places.items() if value is not None}}
-        line = keys.source_line(metadata)
-        links = [RelatedNodeInfo(node_id=child.node_id, node_type=ObjectType.TEXT) for child in children]
-        source = first.relationships.get(NodeRelationship.SOURCE)
-        return TextNode(
-            id_=node_id,
-            text=text,
-            start_char_idx=None if span is None else span[0],
-            end_char_idx=None if span is None else span[1],
-            metadata={keys.SOURCE_LINE: line, **metadata} if line else metadata,
-            excluded_embed_metadata_keys=first.excluded_embed_metadata_keys,
-            excluded_llm_metadata_keys=first.excluded_llm_metadata_keys,
-            metadata_template=first.metadata_template,
-            metadata_separator=first.metadata_separator,
-            text_template=first.text_template,
-            relationships={
-                NodeRelationship.CHILD: links,
-                **({} if source is None else {NodeRelationship.SOURCE: source}),
-            },
-        )
+        return parent_of(node_id, doc_id, self._children(doc_id, node_id), self.read_span)
 
     def _children(self, doc_id: str | None, parent_id: str) -> list[BaseNode]:
         """Return the nodes of a document that have a parent, in the order of the text."""
@@ -640,11 +619,14 @@ class NodeTable(Nodes):
             yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
 
     def _node(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
+        return self._chunk(row, unpack).node
+
+    def _chunk(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
         shape = row[1]
         if shape not in self._shapes:
             ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
             self._shapes[shape] = json.loads(body)
-        return node_of(self._shapes[shape], row, unpack)
+        return chunk_of(self._shapes[shape], row, unpack)
 
 
 class _KeyValues:
@@ -694,31 +676,19 @@ def _decoded(kind: str, value: Any) -> Any:
     return json.loads(value) if kind in ("array", "object") else value
 
 
-def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
-    """Return the span of the segment that nodes were cut from, or else from the first to the last of them."""
-    starts = [child.start_char_idx for child in children if child.start_char_idx is not None]
-    if len(starts) < len(children):
-        return None
-    start, end = min(starts), max(at + len(child.text) for at, child in zip(starts, children, strict=True))
-    segment = (children[0].metadata.get(keys.SEGMENT_START), children[0].metadata.get(keys.SEGMENT_END))
-    if isinstance(segment[0], int) and isinstance(segment[1], int) and segment[0] <= start and end <= segment[1]:
-        return segment[0], segment[1]
-    return start, end
-
-
 def _shape_number(connection: sqlite3.Connection, shape: str) -> int:
     connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
     (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
     return int(number)
 
 
-# ---- nodes as rows ---------------------------------------------------------------------------------------------------
+# ---- chunks as rows --------------------------------------------------------------------------------------------------
+
+_decode = json.JSONDecoder().raw_decode
+
 
 _OWN_COLUMNS = ("id_", "text", "metadata")
 _PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
-_TEXT_NODE = TextNode.get_type()
-_decode = json.JSONDecoder().raw_decode
-
 
 StoredText = str | bytes
 """A stored text: plain, or compressed if that makes it smaller."""
@@ -726,16 +696,16 @@ StoredText = str | bytes
 
 def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict[str, Any]]:
     """Return the shape of a node, as JSON, and its row, with the text compressed by `pack`."""
-    raw = doc_to_json(node)
-    data = raw["__data__"]
+    from llama_index_contextual.index.llama_nodes import fields_of
+
+    kind, data, doc_id = fields_of(node)
     own = {key: data[key] for key in _PER_NODE if data.get(key) is not None}
     shared = {key: value for key, value in data.items() if key not in _PER_NODE and key not in _OWN_COLUMNS}
-    shape = {"type": raw["__type__"], "has_text": "text" in data, "data": shared}
-    source = node.relationships.get(NodeRelationship.SOURCE)
+    shape = {"type": kind, "has_text": "text" in data, "data": shared}
     text, start = data.get("text", ""), data.get("start_char_idx")
     row = {
         "id": node.node_id,
-        "doc_id": None if source is None or isinstance(source, list) else source.node_id,
+        "doc_id": doc_id,
         "start": start,
         # Not the node's own value, which may be wrong in chunks made elsewhere.
         "end": None if start is None else start + len(text),
@@ -758,16 +728,30 @@ def row_checksum(shape: str, *values: StoredText | int | None) -> int:
     return xxhash.xxh3_64_intdigest(data) - 2**63
 
 
-def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
-    """Return a node from its shape and its row, which begins with `COLUMNS`."""
+def chunk_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
+    """Return a chunk from its shape and its row, which begins with `COLUMNS`."""
     node_id, _, text, metadata, body = row[: len(COLUMNS)]
     data = {**shape["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
-    if shape["has_text"]:
-        data["text"] = unpack(text)
-    if shape["type"] == _TEXT_NODE:  # the usual type; json_to_doc takes longer to find it than to create the node
-        data.pop("class_name", None)
-        return TextNode(**data)
-    return json_to_doc({"__type__": shape["type"], "__data__": data})
+    make_node = partial(_node, shape["type"], data)
+    if not shape["has_text"]:  # another class of LlamaIndex, which knows where its text is
+        return Chunk.of(make_node())
+    data["text"] = unpack(text)
+    source = data.get("relationships", {}).get(_SOURCE)
+    return Chunk(
+        node_id=node_id,
+        text=data["text"],
+        metadata=data["metadata"],
+        doc_id=source["node_id"] if isinstance(source, dict) else None,
+        start=data.get("start_char_idx"),
+        end=data.get("end_char_idx"),
+        make_node=make_node,
+    )
+
+
+def _node(kind: str, data: dict[str, Any]) -> BaseNode:
+    from llama_index_contextual.index.llama_nodes import node_of
+
+    return node_of(kind, data)
 
 
 def packer() -> Callable[[str], StoredText]:

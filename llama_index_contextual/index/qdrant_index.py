@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.collection import View
 from llama_index_contextual.index.documents import DocumentIndex
@@ -62,9 +61,9 @@ class QdrantIndex:
         """Node id of each row."""
         return self.docstore.ids
 
-    def fetch(self, rows: Sequence[int]) -> list[BaseNode]:
-        """Return the nodes of some rows, in their order."""
-        return self.docstore.get_nodes([self.ids[row] for row in rows])
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks of some rows, in their order."""
+        return [Chunk.of(node) for node in self.docstore.get_nodes([self.ids[row] for row in rows])]
 
     # ---- vectors -----------------------------------------------------------------------------------------------------
 

@@ -141,7 +141,7 @@ class ProjectState:
         index = live.index
         if index.dimensions is None:
             return True
-        nodes = index.fetch(range(min(_PROBED, len(index.ids))))
+        nodes = [chunk.node for chunk in index.fetch(range(min(_PROBED, len(index.ids))))]
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         row = min(range(len(texts)), key=lambda row: len(texts[row]))  # the model reads it completely
         (made,) = run_sync(lambda: aembed(model, [texts[row]], name=model_name(model)))

@@ -21,7 +21,7 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.models import settings_embed_model
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.stores.docstore import IndexDocumentStore
 
 Gap = Callable[[int, int], str | None]

@@ -54,9 +54,9 @@ from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.project.info import ProjectInfo, VersionInfo, describe_project, list_versions, project_cost
 from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.search.live import SearchableVersion
-from llama_index_contextual.search.response import RetrievalResponse
-from llama_index_contextual.search.search import as_bundle, as_bundles
+from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.stores.storage_context import export_version
 from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
 from llama_index_contextual.tools.filters import Filters

@@ -22,9 +22,9 @@ from llama_index.core.settings import Settings
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.index.base import ChunkIndex
+from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.search.rank import Evidence, Leg, Ranking, fetched
-from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.search.search import as_bundle
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -106,7 +106,7 @@ class RankingRetriever(CheckedRetriever):
 
     def fetch(self, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[RetrievedChunk]:
         """Return the k best nodes of a ranking with their evidence, read at once; see `search.rank.fetched`."""
-        return fetched(self.chunk_index, ranking, k, evidence)
+        return [RetrievedChunk.of_hit(hit) for hit in fetched(self.chunk_index, ranking, k, evidence)]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         k = self.similarity_top_k

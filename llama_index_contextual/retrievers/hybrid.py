@@ -21,6 +21,7 @@ from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.retrievers.base import RankingRetriever, specificity_of
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
+from llama_index_contextual.retrievers.queries import as_bundle, query_of
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.search.rank import (
     CANDIDATES,
@@ -32,8 +33,9 @@ from llama_index_contextual.search.rank import (
     reciprocal_rank_fusion,
     score_fusion,
 )
-from llama_index_contextual.search.response import LEGS, RetrievedChunk
-from llama_index_contextual.search.search import as_bundle, lexical_query, number_of_results, require_positive
+from llama_index_contextual.search.response import LEGS
+from llama_index_contextual.search.results import RetrievedChunk
+from llama_index_contextual.search.search import number_of_results, require_positive
 
 _REMEDIES = {"filters": "pass filters to each retriever instead", "documents": "leave documents out"}
 
@@ -163,7 +165,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         bundle, depth = as_bundle(query), max(self.settings.candidates, require_positive(k))
         legs = [one.leg(bundle, depth, filters or self._filters) for one in self._legs]
         settings = replace(self.settings, candidates=depth)
-        return fused(legs, self.chunk_index.ids, settings, documents=self._documents, query=lexical_query(bundle))
+        return fused(legs, self.chunk_index.ids, settings, documents=self._documents, query=query_of(bundle).lexical)
 
     def _fuse(self, rankings: Sequence[ScoredIds], weights: Sequence[float]) -> list[tuple[str, float]]:
         if self.settings.by == "score":

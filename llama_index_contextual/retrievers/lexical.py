@@ -19,8 +19,9 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.base import RankingRetriever
+from llama_index_contextual.retrievers.queries import query_of
 from llama_index_contextual.search.rank import Leg, lexical_leg
-from llama_index_contextual.search.search import lexical_query, number_of_results, require_positive
+from llama_index_contextual.search.search import number_of_results, require_positive
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from llama_index_contextual.stores.store_index import StoreIndex
 
@@ -151,7 +152,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         Raises:
             InputError: k is not positive.
         """
-        return lexical_leg(self._chunk_index, lexical_query(query), require_positive(k), filters or self._filters)
+        return lexical_leg(self._chunk_index, query_of(query).lexical, require_positive(k), filters or self._filters)
 
     def specificity(self, text: str) -> float:
         """Return how specific a text is among the chunks; see `specificity_of`."""

@@ -17,14 +17,14 @@ from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.retrievers.base import CheckedRetriever, areported, reported
+from llama_index_contextual.retrievers.queries import as_bundles, bounded, query_of
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
-from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.response import SearchResponse
+from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import (
     SearchSettings,
-    as_bundles,
     asearch,
-    bounded,
     number_of_results,
     require_positive,
     search,
@@ -127,7 +127,9 @@ class ProjectRetriever(CheckedRetriever):
         """
         query, notes = bounded(bundle)
         settings = self._search_settings(explain=explain)
-        response = self._indexes.run(lambda version: search(query, version.index, settings, **self._models(version)))
+        response = self._indexes.run(
+            lambda version: search(query_of(query), version.index, settings, **self._models(version))
+        )
         return _checked(response, bundle, notes)
 
     @areported
@@ -136,9 +138,9 @@ class ProjectRetriever(CheckedRetriever):
         query, notes = await asyncio.to_thread(bounded, bundle)
         settings = self._search_settings(explain=explain)
 
-        async def run(version: SearchableVersion) -> RetrievalResponse:
+        async def run(version: SearchableVersion) -> SearchResponse:
             models = await asyncio.to_thread(self._models, version)
-            return await asearch(query, version.index, settings, **models)
+            return await asearch(query_of(query), version.index, settings, **models)
 
         return _checked(await self._indexes.arun(run), bundle, notes)
 
@@ -148,12 +150,12 @@ class ProjectRetriever(CheckedRetriever):
         checked = [bounded(bundle) for bundle in bundles]
         settings = self._search_settings()
 
-        def run(version: SearchableVersion) -> list[RetrievalResponse]:
+        def run(version: SearchableVersion) -> list[SearchResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
                 # At once, because several questions are embedded concurrently; `search` finds them in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
-            return [search(query, version.index, settings, **models) for query, _ in checked]
+            return [search(query_of(query), version.index, settings, **models) for query, _ in checked]
 
         if not checked:
             return []
@@ -213,8 +215,9 @@ class ProjectRetriever(CheckedRetriever):
         return [*(await self.arespond(query_bundle)).results]
 
 
-def _checked(response: RetrievalResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
+def _checked(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
     """Log that another mode answered, and return the response with the full query and the warnings about it."""
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])
-    return replace(with_warnings(response, notes), query=bundle.query_str) if notes else response
+    found = RetrievalResponse.of(response)
+    return replace(with_warnings(found, notes), query=bundle.query_str) if notes else found

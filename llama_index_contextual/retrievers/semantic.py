@@ -16,8 +16,9 @@ from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import ChunkIndex
 from llama_index_contextual.retrievers.base import RankingRetriever
+from llama_index_contextual.retrievers.queries import with_embedding
 from llama_index_contextual.search.rank import Leg, semantic_leg
-from llama_index_contextual.search.search import number_of_results, require_positive, with_embedding
+from llama_index_contextual.search.search import number_of_results, require_positive
 from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from llama_index_contextual.stores.store_index import StoreIndex
 from llama_index_contextual.stores.vector_store import IndexVectorStore

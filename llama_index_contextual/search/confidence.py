@@ -24,7 +24,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.index.base import NO_SCALE
 from llama_index_contextual.index.bm25 import QueryTerms
 from llama_index_contextual.search.rank import Evidence, Leg, LegName, Ranking
-from llama_index_contextual.search.response import ConfidenceLevel, RetrievedChunk
+from llama_index_contextual.search.response import ConfidenceLevel, Passage
 from llama_index_contextual.search.spotlight import coverage, question_parts
 
 Array = NDArray[np.float64]
@@ -128,7 +128,7 @@ class Judgement:
 def judge(
     ranking: Ranking,
     evidence: Sequence[Evidence],
-    hits: Sequence[RetrievedChunk],
+    hits: Sequence[Passage],
     *,
     question: str = "",
     is_filtered: bool = False,
@@ -174,7 +174,7 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
 
 
 def query_features(
-    ranking: Ranking, hits: Sequence[RetrievedChunk], question: str, *, is_filtered: bool = False
+    ranking: Ranking, hits: Sequence[Passage], question: str, *, is_filtered: bool = False
 ) -> dict[str, float]:
     """Return the features of a response, as far as its indexes have them.
 
@@ -201,7 +201,7 @@ def _near(leg: Leg, chunks: int) -> float:
     return (float(leg.hits.scores[0]) - _CHANCE * chance - lowest) / max(1.0 - lowest, _NEARLY)
 
 
-def _cover(hits: Sequence[RetrievedChunk], question: str, terms: QueryTerms) -> float:
+def _cover(hits: Sequence[Passage], question: str, terms: QueryTerms) -> float:
     """Return the largest coverage of the hits.
 
     Reading a text takes longer than ranking a thousand, so the hits with the most terms are read first, and those that
@@ -217,7 +217,7 @@ def _cover(hits: Sequence[RetrievedChunk], question: str, terms: QueryTerms) -> 
     for at in sorted(range(len(hits)), key=lambda at: -bounds[at]):
         if bounds[at] <= best:
             break
-        best = coverage(hits[at].node.get_content(), headers[at], parts, terms.analyzer, least=best)
+        best = coverage(hits[at].text, headers[at], parts, terms.analyzer, least=best)
     return best
 
 
@@ -227,10 +227,10 @@ def _bound(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
     return max((covered / total for total, covered in shares if total), default=0.0)
 
 
-def header_of(hit: RetrievedChunk) -> str:
+def header_of(hit: Passage) -> str:
     """Return what stands before a passage and says what it is about: title, file, section, head of its table."""
     names = (keys.TITLE, keys.FILE_NAME, keys.SECTION, keys.TABLE_HEAD)
-    return "\n".join(str(hit.node.metadata[name]) for name in names if hit.node.metadata.get(name))
+    return "\n".join(str(hit.metadata[name]) for name in names if hit.metadata.get(name))
 
 
 # ---- features of hits ------------------------------------------------------------------------------------------------

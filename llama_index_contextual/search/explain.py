@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.search.rank import Ranking
 from llama_index_contextual.search.rerank import Reranked
-from llama_index_contextual.search.response import Explanation, RetrievedChunk
+from llama_index_contextual.search.response import Explanation, Passage
 
 NEAR_MISSES = 5
 _BEST = "best chunk"
@@ -35,7 +35,7 @@ class _Share:
     size: int
 
 
-def explain(ranking: Ranking, hits: Sequence[RetrievedChunk], k: int) -> tuple[list[Explanation], list[Explanation]]:
+def explain(ranking: Ranking, hits: Sequence[Passage], k: int) -> tuple[list[Explanation], list[Explanation]]:
     """Return the explanations of the k best hits, and those of the next ones with the difference from the last result.
 
     Args:
@@ -74,7 +74,7 @@ def explain_reranked(
     return moved[:kept], moved[kept:]
 
 
-def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
+def _explanation(ranking: Ranking, hit: Passage) -> Explanation:
     in_text, in_context, in_structure = _matched_terms(ranking, hit)
     return Explanation(
         rank=hit.rank,
@@ -93,13 +93,13 @@ def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
     )
 
 
-def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _matched_terms(ranking: Ranking, hit: Passage) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the matched terms in the text or its table head, only in the context, and only in its structural part."""
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()
     terms_of = ranking.terms.analyzer.terms
-    structure, written = keys.context_parts(hit.node.metadata)
-    of_text = set(terms_of(f"{hit.node.metadata.get(keys.TABLE_HEAD) or ''}\n{hit.text}"))
+    structure, written = keys.context_parts(hit.metadata)
+    of_text = set(terms_of(f"{hit.metadata.get(keys.TABLE_HEAD) or ''}\n{hit.text}"))
     of_structure = set(terms_of(structure) if written else ())
     of_structure -= set(terms_of(written))
     rest = [term for term in hit.lexical.matched_terms if term not in of_text]

@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
@@ -22,7 +21,10 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, ChunkIndex, Hits, Scale
 from llama_index_contextual.index.bm25 import MAX_TERMS, LexicalQuery, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentScores
-from llama_index_contextual.search.response import LegScore, RetrievedChunk
+from llama_index_contextual.search.response import Hit, LegScore
+
+if TYPE_CHECKING:
+    from llama_index.core.vector_stores.types import MetadataFilters
 
 LegName = Literal["semantic", "lexical"]
 
@@ -254,9 +256,7 @@ def _shared_terms(
     return shared
 
 
-def fetched(
-    index: ChunkIndex, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None
-) -> list[RetrievedChunk]:
+def fetched(index: ChunkIndex, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[Hit]:
     """Return the k best chunks of a ranking with their evidence, read at once.
 
     Args:
@@ -266,12 +266,11 @@ def fetched(
         evidence: The evidence of at least k hits; None computes it.
     """
     hits = ranking.hits.first(k)
-    nodes = index.fetch(hits.rows.tolist())
-    of_hits = ranking.evidence(k) if evidence is None else evidence[: len(nodes)]
-    # Without validation: validating the fields takes longer than the search.
+    chunks = index.fetch(hits.rows.tolist())
+    of_hits = ranking.evidence(k) if evidence is None else evidence[: len(chunks)]
     return [
-        RetrievedChunk.model_construct(rank=rank, node=node, score=score, **legs)
-        for rank, (node, score, legs) in enumerate(zip(nodes, hits.scores.tolist(), of_hits, strict=True), start=1)
+        Hit(chunk=chunk, rank=rank, score=score, **legs)
+        for rank, (chunk, score, legs) in enumerate(zip(chunks, hits.scores.tolist(), of_hits, strict=True), start=1)
     ]
 
 

@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -34,7 +34,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
 from llama_index_contextual.models import model_name
 from llama_index_contextual.node_parser.tokens import TokenMap, count_tokens, replace_surrogates
-from llama_index_contextual.search.response import Reranking, RetrievedChunk
+from llama_index_contextual.search.response import Hit, Reranking
+from llama_index_contextual.search.results import RetrievedChunk
 
 LLM_RERANK = "llm"
 
@@ -52,7 +53,7 @@ class Reranked:
         warnings: Sentences about replies of the model that could not be used.
     """
 
-    hits: Sequence[RetrievedChunk]
+    hits: Sequence[Hit]
     decisions: Mapping[str, Reranking]
     warnings: Sequence[str] = ()
 
@@ -67,13 +68,11 @@ class Reranker(ABC):
     name: str
 
     @abstractmethod
-    def rerank(
-        self, bundle: QueryBundle, hits: Sequence[RetrievedChunk], *, threshold: float | None = None
-    ) -> Reranked:
+    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits in the order of the model; equal ones keep their order.
 
         Args:
-            bundle: The question.
+            question: The question.
             hits: The hits, best first.
             threshold: Hits with a lower probability are dropped; None keeps all.
 
@@ -82,9 +81,7 @@ class Reranker(ABC):
         """
 
     @abstractmethod
-    async def arerank(
-        self, bundle: QueryBundle, hits: Sequence[RetrievedChunk], *, threshold: float | None = None
-    ) -> Reranked:
+    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Rerank like `rerank`, without blocking the event loop."""
 
 
@@ -154,9 +151,9 @@ class _Passage:
     text: str
 
     @classmethod
-    def of(cls, hit: RetrievedChunk) -> _Passage:
-        whole = replace_surrogates(hit.node.get_content(MetadataMode.EMBED))
-        text = replace_surrogates(hit.node.get_content()).strip()
+    def of(cls, hit: Hit) -> _Passage:
+        whole = replace_surrogates(hit.chunk.node.get_content(MetadataMode.EMBED))
+        text = replace_surrogates(hit.text).strip()
         if not whole.endswith(text):  # the user's own template
             return cls("", whole)
         return cls(whole[: len(whole) - len(text)].rstrip(), text)
@@ -202,14 +199,12 @@ class CrossEncoderReranker(Reranker):
         if self._room < 16:
             raise self._unusable(f"reads only {self.length} tokens")
 
-    def rerank(
-        self, bundle: QueryBundle, hits: Sequence[RetrievedChunk], *, threshold: float | None = None
-    ) -> Reranked:
+    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits in the order of their probabilities; see `Reranker.rerank`."""
-        _report_start(self.name, bundle, hits)
+        _report_start(self.name, question, hits)
         # Not two threads at once: a tokenizer raises "Already borrowed", and each would need its own memory.
         with self._lock:
-            logits = self._logits_of(bundle.query_str, [_Passage.of(hit) for hit in hits])
+            logits = self._logits_of(question, [_Passage.of(hit) for hit in hits])
         best = [int(windows.argmax()) for windows in logits]
         outputs = [float(windows[at]) for windows, at in zip(logits, best, strict=True)]
         order = sorted(range(len(hits)), key=lambda at: (-outputs[at], at))
@@ -219,11 +214,9 @@ class CrossEncoderReranker(Reranker):
         kept = [at for at in order if threshold is None or scores[at] >= threshold]
         return _reranked(hits, kept, scores, reasons, threshold=threshold)
 
-    async def arerank(
-        self, bundle: QueryBundle, hits: Sequence[RetrievedChunk], *, threshold: float | None = None
-    ) -> Reranked:
+    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Rerank like `rerank` in a thread, so that the event loop is not blocked."""
-        return await asyncio.to_thread(self.rerank, bundle, hits, threshold=threshold)
+        return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
     def windows(self, question: str, passage: _Passage) -> list[str]:
         """Return the texts in which the model reads a passage together with a question."""
@@ -439,20 +432,16 @@ class LLMReranker(Reranker, PromptMixin):
     def _update_prompts(self, prompts: PromptDictType) -> None:
         self._prompt = prompts.get(_PROMPT_NAME, self._prompt)
 
-    def rerank(
-        self, bundle: QueryBundle, hits: Sequence[RetrievedChunk], *, threshold: float | None = None
-    ) -> Reranked:
+    def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits in the order of the LLM; see `Reranker.rerank`."""
-        return run_sync(lambda: self.arerank(bundle, hits, threshold=threshold))
+        return run_sync(lambda: self.arerank(question, hits, threshold=threshold))
 
-    async def arerank(
-        self, bundle: QueryBundle, hits: Sequence[RetrievedChunk], *, threshold: float | None = None
-    ) -> Reranked:
+    async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits in the order of the LLM, without blocking the event loop; see `Reranker.rerank`."""
-        _report_start(self.name, bundle, hits)
+        _report_start(self.name, question, hits)
         listing = _Listing(list(range(len(hits))), ["the only passage"] * len(hits))
         if len(hits) > 1:
-            await self._sort(bundle.query_str, hits, listing)
+            await self._sort(question, hits, listing)
         scores = [0.0] * len(hits)
         for rank, at in enumerate(listing.order, start=1):
             scores[at] = 1 / rank
@@ -464,7 +453,7 @@ class LLMReranker(Reranker, PromptMixin):
             )
         return _reranked(hits, listing.order, scores, listing.reasons, warnings=warnings)
 
-    async def _sort(self, question: str, hits: Sequence[RetrievedChunk], listing: _Listing) -> None:
+    async def _sort(self, question: str, hits: Sequence[Hit], listing: _Listing) -> None:
         """Sort the passages in windows from the last to the first."""
         passages = await asyncio.to_thread(lambda: [_fields(hit, question) for hit in hits])
         longest = max(count_tokens(_line(len(hits), fields)) for fields in passages)
@@ -499,7 +488,7 @@ class LLMReranker(Reranker, PromptMixin):
             raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="rerank") from error
 
 
-def _fields(hit: RetrievedChunk, question: str) -> dict[str, str]:
+def _fields(hit: Hit, question: str) -> dict[str, str]:
     """Return the parts of a passage that the LLM reads, clipped; the text from shortly before the question's terms."""
     text = hit.text
     limit = _PART_TOKENS["text"]
@@ -567,7 +556,7 @@ def _ids(array: str) -> list[int] | None:
 
 
 def _reranked(
-    hits: Sequence[RetrievedChunk],
+    hits: Sequence[Hit],
     order: Sequence[int],
     scores: Sequence[float],
     reasons: Sequence[str],
@@ -583,10 +572,17 @@ def _reranked(
         )
         for at, hit in enumerate(hits)
     }
-    sorted_hits = [hits[at].model_copy(update={"score": scores[at]}) for at in order]
-    _dispatcher.event(ReRankEndEvent(nodes=list(sorted_hits)))
+    sorted_hits = [replace(hits[at], score=scores[at]) for at in order]
+    _dispatcher.event(ReRankEndEvent(nodes=[RetrievedChunk.of_hit(hit) for hit in sorted_hits]))
     return Reranked(hits=sorted_hits, decisions=decisions, warnings=warnings)
 
 
-def _report_start(name: str, bundle: QueryBundle, hits: Sequence[RetrievedChunk]) -> None:
-    _dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(hits), top_n=len(hits), model_name=name))
+def _report_start(name: str, question: str, hits: Sequence[Hit]) -> None:
+    _dispatcher.event(
+        ReRankStartEvent(
+            query=QueryBundle(question),
+            nodes=[RetrievedChunk.of_hit(hit) for hit in hits],
+            top_n=len(hits),
+            model_name=name,
+        )
+    )

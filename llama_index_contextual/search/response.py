@@ -7,22 +7,14 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
-from typing import Any, Literal
-
-from llama_index.core.schema import (
-    BaseNode,
-    Document,
-    ImageDocument,
-    ImageNode,
-    IndexNode,
-    Node,
-    NodeWithScore,
-    TextNode,
-)
-from pydantic import Field, field_validator
+from typing import TYPE_CHECKING, Any, Literal
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
+from llama_index_contextual.index.base import Chunk
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode
 
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
@@ -31,8 +23,6 @@ LEGS = ("semantic", "lexical", "document")
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that control a terminal or change the direction of writing."""
-
-_NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
 
 _VERDICTS = {
     "high": "High confidence: the best passage matches the question closely, in words and in meaning.",
@@ -98,14 +88,15 @@ class Source:
     @classmethod
     def of(cls, node: BaseNode) -> Source:
         """Return the source of a node of any parser; fields that are not in its metadata are None."""
+        start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+        return cls.at_place(node.metadata, node.ref_doc_id, start, end)
+
+    @classmethod
+    def at_place(cls, metadata: Mapping[str, Any], doc_id: str | None, start: int | None, end: int | None) -> Source:
+        """Return the source of a chunk from its metadata, its document and its offsets."""
         names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
-        fields = {name: node.metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
-        return cls(
-            doc_id=node.ref_doc_id,
-            start_char=getattr(node, "start_char_idx", None),
-            end_char=getattr(node, "end_char_idx", None),
-            **fields,
-        )
+        fields = {name: metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
+        return cls(doc_id=doc_id, start_char=start, end_char=end, **fields)
 
     def at(self, start: int, end: int, places: keys.DocumentMap | None) -> Source:
         """Return the source of a stretch of the document, with its own pages and section if they are known.
@@ -128,82 +119,106 @@ class Source:
         return visible(line.removeprefix("Source: ") or self.doc_id or "unknown source")
 
 
-class RetrievedChunk(NodeWithScore):
-    """A passage with its score and its evidence: a LlamaIndex `NodeWithScore`, for any postprocessor or engine.
+class Passage:
+    """What results have in common: a passage with its score and its evidence."""
 
-    The score is that of the whole search, comparable only within one response.
-    """
+    if TYPE_CHECKING:
+        rank: int
+        relevance: float | None
+        semantic: LegScore | None
+        lexical: LegScore | None
+        document: LegScore | None
 
-    rank: int = Field(default=0, description="Position among the results, from 1.")
-    relevance: float | None = Field(
-        default=None,
-        description="Estimated probability that the passage is relevant, calibrated with the local settings; never"
-        " above the confidence of the search. None for retrievers that are not of a project.",
-    )
-    semantic: LegScore | None = Field(
-        default=None, description="Score and rank in the semantic index, or None if the chunk is not among its hits."
-    )
-    lexical: LegScore | None = Field(
-        default=None, description="Score and rank in the lexical index, or None if the chunk is not among its hits."
-    )
-    document: LegScore | None = Field(
-        default=None,
-        description="Score and rank of the chunk's document, or None if documents are not searched or the document's"
-        " name and opening have no term of the query.",
-    )
+        @property
+        def node_id(self) -> str:
+            """The id of the chunk."""
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name by which LlamaIndex serialises this class."""
-        return "RetrievedChunk"
+        def get_score(self, raise_error: bool = False) -> float:
+            """Return the score of the whole search."""
 
-    @field_validator("node", mode="before")
-    @classmethod
-    def _node_of_its_class(cls, value: Any) -> Any:
-        """Restore a node from `to_dict`: the field is declared with LlamaIndex's abstract class."""
-        kind = _NODE_CLASSES.get(value.get("class_name", "")) if isinstance(value, dict) else None
-        return value if kind is None else kind.from_dict(value)
+        @property
+        def text(self) -> str:
+            """The original text, without the context."""
 
-    @classmethod
-    def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
-        """Return the result for a node of any retriever; evidence that it has is kept."""
-        values = {name: getattr(scored, name, None) for name in ("relevance", *LEGS)}
-        return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
+        @property
+        def metadata(self) -> dict[str, Any]:
+            """The metadata of the chunk."""
 
-    @property
-    def text(self) -> str:
-        """The original text, without the context."""
-        return self.node.get_content()
+        @property
+        def source(self) -> Source:
+            """The location of the passage in its document."""
 
     @property
     def context(self) -> str | None:
         """The sentences that situate the chunk in its document, or None."""
-        return self.node.metadata.get(keys.CONTEXT) or None
+        return self.metadata.get(keys.CONTEXT) or None
 
     @property
     def written_context(self) -> str | None:
         """The part of the context that an LLM or a person wrote, or None; the structural line is before it."""
-        return keys.context_parts(self.node.metadata)[1] or None
+        return keys.context_parts(self.metadata)[1] or None
 
     @property
     def table_head(self) -> str | None:
         """The column head of the table inside which the text begins, or None."""
-        return self.node.metadata.get(keys.TABLE_HEAD) or None
-
-    @property
-    def source(self) -> Source:
-        """The location of the passage in its document."""
-        return Source.of(self.node)
+        return self.metadata.get(keys.TABLE_HEAD) or None
 
     def __repr__(self) -> str:
+        name, source = type(self).__name__, str(self.source)
         text = textwrap.shorten(visible(self.text), 60, placeholder=" …")
-        score, source = self.get_score(), str(self.source)
-        return f"RetrievedChunk(rank={self.rank}, score={score:.4f}, source={source!r}, text={text!r})"
+        return f"{name}(rank={self.rank}, score={self.get_score():.4f}, source={source!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
         """Return the text on one line, from shortly before the matched terms or the words of the query."""
         terms = self.lexical.matched_terms if self.lexical else (word[0] for word in re.finditer(r"\w{4,64}", query))
         return excerpt(visible(self.text), terms, width)
+
+
+@dataclass(kw_only=True, repr=False)
+class Hit(Passage):
+    """A chunk among the results of a search.
+
+    Attributes:
+        chunk: The chunk.
+        rank: Position among the results, from 1.
+        score: Score of the whole search, comparable only within one response.
+        relevance: Estimated probability that it is relevant, or None.
+        semantic: Score and rank in the semantic index, or None if it is not among its hits.
+        lexical: Score and rank in the lexical index, or None if it is not among its hits.
+        document: Score and rank of its document, or None.
+    """
+
+    chunk: Chunk
+    rank: int
+    score: float
+    relevance: float | None = None
+    semantic: LegScore | None = None
+    lexical: LegScore | None = None
+    document: LegScore | None = None
+
+    @property
+    def node_id(self) -> str:
+        """The id of the chunk."""
+        return self.chunk.node_id
+
+    def get_score(self, raise_error: bool = False) -> float:
+        """Return the score of the whole search."""
+        return self.score
+
+    @property
+    def text(self) -> str:
+        """The original text, without the context."""
+        return self.chunk.text
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the chunk."""
+        return self.chunk.metadata
+
+    @property
+    def source(self) -> Source:
+        """The location of the passage in its document."""
+        return Source.at_place(self.metadata, self.chunk.doc_id, self.chunk.start, self.chunk.end)
 
 
 @dataclass(frozen=True)
@@ -310,7 +325,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetrievalResponse:
+class SearchResponse:
     """The results of a search.
 
     Attributes:
@@ -334,7 +349,7 @@ class RetrievalResponse:
     query: str
     mode_requested: str
     mode_used: str
-    results: Sequence[RetrievedChunk]
+    results: Sequence[Passage]
     warnings: Sequence[str] = ()
     confidence: float | None = None
     confidence_level: ConfidenceLevel | None = None
@@ -347,17 +362,11 @@ class RetrievalResponse:
     def __len__(self) -> int:
         return len(self.results)
 
-    def __iter__(self) -> Iterator[RetrievedChunk]:
+    def __iter__(self) -> Iterator[Passage]:
         return iter(self.results)
 
-    def __getitem__(self, index: int) -> RetrievedChunk:
+    def __getitem__(self, index: int) -> Passage:
         return self.results[index]
-
-    @classmethod
-    def of_nodes(cls, query: str, hits: Sequence[NodeWithScore]) -> RetrievalResponse:
-        """Return the response for the nodes of any retriever."""
-        results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
-        return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 
     @property
     def searched(self) -> str:
@@ -376,6 +385,7 @@ class RetrievalResponse:
         Example:
             >>> from dataclasses import replace
             >>> from llama_index.core.schema import NodeWithScore, TextNode
+            >>> from llama_index_contextual import RetrievalResponse
             >>> response = RetrievalResponse.of_nodes("Why?", [NodeWithScore(node=TextNode(text="Zebras."), score=1.0)])
             >>> replace(response, confidence=0.07, confidence_level="low").doubt()
             'Low confidence: even the best passage has little in common with the question, in words and in meaning.'
@@ -389,7 +399,7 @@ class RetrievalResponse:
         """Return the level of the confidence as a sentence, or an empty text if there is no level.
 
         Example:
-            >>> RetrievalResponse(query="Why?", mode_requested="hybrid", mode_used="hybrid", results=[]).verdict()
+            >>> SearchResponse(query="Why?", mode_requested="hybrid", mode_used="hybrid", results=[]).verdict()
             'No passage was found.'
         """
         if not self.results:
@@ -417,10 +427,6 @@ class RetrievalResponse:
             "results": [_values(chunk, texts=texts) for chunk in self.results],
         }
 
-    def to_nodes(self) -> list[NodeWithScore]:
-        """Return copies of the results, for a postprocessor that changes their scores."""
-        return [chunk.model_copy() for chunk in self.results]
-
     def __repr__(self) -> str:
         confidence = "" if self.confidence is None else f", confidence {self.confidence:.2f}"
         if self.confidence_level is not None:
@@ -440,7 +446,7 @@ class RetrievalResponse:
         contexts = [_shorten(chunk.written_context or chunk.context or "", 200) for chunk in self.results]
         cell = '<td style="text-align: left; vertical-align: top">'  # Jupyter aligns cells to the right
         rows = "".join(
-            f"<tr>{cell}{chunk.rank}</td>{cell}{escape(str(chunk.source))}</td>{cell}{chunk.score:.4f}</td>"
+            f"<tr>{cell}{chunk.rank}</td>{cell}{escape(str(chunk.source))}</td>{cell}{chunk.get_score():.4f}</td>"
             f"{cell}<i>{escape(context)}</i><br>{escape(text)}</td></tr>"
             for chunk, context, text in zip(self.results, contexts, texts, strict=True)
         )
@@ -453,7 +459,7 @@ class RetrievalResponse:
         )
 
 
-def _values(chunk: RetrievedChunk, *, texts: bool) -> dict[str, Any]:
+def _values(chunk: Passage, *, texts: bool) -> dict[str, Any]:
     """Return a result as JSON values, without the node's metadata."""
     names = ("rank", "node_id", *(("text", "context") if texts else ()), "score", "relevance")
     out = {name: getattr(chunk, name) for name in names}

@@ -9,23 +9,19 @@ from __future__ import annotations
 import asyncio
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
-from llama_index.core.schema import QueryBundle
-from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input
-from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import shortened
 from llama_index_contextual.index.base import ChunkIndex
-from llama_index_contextual.index.bm25 import LexicalQuery
 from llama_index_contextual.search.acronyms import Acronyms
 from llama_index_contextual.search.confidence import JUDGED, RANKED, READ, Judgement, judge
 from llama_index_contextual.search.explain import NEAR_MISSES, explain, explain_reranked
@@ -37,8 +33,12 @@ from llama_index_contextual.search.rank import (
     lexical_leg,
     semantic_leg,
 )
-from llama_index_contextual.search.rerank import Reranked, Reranker
-from llama_index_contextual.search.response import Explanation, QueryBlend, RetrievalResponse, RetrievedChunk
+from llama_index_contextual.search.response import Explanation, Hit, QueryBlend, SearchResponse
+
+if TYPE_CHECKING:
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from llama_index_contextual.search.rerank import Reranked, Reranker
 
 SIBLING_WEIGHT = 1.0
 """Share of the score of its document's best chunk that is added to each chunk.
@@ -49,6 +49,54 @@ it off as well, so that nothing of the documents counts.
 
 Embedding = Sequence[float] | NDArray[np.float32] | None
 """The embedding of a query, of any length; None in lexical mode."""
+
+
+R = TypeVar("R", bound=SearchResponse)
+
+
+class Embeds(Protocol):
+    """What embeds a query.
+
+    Attributes:
+        name: Name of the embedding model.
+    """
+
+    name: str
+
+    def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the mean embedding of texts, of length 1 or all zeros; shape (dimensions,)."""
+        ...
+
+    async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Asynchronous version of `unit`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A question as it is searched.
+
+    Attributes:
+        text: The question.
+        embedded: Texts whose mean embedding is searched, the question unless there are others.
+        embedding: The embedding, if it is known already.
+        lexical: What the lexical indexes search: the question, or texts with the weight of each of their terms.
+    """
+
+    text: str
+    embedded: Sequence[str]
+    embedding: Embedding = None
+    lexical: str | Sequence[tuple[str, float]]
+
+    @property
+    def weighted(self) -> Sequence[tuple[str, float]]:
+        """The texts that the lexical indexes search, with their weights."""
+        return ((self.lexical, 1.0),) if isinstance(self.lexical, str) else self.lexical
+
+    @classmethod
+    def of(cls, text: str) -> Query:
+        """Return the query for a question alone."""
+        return cls(text=text, embedded=(text,), lexical=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +150,15 @@ class SearchSettings:
 
 
 def search(
-    query: QueryBundle,
+    query: Query,
     index: ChunkIndex,
     settings: SearchSettings,
     *,
-    embedder: QueryEmbedder | None = None,
+    embedder: Embeds | None = None,
     reranker: Reranker | None = None,
     slots: AbstractContextManager[object] | None = None,
     version: str | None = None,
-) -> RetrievalResponse:
+) -> SearchResponse:
     """Search an index.
 
     Args:
@@ -130,36 +178,36 @@ def search(
     embedding: Embedding = query.embedding
     if mode != "lexical" and embedding is None and embedder is not None:
         warnings += too_long(query)
-        embedding = embedder.unit(query.embedding_strs)
+        embedding = embedder.unit(query.embedded)
     candidates = _candidates(query, embedding, index, settings, mode, embedder, reranker, slots)
     reranked = None
     if reranker is not None:
-        reranked = reranker.rerank(query, candidates.hits, threshold=settings.rerank_threshold)
+        reranked = reranker.rerank(query.text, candidates.hits, threshold=settings.rerank_threshold)
     return _response(query, candidates, reranked, settings, mode, warnings, version)
 
 
 async def asearch(
-    query: QueryBundle,
+    query: Query,
     index: ChunkIndex,
     settings: SearchSettings,
     *,
-    embedder: QueryEmbedder | None = None,
+    embedder: Embeds | None = None,
     reranker: Reranker | None = None,
     slots: AbstractContextManager[object] | None = None,
     version: str | None = None,
-) -> RetrievalResponse:
+) -> SearchResponse:
     """Search like `search`: await the embedding and the reranker, and rank in a thread."""
     mode, warnings = await asyncio.to_thread(usable_mode, index, settings.mode)
     embedding: Embedding = query.embedding
     if mode != "lexical" and embedding is None and embedder is not None:
         warnings += await asyncio.to_thread(too_long, query)
-        embedding = await embedder.aunit(query.embedding_strs)
+        embedding = await embedder.aunit(query.embedded)
     candidates = await asyncio.to_thread(
         _candidates, query, embedding, index, settings, mode, embedder, reranker, slots
     )
     reranked = None
     if reranker is not None:
-        reranked = await reranker.arerank(query, candidates.hits, threshold=settings.rerank_threshold)
+        reranked = await reranker.arerank(query.text, candidates.hits, threshold=settings.rerank_threshold)
     return _response(query, candidates, reranked, settings, mode, warnings, version)
 
 
@@ -175,7 +223,7 @@ class _Candidates:
         blend: The texts that were searched, if they differ from the question.
     """
 
-    hits: Sequence[RetrievedChunk]
+    hits: Sequence[Hit]
     judgement: Judgement
     warnings: Sequence[str]
     explanations: tuple[list[Explanation], list[Explanation]]
@@ -183,12 +231,12 @@ class _Candidates:
 
 
 def _candidates(
-    query: QueryBundle,
+    query: Query,
     embedding: Embedding,
     index: ChunkIndex,
     settings: SearchSettings,
     mode: Mode,
-    embedder: QueryEmbedder | None,
+    embedder: Embeds | None,
     reranker: Reranker | None,
     slots: AbstractContextManager[object] | None,
 ) -> _Candidates:
@@ -208,7 +256,7 @@ def _candidates(
             ranking,
             evidence,
             hits,
-            question=query.query_str,
+            question=query.text,
             is_filtered=settings.filters is not None,
             low=settings.min_confidence,
         )
@@ -220,12 +268,12 @@ def _candidates(
         judgement,
         [warning for leg in ranking.legs for warning in leg.warnings],
         explain(ranking, hits, settings.k) if settings.explain else ([], []),
-        None if expanded is None else QueryBlend(lexical=expanded.lexical_texts),
+        None if expanded is None else QueryBlend(lexical=tuple(expanded.weighted)),
     )
 
 
 def rank(
-    query: QueryBundle,
+    query: Query,
     embedding: Embedding,
     index: ChunkIndex,
     settings: SearchSettings,
@@ -235,7 +283,7 @@ def rank(
     model: str,
 ) -> Ranking:
     """Rank in the indexes of a mode, each to the given depth."""
-    words, legs = lexical_query(query), []
+    words, legs = query.lexical, []
     if mode != "lexical":
         legs.append(semantic_leg(index, embedding, depth, settings.filters, model=model))
     if mode != "semantic":
@@ -247,14 +295,14 @@ def rank(
 
 
 def _response(
-    query: QueryBundle,
+    query: Query,
     candidates: _Candidates,
     reranked: Reranked | None,
     settings: SearchSettings,
     mode: Mode,
     warnings: Sequence[str],
     version: str | None,
-) -> RetrievalResponse:
+) -> SearchResponse:
     """Return the response, with the hits in the order of the reranker if there is one."""
     hits, judgement, (explanations, near_misses) = candidates.hits, candidates.judgement, candidates.explanations
     notes = [*warnings, *candidates.warnings]
@@ -268,9 +316,9 @@ def _response(
             judgement = Judgement((), 0.0, "none")
         if settings.explain:
             explanations, near_misses = explain_reranked([*explanations, *near_misses], reranked, settings.k)
-        hits = [hit.model_copy(update={"rank": rank}) for rank, hit in enumerate(reranked.hits, start=1)]
-    return RetrievalResponse(
-        query=query.query_str,
+        hits = [replace(hit, rank=rank) for rank, hit in enumerate(reranked.hits, start=1)]
+    return SearchResponse(
+        query=query.text,
         mode_requested=settings.mode,
         mode_used=mode,
         warnings=tuple(notes),
@@ -297,16 +345,9 @@ def usable_mode(index: ChunkIndex, requested: Mode) -> tuple[Mode, list[str]]:
     return used, [f"Mode {requested!r} was requested, but there is no {missing} index: answered with {used!r}."]
 
 
-def with_embedding(query: QueryBundle, embedding: list[float]) -> QueryBundle:
-    """Return a copy of a query with its embedding."""
-    prepared = copy(query)  # keeps the class and its fields
-    prepared.embedding = embedding
-    return prepared
-
-
-def too_long(query: QueryBundle) -> list[str]:
+def too_long(query: Query) -> list[str]:
     """Return a warning for each text of a query that is too long to be embedded completely."""
-    lengths = [(len(cut_to_input(text)), len(text)) for text in query.embedding_strs]
+    lengths = [(len(cut_to_input(text)), len(text)) for text in query.embedded]
     return [
         f"The query is longer than an embedding model accepts: only its beginning, {limit:,} characters, was embedded."
         for limit, length in lengths
@@ -314,94 +355,35 @@ def too_long(query: QueryBundle) -> list[str]:
     ]
 
 
-def _with_acronyms(query: QueryBundle, table: Mapping[str, str]) -> WeightedQuery | None:
+def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
     """Return a query with the forms of acronyms that it lacks; None if it lacks none.
 
     A form means the same as the one in the question, so its terms together weigh as much as one term of it.
     """
-    expanded: WeightedQuery | None = None
-    for text in Acronyms(table).added_to(query.query_str) if table else ():
-        expanded = with_terms(expanded or query, [text], round(1 / max(1, len(re.findall(r"\w+", text))), 3))
-    return expanded
+    added = [
+        (text, round(1 / max(1, len(re.findall(r"\w+", text))), 3))
+        for text in (Acronyms(table).added_to(query.text) if table else ())
+    ]
+    return replace(query, lexical=(*query.weighted, *added)) if added else None
 
 
-@dataclass
-class WeightedQuery(QueryBundle):
-    """A question with other texts for the lexical indexes than for the semantic one.
+def bounded(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the part of a question that is searched, and a warning if it was longer.
 
-    Attributes:
-        lexical_texts: Texts for the lexical indexes, each with the weight of its terms; empty for the question itself.
+    Raises:
+        InputError: The question is empty.
     """
-
-    lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
-
-
-def lexical_query(bundle: QueryBundle) -> LexicalQuery:
-    """Return the query for the lexical indexes: the weighted texts if there are any, or else the question."""
-    weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
-    return weighted or bundle.query_str
-
-
-def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> WeightedQuery:
-    """Return the query with further texts for the lexical indexes, whose terms have the given weight."""
-    query = lexical_query(bundle)
-    base_texts = ((query, 1.0),) if isinstance(query, str) else query
-    lexical_texts = (*base_texts, *((text, weight) for text in texts))
-    if isinstance(bundle, WeightedQuery):
-        return replace(bundle, lexical_texts=lexical_texts)
-    return WeightedQuery(
-        bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, lexical_texts
+    if not text or text.isspace():
+        raise InputError("The query is empty: ask a question.", value=text)
+    part = shortened(text)
+    if part is text:
+        return text, ()
+    return part, (
+        f"The query has {len(text):,} characters: only its beginning, {len(part):,} characters, was searched.",
     )
 
 
-def as_bundle(query: object) -> QueryBundle:
-    """Return the query as a QueryBundle.
-
-    Raises:
-        InputError: The query is neither a text nor a QueryBundle.
-    """
-    bundle = QueryBundle(query) if isinstance(query, str) else query
-    if not isinstance(bundle, QueryBundle):
-        raise InputError(f"The query is {_described(query)}: pass a string or a QueryBundle.", value=query)
-    if not isinstance(bundle.query_str, str):
-        raise InputError(
-            f"The query's `query_str` is {_described(bundle.query_str)}: pass a string.", value=bundle.query_str
-        )
-    return bundle
-
-
-def as_bundles(queries: object) -> list[QueryBundle]:
-    """Return several queries as QueryBundles.
-
-    Raises:
-        InputError: The queries are not a list, or one of them is not a query.
-    """
-    if isinstance(queries, str | bytes | QueryBundle) or not isinstance(queries, Iterable):
-        raise InputError(f"The queries are {_described(queries)}: pass a list.", value=queries)
-    return [as_bundle(query) for query in queries]
-
-
-def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
-    """Return the query limited to the part that is searched, and a warning if it was longer.
-
-    Raises:
-        InputError: The query is empty, or neither a text nor a QueryBundle.
-    """
-    bundle = as_bundle(query)
-    if not bundle.query_str or bundle.query_str.isspace():
-        raise InputError("The query is empty: ask a question.", value=bundle.query_str)
-    text = shortened(bundle.query_str)
-    if text is bundle.query_str:
-        return bundle, ()
-    cut = copy(bundle)  # keeps the class and its fields
-    cut.query_str = text
-    return cut, (
-        f"The query has {len(bundle.query_str):,} characters: only its beginning, {len(text):,} characters, was"
-        f" searched.",
-    )
-
-
-def with_warnings(response: RetrievalResponse, warnings: Sequence[str]) -> RetrievalResponse:
+def with_warnings(response: R, warnings: Sequence[str]) -> R:
     """Return a response with further warnings before its own."""
     return replace(response, warnings=(*warnings, *response.warnings)) if warnings else response
 
@@ -442,7 +424,3 @@ def require_positive(k: object, name: str = "top_k", what: str = "result") -> in
     if number < 1:
         raise InputError(f"{name} is {number}: request at least one {what}.", value=k)
     return number
-
-
-def _described(value: object) -> str:
-    return "None" if value is None else f"of type {type(value).__name__}"

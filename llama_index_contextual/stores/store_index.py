@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
@@ -63,6 +62,6 @@ class StoreIndex:
             return NO_HITS, NO_SCALE
         return self.lexical.rank(terms, k, self.docstore.mask(filters))
 
-    def fetch(self, rows: Sequence[int]) -> list[BaseNode]:
-        """Return the nodes of some rows, in their order."""
-        return self.docstore.get_nodes([self.ids[row] for row in rows])
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks of some rows, in their order."""
+        return [Chunk.of(node) for node in self.docstore.get_nodes([self.ids[row] for row in rows])]

@@ -85,7 +85,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         passing = slice(k) if allowed is None else np.flatnonzero(np.isin(hits.rows, allowed))[:k]
         rows = hits.rows[passing].tolist()
         return VectorStoreQueryResult(
-            nodes=self._index.fetch(rows),
+            nodes=[chunk.node for chunk in self._index.fetch(rows)],
             similarities=hits.scores[passing].tolist(),
             ids=[self._index.ids[row] for row in rows],
         )
@@ -97,7 +97,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         rows = np.arange(len(self)) if mask is None else np.flatnonzero(mask)
         if node_ids:
             rows = np.intersect1d(rows, docstore.rows(docstore.known(node_ids)))
-        return self._index.fetch(rows.tolist())
+        return [chunk.node for chunk in self._index.fetch(rows.tolist())]
 
     def _allowed(self, node_ids: Sequence[str] | None, doc_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
         """Return the rows that a query names; None for all. Empty lists, as VectorStoreIndex passes, have no effect."""

@@ -21,9 +21,10 @@ from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.search.live import LiveIndexes, PinnedIndexes, SearchableVersion
-from llama_index_contextual.search.response import RetrievalResponse
-from llama_index_contextual.search.search import as_bundle, require_positive
+from llama_index_contextual.search.results import RetrievalResponse
+from llama_index_contextual.search.search import require_positive
 from llama_index_contextual.tools.filters import Filters, describe_filters, require_known_keys, to_filters, usable_keys
 from llama_index_contextual.tools.matching import compile_pattern, find_lines
 from llama_index_contextual.tools.models import (

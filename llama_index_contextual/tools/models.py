@@ -17,7 +17,8 @@ from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
 from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE
-from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk, visible
+from llama_index_contextual.search.response import visible
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 ToolName = Literal["search", "grep", "outline", "read"]
 TOOLS: tuple[ToolName, ...] = get_args(ToolName)

@@ -12,7 +12,8 @@ from llama_index.core.tools import FunctionTool
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.search.response import RetrievalResponse, Source, visible
+from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.tools.models import SearchResult, describe_place
 
 _MAX_DOCUMENTS = 8

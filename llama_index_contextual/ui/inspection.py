@@ -17,7 +17,7 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.ui.overview import Segment, project_values, segments_of
 from llama_index_contextual.ui.pages import Originals
 from llama_index_contextual.ui.passage import MarkedPage, passage_view

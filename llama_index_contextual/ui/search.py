@@ -17,7 +17,8 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.response import Explanation, RetrievalResponse, RetrievedChunk, Source, visible
+from llama_index_contextual.search.response import Explanation, Source, visible
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.tools.conditions import parse_conditions
 from llama_index_contextual.ui.highlight import highlight
 from llama_index_contextual.ui.views import (

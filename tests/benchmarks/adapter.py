@@ -19,7 +19,7 @@ from llama_index_contextual.evaluation.metrics import recall as recall
 from llama_index_contextual.readers.documents import read_documents as read_documents
 from llama_index_contextual.readers.pdf.reader import PdfEngine as PdfEngine
 from llama_index_contextual.retrievers import ConversationQuery
-from llama_index_contextual.search.response import RetrievedChunk as RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk as RetrievedChunk
 
 LEGS = ("semantic", "lexical", "document")
 SOURCE = ("doc_id", "file_name", "title", "section", "page_start", "page_end", "start_char", "end_char")

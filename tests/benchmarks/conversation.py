@@ -17,7 +17,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 from tests.benchmarks.quality import HEAD, Ranks, build, differences, options, row, settings_of
 from tests.benchmarks.sets import KS, first_ranks, load
 from tests.support.examples import rows as read_rows

@@ -25,7 +25,7 @@ from llama_index.vector_stores.faiss import FaissVectorStore
 from pypdf import PdfReader
 
 from llama_index_contextual.models import load_embed_model
-from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.results import RetrievalResponse
 from tests.benchmarks.quality import HEAD, Ranks, available, options, row, settings_of
 from tests.benchmarks.sets import KS, QuestionSet, load, score
 

@@ -10,7 +10,7 @@ from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.rank import CANDIDATES, Leg, fused, lexical_leg, semantic_leg
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import SearchSettings
 from tests.benchmarks.sets import KS, Question, first_ranks
 

@@ -32,7 +32,7 @@ from llama_index_contextual import (
     StructuralContextualizer,
     WordLlamaEmbedding,
 )
-from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.tools import tool_name
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.records import Request

@@ -8,7 +8,8 @@ import json
 import pytest
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.search.response import LegScore, RetrievalResponse, RetrievedChunk, Source
+from llama_index_contextual.search.response import LegScore, Source
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 ATTACK = "<script>alert(1)</script> & \"quoted\" 'too' \x1b[31mred\x1b[0m \u202ecba"
 

@@ -30,7 +30,7 @@ from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
-from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.results import RetrievalResponse
 from tests.integration.answering.conftest import LOW, QUESTION, StallingLLM
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import CountingEmbedding, ScriptedLLM

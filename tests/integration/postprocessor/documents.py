@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.search.response import LegScore, RetrievedChunk
+from llama_index_contextual.search.response import LegScore
+from llama_index_contextual.search.results import RetrievedChunk
 
 
 def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc", **facts: Any) -> list[TextNode]:

@@ -31,7 +31,8 @@ from llama_index_contextual.retrievers.conversational import ConversationalRetri
 from llama_index_contextual.search import live, search
 from llama_index_contextual.search.confidence import MODELS
 from llama_index_contextual.search.rank import Ranking
-from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.results import RetrievalResponse
+from llama_index_contextual.search.search import Query
 from tests.integration.retrievers import corpus
 from tests.integration.retrievers.conftest import TEXTS
 from tests.support.models import CountingEmbedding
@@ -349,13 +350,13 @@ def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: 
     lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
     real = search.rank
 
-    def rank(query: QueryBundle, *args: Any, **options: Any) -> Ranking:
+    def rank(query: Query, *args: Any, **options: Any) -> Ranking:
         with lock:
-            ranking.append(query.query_str)
+            ranking.append(query.text)
             seen.append(len(ranking))
         two.wait(timeout=300)
         with lock:
-            ranking.remove(query.query_str)
+            ranking.remove(query.text)
         return real(query, *args, **options)
 
     monkeypatch.setattr(search, "rank", rank)

@@ -14,7 +14,8 @@ from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.response import LEGS, Explanation, LegScore, RetrievalResponse
+from llama_index_contextual.search.response import LEGS, Explanation, LegScore
+from llama_index_contextual.search.results import RetrievalResponse
 from tests.integration.backends.site import QUERIES, Site, documents
 from tests.integration.backends.test_contract import FILTERS, MODES, facts, require_passing
 

@@ -22,7 +22,7 @@ from llama_index_contextual.index.verify import Repair
 from llama_index_contextual.index.versions import current_name, leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 from tests.slow.faults.cases import attempt, open_below
 from tests.slow.faults.damage import damage
 from tests.slow.faults.system import FAULTS, FaultySystem, PowerLossSystem, RecordingSystem, installed

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_index.core.schema import QueryBundle, TextNode
+from llama_index.core.schema import TextNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.search import rerank
 from llama_index_contextual.search.rerank import CrossEncoderReranker, _Passage
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.response import Hit
 
 pytest.importorskip("torch", reason="needs the extra rerank: pip install 'llama-index-contextual[rerank]'")
 pytest.importorskip("sentence_transformers", reason="needs the extra rerank")
@@ -92,11 +93,11 @@ def words(count: int, seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
-def hits_of(*nodes: TextNode | str) -> list[RetrievedChunk]:
+def hits_of(*nodes: TextNode | str) -> list[Hit]:
     made = [
         TextNode(id_=f"n{at}", text=node) if isinstance(node, str) else node for at, node in enumerate(nodes, start=1)
     ]
-    return [RetrievedChunk(node=node, score=1 / rank, rank=rank) for rank, node in enumerate(made, start=1)]
+    return [Hit(chunk=Chunk.of(node), score=1 / rank, rank=rank) for rank, node in enumerate(made, start=1)]
 
 
 def contextualized(text: str, context: str) -> TextNode:
@@ -130,7 +131,7 @@ def test_scores_are_the_sigmoid_of_the_output_whatever_the_activation_of_the_mod
 ) -> None:
     folder = make_model(tmp_path / "model", activation=activation)
     texts = [words(20, seed) for seed in range(4)]
-    reranked = CrossEncoderReranker(folder, device="cpu").rerank(QueryBundle(QUESTION), hits_of(*texts))
+    reranked = CrossEncoderReranker(folder, device="cpu").rerank(QUESTION, hits_of(*texts))
     expected = {f"n{at}": sigmoid(logit(folder, QUESTION, text)) for at, text in enumerate(texts, start=1)}
     assert {hit.node_id: hit.score for hit in reranked.hits} == pytest.approx(expected, abs=1e-5)
     assert [hit.node_id for hit in reranked.hits] == sorted(expected, key=lambda name: -expected[name])
@@ -163,7 +164,7 @@ def test_windows_cover_a_passage_and_the_model_cuts_nothing_off(
 
 def test_texts_in_any_script_are_read_completely(reranker: CrossEncoderReranker) -> None:
     text = "温度传感器。 " * 80 + "🌡️ e\u0301 \ud800 " * 40
-    reranked = reranker.rerank(QueryBundle("温度？ \ud800"), hits_of(text, ""))
+    reranked = reranker.rerank("温度？ \ud800", hits_of(text, ""))
     assert len(reranked.hits) == 2
     assert all(0 < (hit.score or 0.0) < 1 for hit in reranked.hits)
 
@@ -172,7 +173,7 @@ def test_a_question_as_long_as_the_model_leaves_half_of_it_for_the_passage(
     model: str, reranker: CrossEncoderReranker
 ) -> None:
     question, text = words(200, 1), words(25, 2)
-    (hit,) = reranker.rerank(QueryBundle(question), hits_of(text)).hits
+    (hit,) = reranker.rerank(question, hits_of(text)).hits
     half = (LENGTH - 3 - rerank._SLACK) // 2
     assert hit.score == pytest.approx(sigmoid(logit(model, " ".join(question.split()[:half]), text)), abs=1e-5)
 
@@ -180,9 +181,9 @@ def test_a_question_as_long_as_the_model_leaves_half_of_it_for_the_passage(
 def test_threads_share_a_model(reranker: CrossEncoderReranker) -> None:
     questions = [words(3 + at % 5, at) for at in range(16)]
     hits = hits_of(*(words(40 + at, at) for at in range(6)))
-    alone = [reranker.rerank(QueryBundle(question), hits) for question in questions]
+    alone = [reranker.rerank(question, hits) for question in questions]
     with ThreadPoolExecutor(8) as threads:
-        together = list(threads.map(lambda question: reranker.rerank(QueryBundle(question), hits), questions))
+        together = list(threads.map(lambda question: reranker.rerank(question, hits), questions))
     assert together == alone
 
 

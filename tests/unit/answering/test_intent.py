@@ -21,7 +21,7 @@ from llama_index_contextual.answering.intent import (
     read_intent,
 )
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.search.response import RetrievalResponse
+from llama_index_contextual.search.results import RetrievalResponse
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
 from tests.support.source import ROOT

@@ -20,7 +20,7 @@ from llama_index_contextual.evaluation.questions import (
     parse_questions,
     write_questions,
 )
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 
 
 def passage(

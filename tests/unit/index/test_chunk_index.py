@@ -10,14 +10,14 @@ from typing import get_args
 import numpy as np
 import pytest
 from llama_index.core import Document, VectorStoreIndex
-from llama_index.core.schema import BaseNode, MetadataMode, QueryBundle
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion, Mode, ProjectConfig
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.index.base import ChunkIndex, Hits, Scale, VersionIndex, top
+from llama_index_contextual.index.base import Chunk, ChunkIndex, Hits, Scale, VersionIndex, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder
 from llama_index_contextual.project.manager import ProjectManager
@@ -26,7 +26,7 @@ from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.search.rank import FusionSettings
-from llama_index_contextual.search.search import SearchSettings, asearch, search
+from llama_index_contextual.search.search import Query, SearchSettings, asearch, search
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from llama_index_contextual.stores.store_index import StoreIndex
@@ -86,9 +86,9 @@ class ListIndex:
         best, rows = top(np.where(passing, scores, -np.inf), k)
         return Hits(rows, best.astype(np.float64))
 
-    def fetch(self, rows: Sequence[int]) -> list[BaseNode]:
-        """Return the nodes."""
-        return [self.nodes[row] for row in rows]
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks."""
+        return [Chunk.of(self.nodes[row]) for row in rows]
 
 
 def documents_of(nodes: Sequence[BaseNode]) -> DocumentIndex:
@@ -114,7 +114,7 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChunkIndex]:
     in_qdrant = config.changed(backend=f"qdrant:{root / 'engine'}")
     qdrant = published(ProjectManager(root).create("qdrant", in_qdrant, embed_model=MODEL)) if HAS_QDRANT else files
     rows = np.arange(len(files.ids))
-    nodes, vectors = files.fetch(rows.tolist()), files.vectors(rows)
+    nodes, vectors = [chunk.node for chunk in files.fetch(rows.tolist())], files.vectors(rows)
     documents = documents_of(nodes)
     lists = ListIndex(nodes, vectors, documents)
     docstore = SQLiteDocumentStore()
@@ -162,10 +162,10 @@ async def test_every_index_gives_the_same_response(
     for query in QUERIES:
         for filters in FILTERS:
             settings = SearchSettings(mode=mode, k=3, filters=filters, fusion=by, explain=True)
-            wanted = search(QueryBundle(query), indexes["files"], settings, embedder=embedder)
-            found = search(QueryBundle(query), indexes[kind], settings, embedder=embedder)
+            wanted = search(Query.of(query), indexes["files"], settings, embedder=embedder)
+            found = search(Query.of(query), indexes[kind], settings, embedder=embedder)
             assert rounded(found.to_dict()) == rounded(wanted.to_dict())
-            assert await asearch(QueryBundle(query), indexes[kind], settings, embedder=embedder) == found
+            assert await asearch(Query.of(query), indexes[kind], settings, embedder=embedder) == found
     assert wanted.results == (), "nothing passes the last filter"
 
 
@@ -200,16 +200,16 @@ def test_the_retrievers_work_alone_over_any_index(kind: str, indexes: dict[str, 
         fusion = FusionSettings(weights=(0.5, 0.5), document_weight=0.1, sibling_weight=0.5)
         settings = SearchSettings(mode=mode, k=20, fusion=fusion)  # type: ignore[arg-type]
         for query in QUERIES:
-            expected = search(QueryBundle(query), index, settings, embedder=QueryEmbedder(MODEL)).results
+            expected = search(Query.of(query), index, settings, embedder=QueryEmbedder(MODEL)).results
             found = retriever.retrieve(query)
-            assert [hit.node.node_id for hit in found] == [hit.node.node_id for hit in expected]
-            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected])
+            assert [hit.node.node_id for hit in found] == [hit.node_id for hit in expected]
+            assert [hit.score for hit in found] == pytest.approx([hit.get_score() for hit in expected])
 
 
 def test_an_index_of_other_documents_is_refused(indexes: dict[str, ChunkIndex]) -> None:
     index = indexes["lists"]
     legs = [SemanticRetriever.over(index, MODEL), LexicalRetriever.over(index)]
-    others = documents_of(index.fetch([0, 1]))
+    others = documents_of([chunk.node for chunk in index.fetch([0, 1])])
     with pytest.raises(ConfigurationError, match="has 2 chunks, the retrievers rank"):
         HybridRetriever(legs, documents=others)
 

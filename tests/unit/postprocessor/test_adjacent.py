@@ -11,7 +11,8 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
 from llama_index_contextual.postprocessor.adjacent import joint_section
-from llama_index_contextual.search.response import LegScore, RetrievedChunk
+from llama_index_contextual.search.response import LegScore
+from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
 from tests.support.models import CountingEmbedding

@@ -14,7 +14,7 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor import ContextWindowPacker
 from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS, best_run, split_sentences
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
 
 TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."

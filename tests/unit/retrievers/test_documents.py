@@ -17,7 +17,7 @@ from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder, document_entry
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.search.rank import add_support, best_of_group, reciprocal_shares, scaled_shares
-from llama_index_contextual.search.response import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 

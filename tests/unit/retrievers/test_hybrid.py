@@ -20,7 +20,8 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.retrievers import HybridRetriever
-from llama_index_contextual.search.response import LegScore, RetrievedChunk
+from llama_index_contextual.search.response import LegScore
+from llama_index_contextual.search.results import RetrievedChunk
 from tests.integration.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits, passages
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.unit.retrievers.test_semantic import BUNDLES

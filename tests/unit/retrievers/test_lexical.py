@@ -152,7 +152,7 @@ def test_it_is_built_from_nodes_a_document_store_or_an_index() -> None:
     assert not in_vectors.docstore.docs, "its vector store keeps the nodes"
     for source in ({"docstore": simple}, {"docstore": sqlite}, {"index": index}, {"index": in_vectors}):
         assert ids(LexicalRetriever.from_defaults(**source).retrieve("TS-999"))[0] == "dry"  # type: ignore[arg-type]
-    assert LexicalRetriever.from_defaults(docstore=sqlite).chunk_index.fetch([0]) == [sqlite.docs["dry"]]
+    assert LexicalRetriever.from_defaults(docstore=sqlite).chunk_index.fetch([0])[0].node == sqlite.docs["dry"]
 
 
 @pytest.mark.parametrize("sources", [{}, {"nodes": [], "docstore": SQLiteDocumentStore()}])

@@ -16,7 +16,7 @@ from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
 from llama_index_contextual.index.bm25 import LexicalIndex, LexicalQuery
 from llama_index_contextual.search.confidence import MODELS, hit_features, judge, query_features
 from llama_index_contextual.search.rank import Leg, Ranking
-from llama_index_contextual.search.response import RetrievedChunk
+from llama_index_contextual.search.results import RetrievedChunk
 
 
 def hits(rows: Sequence[int], scores: Sequence[float]) -> Hits:

@@ -1,0 +1,123 @@
+"""The results of a search as nodes of LlamaIndex."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+from llama_index.core.schema import (
+    Document,
+    ImageDocument,
+    ImageNode,
+    IndexNode,
+    Node,
+    NodeWithScore,
+    TextNode,
+)
+from pydantic import Field, field_validator
+
+from llama_index_contextual.search.response import LEGS, Hit, LegScore, Passage, SearchResponse, Source
+
+_NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
+
+
+class RetrievedChunk(Passage, NodeWithScore):
+    """A passage with its score and its evidence: a LlamaIndex `NodeWithScore`, for any postprocessor or engine.
+
+    The score is that of the whole search, comparable only within one response.
+    """
+
+    rank: int = Field(default=0, description="Position among the results, from 1.")
+    relevance: float | None = Field(
+        default=None,
+        description="Estimated probability that the passage is relevant, calibrated with the local settings; never"
+        " above the confidence of the search. None for retrievers that are not of a project.",
+    )
+    semantic: LegScore | None = Field(
+        default=None, description="Score and rank in the semantic index, or None if the chunk is not among its hits."
+    )
+    lexical: LegScore | None = Field(
+        default=None, description="Score and rank in the lexical index, or None if the chunk is not among its hits."
+    )
+    document: LegScore | None = Field(
+        default=None,
+        description="Score and rank of the chunk's document, or None if documents are not searched or the document's"
+        " name and opening have no term of the query.",
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which LlamaIndex serialises this class."""
+        return "RetrievedChunk"
+
+    @field_validator("node", mode="before")
+    @classmethod
+    def _node_of_its_class(cls, value: Any) -> Any:
+        """Restore a node from `to_dict`: the field is declared with LlamaIndex's abstract class."""
+        kind = _NODE_CLASSES.get(value.get("class_name", "")) if isinstance(value, dict) else None
+        return value if kind is None else kind.from_dict(value)
+
+    @classmethod
+    def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
+        """Return the result for a node of any retriever; evidence that it has is kept."""
+        values = {name: getattr(scored, name, None) for name in ("relevance", *LEGS)}
+        return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
+
+    @classmethod
+    def of_hit(cls, hit: Hit) -> RetrievedChunk:
+        """Return the result for a hit of a search."""
+        # Without validation: validating the fields takes longer than the search.
+        return cls.model_construct(
+            rank=hit.rank,
+            node=hit.chunk.node,
+            score=hit.score,
+            relevance=hit.relevance,
+            semantic=hit.semantic,
+            lexical=hit.lexical,
+            document=hit.document,
+        )
+
+    @property
+    def text(self) -> str:
+        """The original text, without the context."""
+        return self.node.get_content()
+
+    @property
+    def source(self) -> Source:
+        """The location of the passage in its document."""
+        return Source.of(self.node)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RetrievalResponse(SearchResponse):
+    """The results of a search, each a `NodeWithScore` of LlamaIndex; for its other attributes, see `SearchResponse`.
+
+    Attributes:
+        results: The results, best first.
+    """
+
+    results: Sequence[RetrievedChunk]
+
+    def __iter__(self) -> Iterator[RetrievedChunk]:
+        return iter(self.results)
+
+    def __getitem__(self, index: int) -> RetrievedChunk:
+        return self.results[index]
+
+    @classmethod
+    def of(cls, response: SearchResponse) -> RetrievalResponse:
+        """Return the response of a search with its hits as nodes of LlamaIndex."""
+        values = {one.name: getattr(response, one.name) for one in fields(response)}
+        hits = cast("Sequence[Hit]", response.results)
+        return cls(**{**values, "results": tuple(map(RetrievedChunk.of_hit, hits))})
+
+    @classmethod
+    def of_nodes(cls, query: str, hits: Sequence[NodeWithScore]) -> RetrievalResponse:
+        """Return the response for the nodes of any retriever."""
+        results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
+        return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
+
+    def to_nodes(self) -> list[NodeWithScore]:
+        """Return copies of the results, for a postprocessor that changes their scores."""
+        return [chunk.model_copy() for chunk in self.results]
