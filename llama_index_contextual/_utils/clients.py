@@ -13,14 +13,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import BaseComponent
-
 from llama_index_contextual._utils.forks import keep_alive, new_lock, renewed
 from llama_index_contextual._utils.redaction import watch
 
 if TYPE_CHECKING:
     import httpx
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.schema import BaseComponent
 
 T = TypeVar("T")
 
@@ -40,6 +39,8 @@ def unconnected(model: T) -> T:
     models with an HTTP client that the user has, or may have, configured: it cannot be copied, because httpx does not
     expose its certificates, proxies and transport.
     """
+    from llama_index.core.schema import BaseComponent
+
     watch(model)  # this function sees every model before it is called
     original: Any = model
     if hasattr(model, "reuse_client"):

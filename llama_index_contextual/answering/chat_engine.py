@@ -24,6 +24,7 @@ from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
 from llama_index_contextual.answering.prompts import CONDENSE, condense_messages, require_template
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
@@ -34,7 +35,6 @@ from llama_index_contextual.errors import ConfigurationError, InputError, ModelE
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import shortened
 from llama_index_contextual.index.storable import storable_text
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 
 ChatMode = Literal["blend", "condense", "simple"]

@@ -18,13 +18,13 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
 from llama_index_contextual.contextualizer.scheduler import usage_of
 from llama_index_contextual.errors import ProjectError
 from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.index.receipts import ANSWERS, RunCost
-from llama_index_contextual.node_parser.tokens import count_tokens
 
 _TOKENS_OF_MESSAGE = 4  # as documented by OpenAI: 3, and the name of the role
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -55,6 +56,7 @@ from llama_index_contextual.cli.terminal import (
 )
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, ModelError
+from llama_index_contextual.settings import with_environment
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
     from llama_index_contextual.answering.usage import AnswerUsage
     from llama_index_contextual.project.project import Project
+    from llama_index_contextual.search.response import SearchResponse
     from llama_index_contextual.search.results import RetrievalResponse
 
 answering = Commands()
@@ -99,10 +102,21 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Show the passages that answer a question best."""
+    # Imported here, because the other commands need none of it.
+    from llama_index_contextual.index.project_file import read_config
+    from llama_index_contextual.project.names import existing_project
+    from llama_index_contextual.project.searching import search_locally
+
     with errors_in_one_line():
-        project = open_project(root, name)
-        filters = parse_filters(project, conditions, files)
-        response = project.retrieve(question, mode=mode, top_k=top_k, filters=filters, explain=explain)
+        directory = existing_project(root, name)
+        config = with_environment(read_config(directory), os.environ)
+        response: SearchResponse | None = None
+        if not (conditions or files):
+            response = search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
+        if response is None:
+            project = open_project(root, name)
+            filters = parse_filters(project, conditions, files)
+            response = project.retrieve(question, mode=mode, top_k=top_k, filters=filters, explain=explain)
         if as_json:
             say_json(response.to_dict())
         else:
@@ -111,7 +125,7 @@ def search(
             )
             show_response(
                 response,
-                project.config.language,
+                config.language,
                 full=full,
                 next_step=next_step,
                 fit=top_k is None and not (full or explain),

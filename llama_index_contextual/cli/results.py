@@ -16,8 +16,7 @@ from llama_index_contextual.metadata import context_parts
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.analysis import Analyzer
-    from llama_index_contextual.search.response import Source
-    from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
+    from llama_index_contextual.search.response import Passage, SearchResponse, Source
 
 MEASURE = 110
 """Maximum length of a line in characters: longer lines are hard to read, however wide the terminal is."""
@@ -35,7 +34,7 @@ LEAST_SHOWN = 3
 
 
 def show_response(
-    response: RetrievalResponse, language: str, *, full: bool = False, next_step: str = "", fit: bool = False
+    response: SearchResponse, language: str, *, full: bool = False, next_step: str = "", fit: bool = False
 ) -> None:
     """Print the results of a search.
 
@@ -79,14 +78,14 @@ def show_response(
         say(f"[dim]To see the passages in their documents: {safe(next_step)}[/]")
 
 
-def _headline(response: RetrievalResponse) -> str:
+def _headline(response: SearchResponse) -> str:
     """Return the number of results and the verdict on them, as markup."""
     count = f"[bold]{pluralize(len(response.results), 'result')}[/]"
     colour = _COLOURS.get(response.confidence_level or "")
     return f"{count}. [{colour}]{response.verdict()}[/]" if colour else count
 
 
-def _show_result(chunk: RetrievedChunk, question: str, analyzer: Analyzer, *, full: bool) -> None:
+def _show_result(chunk: Passage, question: str, analyzer: Analyzer, *, full: bool) -> None:
     terms = chunk.lexical.matched_terms if chunk.lexical else analyzer.query_terms(question)
     say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(_place(chunk.source))}[/]")
     if section := _section(chunk.source):
@@ -96,7 +95,7 @@ def _show_result(chunk: RetrievedChunk, question: str, analyzer: Analyzer, *, fu
             _show_text("Context: ", _shortened(context, 2), terms, analyzer, style="italic dim")
         _show_text("", _excerpt(chunk, question), terms, analyzer)
         return
-    structure, written = context_parts(chunk.node.metadata)
+    structure, written = context_parts(chunk.metadata)
     if structure:
         _show_text("Structure: ", structure, terms, analyzer, style="dim")
     if written:
@@ -120,7 +119,7 @@ def _section(source: Source) -> str:
     return section
 
 
-def _excerpt(chunk: RetrievedChunk, question: str) -> str:
+def _excerpt(chunk: Passage, question: str) -> str:
     width = EXCERPT_LINES * (min(out.width, MEASURE) - _INDENT) if out.is_terminal else PLAIN_WIDTH
     return _cut(chunk.excerpt(question, width), width)
 

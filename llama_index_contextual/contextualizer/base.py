@@ -23,8 +23,8 @@ from pydantic import Field
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.redaction import get_logger, scrub
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.node_parser.tokens import count_tokens
 
 logger = get_logger(__name__)
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, Segment, with_context
 from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest
@@ -29,7 +30,6 @@ from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, is_in_process, provider_of
-from llama_index_contextual.node_parser.tokens import count_tokens
 
 
 @dataclass(frozen=True)

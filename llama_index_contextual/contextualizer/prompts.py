@@ -21,11 +21,11 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.templates import ContextPrompt
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment
 from llama_index_contextual.contextualizer.structural import truncate
 from llama_index_contextual.index.ledger import ContentKeys
 from llama_index_contextual.index.storable import storable_text
-from llama_index_contextual.node_parser.tokens import count_tokens
 
 DEFAULT_PROMPT = """\
 <document>

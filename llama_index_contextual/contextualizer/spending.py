@@ -21,6 +21,7 @@ from llama_index.core.llms import LLM
 
 from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     MARGIN,
@@ -36,7 +37,6 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.index.receipts import Receipts, RunCost
-from llama_index_contextual.node_parser.tokens import count_tokens
 
 if TYPE_CHECKING:
     from llama_index_contextual.contextualizer.batch import BatchReplies

@@ -13,6 +13,7 @@ from llama_index.core.schema import BaseNode
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.base import (
     MAX_CONTEXT_TOKENS,
     ChunkContext,
@@ -20,7 +21,6 @@ from llama_index_contextual.contextualizer.base import (
     Segment,
     segments,
 )
-from llama_index_contextual.node_parser.tokens import count_tokens
 
 _LONGEST_WORD = 40
 _MAX_TITLE_TOKENS = 40

@@ -6,17 +6,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client, sort_vectors
+from llama_index_contextual._utils.tokens import count_tokens, get_tokenizer
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
-from llama_index_contextual.node_parser.tokens import count_tokens, get_tokenizer
+
+if TYPE_CHECKING:
+    from llama_index.core.base.embeddings.base import BaseEmbedding
 
 T = TypeVar("T")
 

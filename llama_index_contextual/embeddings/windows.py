@@ -18,9 +18,9 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual._utils.tokens import replace_surrogates, token_widths
 from llama_index_contextual.embeddings.batching import Booking, aembed_parts, book_nothing, unit_vectors
 from llama_index_contextual.embeddings.known import known_model
-from llama_index_contextual.node_parser.tokens import replace_surrogates, token_widths
 
 Span = tuple[int, int]
 TokenSpans = Callable[[str], Sequence[Span]]

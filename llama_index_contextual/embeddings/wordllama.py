@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from functools import cache
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import Field
 
-from llama_index_contextual._utils.forks import new_lock
-from llama_index_contextual.errors import ModelError
-
-_LOAD_LOCK = new_lock()
+from llama_index_contextual.embeddings.words import embedded
 
 
 class WordLlamaEmbedding(BaseEmbedding):
@@ -43,9 +35,7 @@ class WordLlamaEmbedding(BaseEmbedding):
         return "WordLlamaEmbedding"
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            vectors = _model().embed([text or " " for text in texts], norm=True)
-        rows: list[list[float]] = np.nan_to_num(np.asarray(vectors, dtype=np.float32)).tolist()
+        rows: list[list[float]] = embedded(texts).tolist()
         return rows
 
     def _get_text_embedding(self, text: str) -> list[float]:
@@ -62,25 +52,3 @@ class WordLlamaEmbedding(BaseEmbedding):
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return await asyncio.to_thread(self._get_text_embeddings, texts)
-
-
-def _model() -> Any:
-    with _LOAD_LOCK:
-        return _load()
-
-
-@cache
-def _load() -> Any:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    try:
-        import wordllama
-    except ImportError as error:
-        raise ModelError(
-            'The embedding `local` requires WordLlama: pip install "llama-index-contextual[local]"',
-            setting="embed_model",
-        ) from error
-    # Importing wordllama configures the root logger, which belongs to the application: restore it.
-    root.handlers[:], root.level = handlers, level
-    # The loader looks for the tokenizer next to a cache folder: the package's own folder contains both files.
-    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)

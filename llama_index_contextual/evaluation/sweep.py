@@ -10,6 +10,7 @@ import numpy as np
 
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
@@ -31,7 +32,6 @@ from llama_index_contextual.evaluation.run import (
     read,
 )
 from llama_index_contextual.ingestion.state import HasState
-from llama_index_contextual.node_parser.tokens import count_tokens
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
 TOP_KS = (5, 10, 20)

@@ -10,15 +10,17 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llama_index.core.schema import BaseNode
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.index.facets import Condition
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode
 
 NEVER = 2**31 - 1
 """The version in which a chunk dies that is still in the newest one."""

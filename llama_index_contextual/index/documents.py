@@ -22,9 +22,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from llama_index.core.schema import BaseNode
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
@@ -38,6 +38,9 @@ from llama_index_contextual.index.bm25 import (
     QueryTerms,
     TermCounts,
 )
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode
 
 OPENING_CHARACTERS = 400
 

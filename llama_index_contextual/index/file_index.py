@@ -10,11 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from llama_index.core.schema import BaseNode, TextNode
-from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
@@ -22,10 +20,13 @@ from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms, TermCounts
 from llama_index_contextual.index.documents import DocumentIndex
-from llama_index_contextual.index.filters import valid_filters
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, DOCUMENTS_DIRECTORY
 from llama_index_contextual.index.nodes import Nodes, NodeTable
 from llama_index_contextual.index.part import Part
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode, TextNode
+    from llama_index.core.vector_stores.types import MetadataFilters
 
 
 class RowIds(Sequence[str]):
@@ -130,6 +131,10 @@ class VersionNodes(Nodes):
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
         """Return a mask of the rows that pass the filters, or None without filters."""
+        if filters is None:
+            return None
+        from llama_index_contextual.index.filters import valid_filters
+
         if valid_filters(filters) is None:
             return None
         masks = (part.mask(filters) for part in self.parts)

@@ -25,7 +25,6 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import xxhash
-from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
 from pydantic import TypeAdapter
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
@@ -40,7 +39,7 @@ BUILDING = ".building"
 DOCSTORE = "docstore.sqlite"
 RECORDS = "documents.json"
 VECTOR_STORE = "vector_store.faiss"
-FAISS_FILE = f"{DEFAULT_VECTOR_STORE}__{VECTOR_STORE}"
+FAISS_FILE = f"default__{VECTOR_STORE}"  # as LlamaIndex names the file of a default vector store
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
 REMOTE_FILE = "remote.json"

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
-from llama_index.core.schema import BaseNode, Document, MetadataMode
-from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
@@ -61,6 +59,9 @@ from llama_index_contextual.index.nodes import FRAMES, Nodes, NodeTable
 from llama_index_contextual.index.records import RecordIndex, write_records
 
 if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode, Document
+    from llama_index.core.vector_stores.types import MetadataFilters
+
     from llama_index_contextual.index.vectors import VectorWriter
 
 T = TypeVar("T")
@@ -422,6 +423,8 @@ class PartWriter:
         if self._vectors is not None and vectors is not None:
             self._vectors.add(vectors)
         if self._lexical is not None and self._documents is not None:
+            from llama_index.core.schema import MetadataMode
+
             self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
             self._documents.add(nodes)
 

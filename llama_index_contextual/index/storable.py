@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date
-
-from llama_index.core.schema import BaseNode
+from typing import TYPE_CHECKING
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import shape_fault
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode
 
 INTEGERS = range(-(2**63), 2**63)
 """The integers that SQLite can store."""

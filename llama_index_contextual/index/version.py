@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from llama_index.core.schema import Document
+from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
@@ -17,6 +15,9 @@ from llama_index_contextual.index.file_index import FileIndex, VersionNodes
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import DocumentFrame, load_frame, open_parts
 from llama_index_contextual.index.records import Records
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import Document
 
 
 class OpenVersion:
@@ -124,6 +125,8 @@ class OpenVersion:
         frame = self.frame(record.doc_id)
         if frame is None:
             return None
+        from llama_index.core.schema import Document
+
         return Document(
             id_=record.doc_id,
             text=self.read_text(record),

@@ -18,10 +18,10 @@ from llama_index.core.node_parser import NodeParser
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.metadata import PAGES, SEGMENT_END, SEGMENT_START, TABLES, Heading, Table, shape_fault
-from llama_index_contextual.node_parser.boundaries import code_fences, lines_of
-from llama_index_contextual.node_parser.tokens import TokenMap
+from llama_index_contextual.readers.boundaries import code_fences, lines_of
 from llama_index_contextual.readers.tables import tables_in_text
 
 SEGMENT_CORE = "_contextual_segment_core"

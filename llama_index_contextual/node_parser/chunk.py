@@ -21,6 +21,7 @@ from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.utils import get_tqdm_iterable
 
+from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.metadata import (
     CHUNK_INDEX,
     FACTS,
@@ -64,7 +65,7 @@ from llama_index_contextual.node_parser.base import (
     text_of,
     tokens_of,
 )
-from llama_index_contextual.node_parser.boundaries import (
+from llama_index_contextual.readers.boundaries import (
     FENCE_MARKS,
     LAST_NON_WORD_CHARACTER,
     NON_WORD_CHARACTER,
@@ -84,7 +85,6 @@ from llama_index_contextual.node_parser.boundaries import (
     strip_end,
     structural_offsets,
 )
-from llama_index_contextual.node_parser.tokens import TokenMap, count_tokens
 
 MAX_HEAD_TOKENS = 60
 """Tokens of the column head that a chunk carries in addition to its text."""

@@ -18,6 +18,7 @@ from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeRelationship, TextNode
 from llama_index.core.utils import get_tqdm_iterable
 
+from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.metadata import (
     FILE_KEYS,
     METADATA_TEMPLATE,
@@ -43,7 +44,7 @@ from llama_index_contextual.node_parser.base import (
     tables_of,
     text_of,
 )
-from llama_index_contextual.node_parser.boundaries import (
+from llama_index_contextual.readers.boundaries import (
     NON_WORD_CHARACTER,
     WORD_START,
     Rank,
@@ -58,7 +59,6 @@ from llama_index_contextual.node_parser.boundaries import (
     strip_end,
     structural_offsets,
 )
-from llama_index_contextual.node_parser.tokens import TokenMap
 
 _WINDOW = 0.2
 _NEIGHBOURHOOD = 32

@@ -17,10 +17,10 @@ from pydantic import Field
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import without_secrets
 from llama_index_contextual._utils.redaction import watch
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.models import settings_embed_model
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.stores.docstore import IndexDocumentStore
 

@@ -15,9 +15,9 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, Te
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
-from llama_index_contextual.node_parser.tokens import count_tokens
+from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 
 SEPARATOR_TOKENS = 2
 """Tokens between two passages: an empty line, and one to spare."""

@@ -9,18 +9,15 @@ import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 
-import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
-from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
     InputError,
     ProjectError,
     ProjectExistsError,
-    ProjectNotFoundError,
     Remedy,
 )
 from llama_index_contextual.index import files
@@ -44,13 +41,11 @@ from llama_index_contextual.index.verify import VerifyReport, repair_project, ve
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
 from llama_index_contextual.ingestion.state import require_llm
 from llama_index_contextual.models import missing_for
+from llama_index_contextual.project.names import check_name, existing_project, no_link, project_names
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retirement import retirement_notice
 
 logger = logging.getLogger(__name__)
-
-MAX_NAME_LENGTH = 64
-MAX_NAME_BYTES = 255
 
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
@@ -60,13 +55,6 @@ _DELETED = (*_SOURCES, VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{C
 """Everything in a project but its settings, in the order of deletion. CURRENT is set to `none` first, so that readers
 see an empty project; project.json goes last, so that an interrupted deletion can be repeated."""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
-
-# Letters, digits and combining marks, except invisible ones (fillers, joiners, variation selectors).
-_NAME = regex.compile(
-    r"(?V1)[[\p{L}\p{N}]--\p{DI}] [[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]* (?:\.[[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]+)*",
-    regex.VERBOSE,
-)
-_WINDOWS_NAMES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
 
 
 class ProjectManager:
@@ -113,7 +101,7 @@ class ProjectManager:
             ProjectExistsError: A project of that name exists already.
         """
         require_llm(llm, model_id)
-        directory = _no_link(self.root / check_name(name))
+        directory = no_link(self.root / check_name(name))
         if (existing := self._directory_like(name)) is not None:
             raise _exists(existing.name)
         self._require_free(directory)
@@ -165,7 +153,7 @@ class ProjectManager:
         Example:
             >>> project = ProjectManager("knowledge").get_or_create("contracts")  # doctest: +SKIP
         """
-        if not is_project(_no_link(self.root / check_name(name))):
+        if not is_project(no_link(self.root / check_name(name))):
             try:
                 return self.create(name, config, llm=llm, embed_model=embed_model, model_id=model_id)
             except ProjectExistsError as error:
@@ -231,9 +219,7 @@ class ProjectManager:
 
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""
-        if not self.root.is_dir():
-            return []
-        return sorted(path.name for path in self.root.iterdir() if is_project(path) and not path.is_symlink())
+        return project_names(self.root)
 
     def delete(self, name: str, *, keep_ledger: bool = False) -> None:
         """Delete a project permanently; other files in its directory are kept.
@@ -267,17 +253,7 @@ class ProjectManager:
         files.remove_if_empty(directory)
 
     def _existing(self, name: str) -> Path:
-        directory = _no_link(self.root / check_name(name))
-        if not is_project(directory):
-            names = self.list()
-            known = f"projects there: {', '.join(names) or 'none yet'}"
-            create = "create one with `llama-index-contextual create {project} --local`"
-            raise ProjectNotFoundError(
-                f"There is no project {name!r} in {self.root}{nearest(name, names)}",
-                name=name,
-                remedy=Remedy(known, known if names else create),
-            )
-        return directory
+        return existing_project(self.root, name)
 
     def _directory_like(self, name: str) -> Path | None:
         """Return the directory of a project whose name differs in case or Unicode form only, if there is one.
@@ -349,42 +325,6 @@ def _require_same(name: str, stored: ProjectConfig, given: ProjectConfig) -> Non
                 "change its settings with `llama-index-contextual configure {project} NAME=VALUE…`",
             ),
         )
-
-
-def check_name(name: str) -> str:
-    """Return the name of a project if it is valid.
-
-    Raises:
-        InputError: It is not a valid directory name on every system, or leads out of the root folder.
-    """
-    if not isinstance(name, str) or not name:
-        raise InputError("A project needs a name.", value=name)
-    stem = name.split(".")[0].strip().casefold()
-    fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and not name.endswith(" ")
-    if fits and stem in _WINDOWS_NAMES:
-        raise InputError(f"{name!r} is reserved on Windows: choose another name.", value=name)
-    if not fits or len(name.encode()) > MAX_NAME_BYTES or unicodedata.normalize("NFKC", name) != name:
-        raise InputError(
-            f"{name[:80]!r} is not a valid project name: use letters, digits, spaces, '-', '_' and single dots,"
-            f" beginning with a letter or digit, at most {MAX_NAME_LENGTH} characters.",
-            value=name,
-        )
-    return name
-
-
-def _no_link(directory: Path) -> Path:
-    """Return the directory of a project if it is not a link.
-
-    Raises:
-        InputError: It is a link to another place.
-    """
-    if directory.is_symlink():
-        raise InputError(
-            f"{directory} is a symbolic link: a project is a directory in its root folder; open the project that the"
-            f" link points to through its own root folder.",
-            value=directory.name,
-        )
-    return directory
 
 
 def _exists(name: str) -> ProjectExistsError:

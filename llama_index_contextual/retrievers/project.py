@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, get_args
 
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
@@ -25,15 +23,13 @@ from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import (
     SearchSettings,
     asearch,
+    finished,
     number_of_results,
     require_positive,
     search,
     usable_mode,
-    with_warnings,
 )
 from llama_index_contextual.stores.docstore import IndexDocumentStore
-
-logger = get_logger(__name__)
 
 
 class ProjectRetriever(CheckedRetriever):
@@ -130,7 +126,7 @@ class ProjectRetriever(CheckedRetriever):
         response = self._indexes.run(
             lambda version: search(query_of(query), version.index, settings, **self._models(version))
         )
-        return _checked(response, bundle, notes)
+        return _finished(response, bundle, notes)
 
     @areported
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
@@ -142,7 +138,7 @@ class ProjectRetriever(CheckedRetriever):
             models = await asyncio.to_thread(self._models, version)
             return await asearch(query_of(query), version.index, settings, **models)
 
-        return _checked(await self._indexes.arun(run), bundle, notes)
+        return _finished(await self._indexes.arun(run), bundle, notes)
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Return the results of several queries, in their order, all from one version."""
@@ -160,7 +156,7 @@ class ProjectRetriever(CheckedRetriever):
         if not checked:
             return []
         responses = zip(self._indexes.run(run), bundles, checked, strict=True)
-        return [_checked(response, bundle, notes) for response, bundle, (_, notes) in responses]
+        return [_finished(response, bundle, notes) for response, bundle, (_, notes) in responses]
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """Return the nodes of several queries, in their order."""
@@ -215,9 +211,5 @@ class ProjectRetriever(CheckedRetriever):
         return [*(await self.arespond(query_bundle)).results]
 
 
-def _checked(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
-    """Log that another mode answered, and return the response with the full query and the warnings about it."""
-    if response.mode_used != response.mode_requested:
-        logger.warning(response.warnings[0])
-    found = RetrievalResponse.of(response)
-    return replace(with_warnings(found, notes), query=bundle.query_str) if notes else found
+def _finished(response: SearchResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
+    return RetrievalResponse.of(finished(response, bundle.query_str, notes))

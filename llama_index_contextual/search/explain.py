@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.search.rank import Ranking
-from llama_index_contextual.search.rerank import Reranked
 from llama_index_contextual.search.response import Explanation, Passage
+
+if TYPE_CHECKING:
+    from llama_index_contextual.search.rerank import Reranked
 
 NEAR_MISSES = 5
 _BEST = "best chunk"

@@ -8,16 +8,10 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
-
-from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.data_structs.data_structs import IndexDict
-from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.llms import LLM
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import cached_property, new_lock, renewed
-from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
@@ -28,9 +22,15 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import Stamp, parse_current, read_stamp, version_directory
-from llama_index_contextual.models import is_same_model, model_name
-from llama_index_contextual.search.rerank import Rerankers
-from llama_index_contextual.stores.storage_context import INDEX_ID, VersionStorageContext, storage_context_of
+
+if TYPE_CHECKING:
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.indices.vector_store.base import VectorStoreIndex
+    from llama_index.core.llms import LLM
+
+    from llama_index_contextual.embeddings.queries import QueryEmbedder
+    from llama_index_contextual.search.rerank import Rerankers
+    from llama_index_contextual.stores.storage_context import VersionStorageContext
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class LiveIndexes:
         load_embed_model: Callable[[str, str], BaseEmbedding],
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
-        self.rerankers = Rerankers(load_llm)
+        self._load_llm = load_llm
         self.slots = _slots()
         self._project_dir = project_dir
         self._name = name
@@ -66,6 +66,13 @@ class LiveIndexes:
         self._stamp: Stamp | None = None
         self._embedder: QueryEmbedder | None = None
         renewed(self)
+
+    @cached_property
+    def rerankers(self) -> Rerankers:
+        """The reranker of the settings, created when it is first used."""
+        from llama_index_contextual.search.rerank import Rerankers
+
+        return Rerankers(self._load_llm)
 
     def renew_after_fork(self) -> None:
         """Release all slots in a forked child, where the threads that acquired them do not exist."""
@@ -115,6 +122,8 @@ class LiveIndexes:
 
     def _embedder_of(self, model: BaseEmbedding) -> QueryEmbedder:
         """Return an embedder whose cache all versions share that are searched with the same model."""
+        from llama_index_contextual.embeddings.queries import QueryEmbedder
+
         if self._embedder is None or self._embedder.model is not model:
             self._embedder = QueryEmbedder(model)
         return self._embedder
@@ -156,7 +165,7 @@ class PinnedIndexes(LiveIndexes):
     """
 
     def __init__(self, live: LiveIndexes, version: SearchableVersion) -> None:
-        self.__dict__.update(live.__dict__)
+        self.__dict__.update(live.__dict__, rerankers=live.rerankers)
         self._version = version
 
     def current(self) -> SearchableVersion:
@@ -191,11 +200,13 @@ class SearchableVersion(OpenVersion):
     def __init__(self, directory: Path, load_embed_model: Callable[[str, str], BaseEmbedding]) -> None:
         super().__init__(directory)
         self._load_embed_model = load_embed_model
-        self.embedder_of: Callable[[BaseEmbedding], QueryEmbedder] = QueryEmbedder
+        self.embedder_of: Callable[[BaseEmbedding], QueryEmbedder] | None = None
 
     @cached_property
     def storage_context(self) -> VersionStorageContext:
         """The version as a LlamaIndex StorageContext that cannot be changed."""
+        from llama_index_contextual.stores.storage_context import storage_context_of
+
         return storage_context_of(self)
 
     @cached_property
@@ -214,6 +225,11 @@ class SearchableVersion(OpenVersion):
                     "run `llama-index-contextual configure {project} indexes=hybrid`, then `rebuild`",
                 ),
             )
+        from llama_index.core.data_structs.data_structs import IndexDict
+        from llama_index.core.indices.vector_store.base import VectorStoreIndex
+
+        from llama_index_contextual.stores.storage_context import INDEX_ID
+
         model = self.embed_model
         # Without transformations LlamaIndex creates a SentenceSplitter and loads its tokenizer: half a second for
         # something that an index which never changes does not use.
@@ -232,6 +248,8 @@ class SearchableVersion(OpenVersion):
             ConfigurationError: The project is loaded with another model, or without the object that built the index.
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
         """
+        from llama_index_contextual.models import is_same_model, model_name
+
         setting = self.manifest.config["embed_model"]
         model = self._load_embed_model(setting, self.manifest.embed_model or setting)
         if not is_same_model(self.manifest.embed_model, model_name(model)):
@@ -245,7 +263,9 @@ class SearchableVersion(OpenVersion):
     @cached_property
     def embedder(self) -> QueryEmbedder:
         """Embeds queries with the model of the version."""
-        return self.embedder_of(self.embed_model)
+        from llama_index_contextual.embeddings.queries import QueryEmbedder
+
+        return (self.embedder_of or QueryEmbedder)(self.embed_model)
 
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the chunks, which filters can name."""

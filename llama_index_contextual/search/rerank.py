@@ -30,10 +30,10 @@ from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, ru
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
 from llama_index_contextual.models import model_name
-from llama_index_contextual.node_parser.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.search.response import Hit, Reranking
 from llama_index_contextual.search.results import RetrievedChunk
 

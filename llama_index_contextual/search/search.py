@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from llama_index_contextual.search.rerank import Reranked, Reranker
+
+logger = get_logger(__name__)
 
 SIBLING_WEIGHT = 1.0
 """Share of the score of its document's best chunk that is added to each chunk.
@@ -386,6 +389,13 @@ def bounded(text: str) -> tuple[str, tuple[str, ...]]:
 def with_warnings(response: R, warnings: Sequence[str]) -> R:
     """Return a response with further warnings before its own."""
     return replace(response, warnings=(*warnings, *response.warnings)) if warnings else response
+
+
+def finished(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
+    """Log that another mode answered, and return the response with the full question and the warnings about it."""
+    if response.mode_used != response.mode_requested:
+        logger.warning(response.warnings[0])
+    return replace(with_warnings(response, notes), query=question) if notes else response
 
 
 def number_of_results(similarity_top_k: int | None, top_k: int | None, default: int) -> int:

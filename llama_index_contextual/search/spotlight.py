@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.node_parser.boundaries import Rank, skip_space, strip_end, structural_offsets
+from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
 
 LONG_LINE = 160
 """Characters of a line from which on it is divided into sentences; shorter ones are rows, items or sentences."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import BaseNode, Document
 
+from llama_index_contextual._utils.tokens import get_tokenizer
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
-from llama_index_contextual.node_parser.tokens import get_tokenizer
 
 OURS = "segment + chunk"
 

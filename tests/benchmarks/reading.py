@@ -12,9 +12,9 @@ from pathlib import Path
 
 from llama_index.core.schema import MetadataMode
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.evaluation.questions import Passage, load_questions
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS
 from llama_index_contextual.project.manager import ProjectManager
 

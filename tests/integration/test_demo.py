@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.cli import demo
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.cli.demo import CONTEXTS_FILE, QUESTIONS_FILE, TOP_K, DemoAnswer, data_directory, run_demo
@@ -16,7 +17,6 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.ledger_lines import import_ledger
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.examples import DATA, rows, script
 

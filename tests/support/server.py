@@ -55,7 +55,7 @@ from typing import Any
 
 from aiohttp import web
 
-from llama_index_contextual.node_parser.tokens import get_tokenizer
+from llama_index_contextual._utils.tokens import get_tokenizer
 from tests.support import ollama
 from tests.support.batches import Batches, BatchPlan, Files
 from tests.support.embeddings import check_embeddings, embeddings_answer

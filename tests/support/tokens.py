@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
 
-from llama_index_contextual.node_parser.tokens import get_tokenizer
+from llama_index_contextual._utils.tokens import get_tokenizer
 from tests.support.records import Request, message_text
 
 DEFAULT_ENCODING = "o200k_base"

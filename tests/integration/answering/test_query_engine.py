@@ -17,6 +17,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import Document, MetadataMode, QueryBundle
 from llama_index.llms.openai import OpenAI
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.batch import QA, answer_many
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
@@ -26,7 +27,6 @@ from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever

@@ -11,11 +11,11 @@ import pytest
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse
 from llama_index.llms.openai import OpenAI
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.receipts import RunCost
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION

@@ -16,10 +16,10 @@ from llama_index_contextual import (
     ProjectManager,
     StructuralContextualizer,
 )
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, segments, with_context
 from llama_index_contextual.metadata import context_parts
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.tools import passages
 from tests.integration.contextualizer.samples import chunks
 from tests.support.models import CountingEmbedding, ScriptedLLM

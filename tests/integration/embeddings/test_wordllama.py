@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.embeddings import wordllama
+from llama_index_contextual.embeddings import words
 from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import ModelError
 
@@ -75,25 +75,25 @@ def test_texts_alone_and_in_batches_have_the_same_vectors() -> None:
 async def test_async_gives_what_sync_gives_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["the pump", "the valve"]
     expected = model.get_text_embedding_batch(texts)
-    loop, real = asyncio.get_running_loop(), wordllama._model
+    loop, real = asyncio.get_running_loop(), words._model
 
     def turning() -> object:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
         return real()
 
-    monkeypatch.setattr(wordllama, "_model", turning)
+    monkeypatch.setattr(words, "_model", turning)
     assert await model.aget_text_embedding_batch(texts) == expected
     assert await model.aget_query_embedding("the pump") == expected[0]
     assert await model.aget_text_embedding("the pump") == expected[0]
 
 
 def test_the_weights_are_loaded_once_and_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    wordllama._load.cache_clear()
+    words._load.cache_clear()
     with ThreadPoolExecutor(4) as threads:
-        assert len({id(one) for one in threads.map(lambda _: wordllama._model(), range(4))}) == 1
+        assert len({id(one) for one in threads.map(lambda _: words._model(), range(4))}) == 1
     monkeypatch.setitem(sys.modules, "wordllama", None)
-    wordllama._load.cache_clear()
+    words._load.cache_clear()
     with pytest.raises(ModelError, match=r'pip install "llama-index-contextual\[local\]"') as raised:
         model.get_text_embedding("x")
     assert raised.value.setting == "embed_model"
-    wordllama._load.cache_clear()
+    words._load.cache_clear()

@@ -8,8 +8,8 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
 from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.postprocessor.documents import hit

@@ -21,10 +21,10 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index.base import Chunk
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search import rerank
 from llama_index_contextual.search.rerank import (

@@ -5,10 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.test_architecture import LAYERS, level_of, part_of
 from tests.integration.test_public_surface import imported_by, run
 from tests.support.documents import write_texts
@@ -122,3 +127,33 @@ def test_used_as_a_library_it_prints_nothing_and_leaves_the_root_logger_alone(
     assert process["best"] == "manual.txt"
     assert (process["handlers"], process["level"], process["bm25s"]) == ([], 30, 0)
     assert {name.partition(".")[0] for name in process["used"]} & HEAVY <= {"wordllama"} | foreign
+
+
+SEARCH_OPTIONS = [(), ("--explain",), ("--mode", "lexical", "--json"), ("--full", "-k", "1")]
+
+
+@pytest.mark.parametrize("options", SEARCH_OPTIONS, ids=str)
+def test_the_command_search_answers_without_llamaindex_as_the_project_does(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "manual.txt").write_text("Error TS-999 means that the pump runs dry.\n\nThe sensor needs no oil.")
+    ProjectManager(tmp_path).create("a", ProjectConfig.local()).ingest([folder])
+    command = ["search", "a", "error TS-999", "--root", str(tmp_path), *options]
+    through_project = "import llama_index_contextual.project.searching as s\ns.search_locally = lambda *_, **_o: None"
+    answers = {}
+    for prepare in ("", through_project):
+        program = (
+            f"import sys\n{prepare}\n"
+            "from llama_index_contextual.cli.app import main\n"
+            f"sys.argv = ['llama-index-contextual', *{command!r}]\n"
+            "try:\n"
+            "    main()\n"
+            "finally:\n"
+            "    print(any(name.startswith('llama_index.') for name in sys.modules), file=sys.stderr)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        answers[prepare] = done.stdout, done.stderr.splitlines()[-1]
+    assert answers[""] == (answers[through_project][0], "False")
+    assert answers[through_project][1] == "True"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine, end_of
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.node_parser.tokens import count_tokens
 from tests.integration.retrievers.corpus import FixedRetriever
 from tests.support.models import ScriptedLLM
 

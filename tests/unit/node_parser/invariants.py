@@ -11,7 +11,7 @@ import regex
 import tiktoken
 from llama_index.core.schema import TextNode
 
-from llama_index_contextual.node_parser.tokens import get_tokenizer
+from llama_index_contextual._utils.tokens import get_tokenizer
 
 WORD_RUN = regex.compile(r"[\w\p{L}\p{M}\p{N}]+")
 GRAPHEME = regex.compile(r"\X")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.schema import Document
 
+from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
-from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
-from llama_index_contextual.node_parser.tokens import TokenMap
+from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from tests.unit.node_parser.invariants import GRAPHEME, check_chunks, check_segment_nodes, tokens
 from tests.unit.node_parser.texts import prose, real_paragraphs, split, texts
 

@@ -11,7 +11,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.metadata import DocumentMap, Heading
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
-from llama_index_contextual.node_parser.boundaries import (
+from llama_index_contextual.readers.boundaries import (
     Rank,
     blocks,
     grapheme_boundaries,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from llama_index.core.schema import Document, TextNode
 
+from llama_index_contextual._utils import tokens as spans
+from llama_index_contextual._utils.tokens import PIECE_SIZE, get_tokenizer, pieces
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
-from llama_index_contextual.node_parser import tokens as spans
-from llama_index_contextual.node_parser.tokens import PIECE_SIZE, get_tokenizer, pieces
 from tests.unit.node_parser.texts import prose, split
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor import ContextWindowPacker
 from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS, best_run, split_sentences
 from llama_index_contextual.search.results import RetrievedChunk

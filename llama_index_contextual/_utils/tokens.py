@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ def get_tokenizer(encoding: str = ENCODING) -> tiktoken.Encoding:
 
     The environment variable is set only while tiktoken loads the encoding, and restored afterwards.
     """
-    cache = str(files("llama_index.core") / "_static" / "tiktoken_cache")
+    core = find_spec("llama_index.core")  # only found, because importing it takes a second
+    cache = str(Path(str(core and core.origin)).parent / "_static" / "tiktoken_cache")
     with _environment:
         before = os.environ.get(_CACHE_VARIABLE)
         os.environ[_CACHE_VARIABLE] = cache

@@ -1,0 +1,70 @@
+"""Static word embeddings by WordLlama: 256 dimensions, weights in the package, no key, no network, no PyTorch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual.config import LOCAL
+from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.index.analysis import shortened
+
+_LOAD_LOCK = new_lock()
+
+
+def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return a unit vector of each text, or zeros if it has no known token; shape (texts, 256).
+
+    Raises:
+        ModelError: WordLlama is not installed.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        vectors = _model().embed([text or " " for text in texts], norm=True)
+    return np.nan_to_num(np.asarray(vectors, dtype=np.float32))
+
+
+class WordEmbedder:
+    """Embeds questions, as `WordLlamaEmbedding` does, without LlamaIndex."""
+
+    name = LOCAL
+
+    def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the mean embedding of texts, of length 1 or all zeros; shape (256,)."""
+        vectors = embedded([cut_to_input(shortened(text)) for text in texts])
+        vector: NDArray[np.float32] = unit_vectors(vectors.mean(axis=0, keepdims=True))[0]
+        return vector
+
+    async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Asynchronous version of `unit`."""
+        return await asyncio.to_thread(self.unit, texts)
+
+
+def _model() -> Any:
+    with _LOAD_LOCK:
+        return _load()
+
+
+@cache
+def _load() -> Any:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        import wordllama
+    except ImportError as error:
+        raise ModelError(
+            'The embedding `local` requires WordLlama: pip install "llama-index-contextual[local]"',
+            setting="embed_model",
+        ) from error
+    # Importing wordllama configures the root logger, which belongs to the application: restore it.
+    root.handlers[:], root.level = handlers, level
+    # The loader looks for the tokenizer next to a cache folder: the package's own folder contains both files.
+    return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
