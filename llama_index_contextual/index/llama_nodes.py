@@ -27,7 +27,8 @@ def fields_of(node: BaseNode) -> tuple[str, dict[str, Any], str | None]:
 def node_of(kind: str, data: dict[str, Any]) -> BaseNode:
     """Return a node from the name of its type and its fields."""
     if kind == _TEXT_NODE:  # the usual type; json_to_doc takes longer to find it than to create the node
-        return TextNode(**{name: value for name, value in data.items() if name != "class_name"})
+        data.pop("class_name", None)
+        return TextNode(**data)
     return json_to_doc({"__type__": kind, "__data__": data})
 
 

@@ -730,28 +730,29 @@ def row_checksum(shape: str, *values: StoredText | int | None) -> int:
 
 def chunk_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
     """Return a chunk from its shape and its row, which begins with `COLUMNS`."""
-    node_id, _, text, metadata, body = row[: len(COLUMNS)]
-    data = {**shape["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
-    make_node = partial(_node, shape["type"], data)
+    node_id, _, packed, metadata, body = row[: len(COLUMNS)]
+    own: dict[str, Any] = {"id_": node_id, "metadata": _load(metadata)}
     if not shape["has_text"]:  # another class of LlamaIndex, which knows where its text is
-        return Chunk.of(make_node())
-    data["text"] = unpack(text)
-    source = data.get("relationships", {}).get(_SOURCE)
+        return Chunk.of(_node(shape, own, body))
+    own["text"] = unpack(packed)
+    fields = _load(body)
+    source = fields.get("relationships", {}).get(_SOURCE)
     return Chunk(
         node_id=node_id,
-        text=data["text"],
-        metadata=data["metadata"],
+        text=own["text"],
+        metadata=own["metadata"],
         doc_id=source["node_id"] if isinstance(source, dict) else None,
-        start=data.get("start_char_idx"),
-        end=data.get("end_char_idx"),
-        make_node=make_node,
+        start=fields.get("start_char_idx"),
+        end=fields.get("end_char_idx"),
+        # The fields are parsed again: to keep them would make the garbage collector run more often.
+        make_node=partial(_node, shape, own, body),
     )
 
 
-def _node(kind: str, data: dict[str, Any]) -> BaseNode:
+def _node(shape: Mapping[str, Any], own: Mapping[str, Any], body: str) -> BaseNode:
     from llama_index_contextual.index.llama_nodes import node_of
 
-    return node_of(kind, data)
+    return node_of(shape["type"], {**shape["data"], **_load(body), **own})
 
 
 def packer() -> Callable[[str], StoredText]:
