@@ -17,7 +17,6 @@ from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.manifest import PARTS
 from llama_index_contextual.index.project_file import project_ledger
 from llama_index_contextual.index.scratch import remove_scratch
-from llama_index_contextual.index.sources import forget_sources
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import VERSIONS, remove_unused_parts, remove_version, version_names
 
@@ -69,7 +68,6 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
             files.sync_directory(directory)
         for damaged in damaged_ledgers(project_dir):
             files.remove(damaged)
-        forget_sources(project_dir, {record.origin for record in live.records})
     if not path.exists():
         if not dry_run:
             files.sync_directory(project_dir)

@@ -58,8 +58,7 @@ class DocumentRecord:
     Attributes:
         doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
         content_hash: xxh3 of the file, or of text and metadata if there is no file.
-        origin: SHA-256 of the path of its file, or None if it was passed as a Document or as nodes. The path itself is
-            not stored.
+        path: Path of its file, without links; None if it was passed as a Document or as nodes.
         file_name: Name of its file, or None.
         title: Its title, or None.
         chunks: Number of its chunks.
@@ -70,7 +69,7 @@ class DocumentRecord:
 
     doc_id: str
     content_hash: str
-    origin: str | None = None
+    path: str | None = field(default=None, repr=False)
     file_name: str | None = None
     title: str | None = None
     chunks: int = 0

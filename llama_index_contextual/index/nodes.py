@@ -294,7 +294,7 @@ class NodeTable(Nodes):
         """Store the records of the documents, in the order of their nodes."""
         with self._lock, self._kv.transaction() as connection:
             connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, record TEXT NOT NULL)")
-            rows = ((json.dumps(record, ensure_ascii=False),) for record in records)
+            rows = ((json.dumps(record),) for record in records)
             connection.executemany("INSERT INTO documents (record) VALUES (?)", rows)
 
     def records(self) -> list[dict[str, Any]]:

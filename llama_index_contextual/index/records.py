@@ -43,9 +43,9 @@ class RecordIndex:
         return {record.doc_id: number for number, record in enumerate(self.records)}
 
     @cached_property
-    def by_origin(self) -> Mapping[str, Sequence[int]]:
-        """The numbers of the documents, by the origin of their files."""
-        return self._by(lambda record: record.origin)
+    def by_path(self) -> Mapping[str, Sequence[int]]:
+        """The numbers of the documents, by the path of their file."""
+        return self._by(lambda record: record.path)
 
     @cached_property
     def by_content(self) -> Mapping[str, Sequence[int]]:
@@ -63,7 +63,7 @@ class RecordIndex:
         return [
             number
             for number, record in enumerate(self.records)
-            if record.origin is not None and len(record.content_hash) > _DIGEST
+            if record.path is not None and len(record.content_hash) > _DIGEST
         ]
 
     def _by(self, key_of: Callable[[DocumentRecord], str | None]) -> Mapping[str, Sequence[int]]:
@@ -128,9 +128,9 @@ class Records(Sequence[DocumentRecord]):
                 return index.records[number]
         return None
 
-    def with_origin(self, origin: str) -> DocumentRecord | None:
+    def with_path(self, path: str) -> DocumentRecord | None:
         """Return the record of the document that was read from a file, or None."""
-        return next(iter(self._all(lambda index: index.by_origin, origin)), None)
+        return next(iter(self._all(lambda index: index.by_path, path)), None)
 
     def with_facts(self) -> list[DocumentRecord]:
         """Return the records of the documents whose file was ingested with metadata of the user."""
@@ -169,7 +169,7 @@ _UNREADABLE = (OSError, sqlite3.Error, ValueError, TypeError, KeyError, Attribut
 def write_records(place: Path, records: Sequence[DocumentRecord]) -> None:
     """Write a copy of the records of a part, with a checksum of its own; it is not synced."""
     content = {"records": [asdict(record) for record in records]}
-    data = json.dumps({**content, "xxh3": checksum(content)}, ensure_ascii=False).encode()
+    data = json.dumps({**content, "xxh3": checksum(content)}).encode()
     path = place / RECORDS
     files.let_write(path, lambda: path.write_bytes(data))
 

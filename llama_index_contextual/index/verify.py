@@ -34,7 +34,7 @@ from llama_index_contextual.index.project_file import (
 )
 from llama_index_contextual.index.records import records_of_part
 from llama_index_contextual.index.remote_check import damaged_chunks, drop_leftover_chunks, leftover_chunks
-from llama_index_contextual.index.sources import SOURCES_FILE, inputs_of, sources_fault
+from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import (
     CURRENT,
@@ -182,7 +182,6 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
         *_current(project_dir, sound),
         *_versions(project_dir, sound, checked),
         *_ledger(project_dir),
-        *_sources(project_dir, sound),
         *collection,
         *_leftovers(project_dir),
     ]
@@ -238,18 +237,6 @@ def _settings(project_dir: Path) -> Iterator[Problem]:
         yield Problem(PROJECT_FILE, message, _command(project_dir, "create"))
     except (ProjectError, OSError) as error:
         yield Problem(PROJECT_FILE, _fault(error, f"{project_dir.name}/{PROJECT_FILE}"), verify)
-
-
-def _sources(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
-    """Compare the paths of files with the documents of the live version."""
-    live = live_if_sound(project_dir)
-    if live is None or live not in sound:
-        return
-    with closing(OpenVersion(version_directory(project_dir, live), check="size")) as version:
-        origins = {record.origin for record in version.records if record.origin is not None}
-    if fault := sources_fault(project_dir, origins):
-        message = f"{fault}: their pages are shown only if their folder is named; searches are not affected"
-        yield Problem(SOURCES_FILE, message, _command(project_dir, "ingest", "PATHS"), harmless=True)
 
 
 def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
@@ -403,7 +390,7 @@ def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) 
             for record in records_of_part(project_dir / PARTS / entry.name, entry.gone)
             if version.record(record.doc_id) is None
         ]
-    return sorted(set(inputs_of(project_dir, records).values()))
+    return sorted(set(inputs_of(records).values()))
 
 
 def _list(documents: Sequence[str]) -> str:

@@ -761,7 +761,7 @@ def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> Doc
     return DocumentRecord(
         doc_id=job.doc_id,
         content_hash=job.content_hash,
-        origin=job.origin,
+        path=job.path,
         file_name=facts.get(keys.FILE_NAME),
         title=facts.get(keys.TITLE),
         chunks=len(nodes),

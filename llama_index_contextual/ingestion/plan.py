@@ -3,10 +3,6 @@
 `Intake` lists the files, Documents and nodes of a call. `identify` decides which of the files are documents of the
 previous version, by their path or content. `make_plan` compares both: documents are kept, processed again, added,
 updated, renamed or dropped. `jobs_of` yields the documents that need work.
-
-A record stores no path, only the SHA-256 of one, its origin. Whether the former file of a document still exists can
-therefore only be checked if the id of the document, taken as a path below a folder of the call or its parent, has that
-origin.
 """
 
 from __future__ import annotations
@@ -14,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import filecmp
-import hashlib
 import itertools
 import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +31,7 @@ from llama_index_contextual.errors import ConfigurationError, InputError, PathNo
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.records import Records
-from llama_index_contextual.index.sources import content_hash_with, former_facts, origin, origin_of
+from llama_index_contextual.index.sources import content_hash_with, former_facts
 from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.report import IF_MOVED, advice_on
@@ -70,7 +65,6 @@ from llama_index_contextual.readers.discovery import (
     notes_on_ids,
     printable,
     split_glob,
-    unescaped,
 )
 from llama_index_contextual.readers.documents import FileContent, FileMetadata, with_headings
 from llama_index_contextual.readers.ocr import PageStore
@@ -83,7 +77,7 @@ FormerFacts = Callable[[DocumentRecord], list[dict[str, Any]]]
 
 
 class FormerFiles:
-    """Files from which documents were read earlier, if they are in or near the folders of this call.
+    """Files from which documents were read earlier.
 
     Args:
         paths: Files and folders of the call.
@@ -91,74 +85,24 @@ class FormerFiles:
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
         real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
-        self._folders = [path for path in real_paths if os.path.isdir(path)]
-        self._around = list(dict.fromkeys([*self._folders, *map(os.path.dirname, real_paths)]))
-
-    def path(self, record: DocumentRecord) -> str | None:
-        """Return the former path of the file of a document, or None if it is unknown."""
-        return next(_places(record, self._around), None)
+        self._folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
+        self._around = (*self._folders, *(os.path.join(os.path.dirname(path), "") for path in real_paths))
 
     def is_deleted(self, record: DocumentRecord) -> bool:
         """Return whether the file of a document is known to no longer exist."""
-        path = self.path(record)
-        return path is not None and is_gone(path)
+        return record.path is not None and is_gone(record.path)
 
     def exists(self, record: DocumentRecord) -> bool:
-        """Return whether the file of a document is known to still exist."""
-        path = self.path(record)
-        return path is not None and not is_gone(path)
+        """Return whether the file of a document still exists, in a folder of the call or beside one.
 
-    def missing(self, records: Sequence[DocumentRecord], known: Container[str]) -> list[str]:
-        """Return the ids of unknown documents whose file was in a folder of the call and no longer exists."""
-        if not self._folders:
-            return []
-        unknown = (record for record in records if record.doc_id not in known)
-        paths = ((record.doc_id, next(_places(record, self._folders), None)) for record in unknown)
-        return [doc_id for doc_id, path in paths if path is not None and is_gone(path)]
-
-    def gone(self, records: Sequence[DocumentRecord]) -> dict[str, str]:
-        """Return the former path, by document id, of each file that was anywhere below a folder and is gone.
-
-        The id of a document that was ingested alone, or from a folder within, begins further down: it is therefore also
-        tried below every folder within.
+        A file anywhere else may be the copy that was left behind.
         """
-        within = [os.path.join(path, "") for folder in self._folders for path, _, _ in os.walk(folder)]
-        hashes = {folder: hashlib.sha256(os.fsencode(folder)) for folder in within}
-        results = {}
-        for record in (record for record in records if record.origin is not None):
-            path = next(_places(record, self._folders), None) or _place_within(record, hashes)
-            if path is not None and is_gone(path):
-                results[record.doc_id] = path
-        return results
+        return record.path is not None and record.path.startswith(self._around) and not is_gone(record.path)
 
-
-def _place_within(record: DocumentRecord, hashes: Mapping[str, hashlib._Hash]) -> str | None:
-    """Return the path in one of many folders that has the origin of a document and ends with its id.
-
-    Args:
-        record: The document.
-        hashes: Hash of the beginning of each path, by the folder with a separator at the end.
-    """
-    below = os.sep.join(map(unescaped, record.doc_id.split("/")))
-    encoded = os.fsencode(below)
-    for folder, beginning in hashes.items():
-        whole = beginning.copy()
-        whole.update(encoded)
-        if whole.hexdigest() == record.origin:
-            return folder + below
-    return None
-
-
-def _places(record: DocumentRecord, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the paths below folders that have the origin of a document and end with its id, or with a part of it."""
-    if record.origin is None:
-        return
-    names = list(map(unescaped, record.doc_id.split("/")))
-    for folder in folders:
-        for at in range(len(names)):
-            path = os.path.join(folder, *names[at:])
-            if origin_of(path) == record.origin:
-                yield path
+    def gone(self, records: Iterable[DocumentRecord]) -> dict[str, str]:
+        """Return the path, by document id, of each file that was below a folder of the call and no longer exists."""
+        below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(self._folders))
+        return {doc_id: path for doc_id, path in below if path is not None and is_gone(path)}
 
 
 def _fixed_part(path: Path) -> Path:
@@ -207,7 +151,7 @@ def identify(
     - Every other file is a new document. If its id belongs to another document, it gets the shortest longer path that
       is unique.
 
-    Therefore a file never overwrites a document that was read from elsewhere, or a document without an origin, which
+    Therefore a file never overwrites a document that was read from elsewhere, or a document without a path, which
     was passed as a LlamaIndex Document or as nodes.
 
     Args:
@@ -216,7 +160,7 @@ def identify(
         former: Former files of these documents.
         replaces: Documents that are not among the files are removed, and their ids become free.
         moved: The files have a new location: a file whose path ends with the id of a document is that document, unless
-            the document's own file is known to still exist.
+            the document's own file still exists there or nearby.
         removed: Ids of documents that are removed unless a file is identified as them; their ids become free.
         takes_new_case: A file whose name is now spelled differently in a file system that ignores case gets the id of
             the new spelling.
@@ -261,7 +205,7 @@ class _Identification:
 
     def by_location(self, ref: FileRef) -> None:
         """Identify a file at the location of a document's file."""
-        record = self._records.with_origin(origin(ref.path))
+        record = self._records.with_path(os.path.realpath(ref.path))
         if record is not None and self._is_free(record.doc_id):
             self._settle(ref, record)
         elif (record := self._in_another_case(ref)) is not None and self._is_free(record.doc_id):
@@ -274,7 +218,7 @@ class _Identification:
         """Return the document of a file whose path is spelled differently, if the file system does not distinguish."""
         for doc_id in ref.ids():
             for record in self._records.with_folded_id(doc_id):
-                path = self._former.path(record)
+                path = record.path
                 if path is not None and os.path.exists(path) and os.path.samefile(path, ref.path):
                     return record
         return None
@@ -282,7 +226,7 @@ class _Identification:
     def by_content(self, ref: FileRef) -> None:
         """Identify a file with the content of a document."""
         same = self._records.with_content(self._digests[ref])
-        equal = [record for record in same if record.origin is not None and self._is_free(record.doc_id)]
+        equal = [record for record in same if record.path is not None and self._is_free(record.doc_id)]
         ids = set(ref.ids())
         equal.sort(key=lambda record: record.doc_id not in ids)
         earlier = next((record for record in equal if self._is_replaceable(record)), None)
@@ -389,7 +333,7 @@ class Job:
         doc_id: Id of the document.
         content_hash: xxh3 of the file (including the user's metadata), or a hash of text and metadata.
         size: Bytes of the file, or number of characters, for the progress.
-        origin: SHA-256 of the path of its file, or None.
+        path: Path of its file without links, or None.
         contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
     """
 
@@ -398,7 +342,7 @@ class Job:
     doc_id: str
     content_hash: str
     size: int
-    origin: str | None = None
+    path: str | None = None
     contexts: Mapping[ChunkSpan, str] = field(default_factory=dict)
 
 
@@ -502,12 +446,12 @@ class Intake:
                 intake._add_facts(digests, identities, documents, former_facts)
             intake._take_files(identities, digests, copies)
             known = {*intake.files, *identities.renamed}
-            intake.missing = former.missing(documents, known)
+            intake.missing = list(former.gone(record for record in documents if record.doc_id not in known))
         for job in _ready_jobs(nodes, intake.skipped):
             if job.doc_id in intake.hashes:
                 raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
             same = None if replaces or moved else documents.get(job.doc_id)
-            if same is not None and same.origin is not None:
+            if same is not None and same.path is not None:
                 raise InputError(
                     f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
                     f" new one, or pass moved=True to replace that document.",
@@ -539,14 +483,14 @@ class Intake:
             self.statuses = {ref.path: None if ref in unready else status_of(ref.path) for ref in discovery.files}
         digests, copies = self._hash(refs, documents, file_metadata)
         former = FormerFiles(paths)
-        present = {origin(ref.path) for ref in discovery.files}
-        gone = former.gone([record for record in documents if record.origin not in present])
+        present = {os.path.realpath(ref.path) for ref in discovery.files}
+        gone = former.gone([record for record in documents if record.path not in present])
         folders.require_same()
         duplicates = {
             record.doc_id: os.path.realpath(copy.path)
             for same in copies.values()
             for copy in same
-            if (record := documents.with_origin(origin(copy.path))) is not None
+            if (record := documents.with_path(os.path.realpath(copy.path))) is not None
         }
         unwanted = duplicates | gone
         removed = {doc_id for doc_id in unwanted if sync.may_remove(doc_id)}
@@ -607,7 +551,7 @@ class Intake:
         copies: dict[FileRef, list[FileRef]] = defaultdict(list)
         # Files of existing documents come first. They are never skipped as copies, because the documents would become
         # outdated, unless a sync removes these.
-        for ref in sorted(refs, key=lambda ref: documents.with_origin(origin(ref.path)) is None):
+        for ref in sorted(refs, key=lambda ref: documents.with_path(os.path.realpath(ref.path)) is None):
             try:
                 digest = hash_of(ref.path)
             except ReadError as error:
@@ -617,7 +561,7 @@ class Intake:
             suffix = ref.path.suffix.lower()
             kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
             same = first.setdefault((kind, digest), ref)
-            if same is not ref and self._is_droppable(documents.with_origin(origin(ref.path))):
+            if same is not ref and self._is_droppable(documents.with_path(os.path.realpath(ref.path))):
                 _require_equal(same, ref)
                 copies[same].append(ref)
                 continue
@@ -639,14 +583,14 @@ class Intake:
 
         Without it, the file would not be recognized: the metadata is part of the content hash.
         """
-        origins = {ref: origin(ref.path) for ref in digests}
-        new = [ref for ref in digests if documents.with_origin(origins[ref]) is None]
+        paths = {ref: os.path.realpath(ref.path) for ref in digests}
+        new = [ref for ref in digests if documents.with_path(paths[ref]) is None]
         if not new:
             return
-        present = set(origins.values())
+        present = set(paths.values())
 
         def is_other(record: DocumentRecord) -> bool:
-            return record.origin is not None and record.origin not in present and is_former(record)
+            return record.path is not None and record.path not in present and is_former(record)
 
         unknown = [ref for ref in new if not any(map(is_other, documents.with_content(digests[ref])))]
         others = list(filter(is_other, documents.with_facts())) if unknown else []
@@ -668,7 +612,7 @@ class Intake:
         for ref, doc_id in identities.ids.items():
             record = documents.get(former_ids.get(doc_id, doc_id))
             is_new = doc_id in identities.new and doc_id not in former_ids
-            if record is None or is_new or record.origin is None or digests[ref] == record.content_hash:
+            if record is None or is_new or record.path is None or digests[ref] == record.content_hash:
                 continue
             variants = former_facts(record)
             same = (facts for facts in variants if content_hash_with(digests[ref], facts) == record.content_hash)
@@ -714,7 +658,7 @@ class Intake:
             self.warnings += content.warnings
             # The file may have changed since it was hashed: use the hash of the content that was read.
             hash_as_read = content_hash_with(content.digest, content.facts)
-            yield Job(content.document, content.chunks, doc_id, hash_as_read, ref.size, origin(ref.path))
+            yield Job(content.document, content.chunks, doc_id, hash_as_read, ref.size, os.path.realpath(ref.path))
         yield from (job for doc_id, job in self.ready.items() if doc_id in doc_ids)
 
     def _has_changed(self, ref: FileRef, hash_as_read: str) -> bool:
@@ -954,7 +898,7 @@ def make_plan(
             same.add(doc_id)
         if doc_id in moved:
             plan.moved.append(doc_id)
-            record = dataclasses.replace(record, origin=moved[doc_id])
+            record = dataclasses.replace(record, path=moved[doc_id])
         if doc_id in remove or (content is None and replace):
             plan.drop.append(doc_id)
         elif content is not None and (content != record.content_hash or not record.chunks or doc_id in reread):
@@ -1041,7 +985,7 @@ def plan_run(
         reread=intake.files if options.reread else (),
         new=intake.identities.new,
         renamed=intake.identities.renamed,
-        moved={doc_id: origin(intake.files[doc_id].path) for doc_id in intake.identities.moved},
+        moved={doc_id: os.path.realpath(intake.files[doc_id].path) for doc_id in intake.identities.moved},
     )
     return intake, plan
 
@@ -1133,7 +1077,7 @@ def _written_contexts(before: OpenVersion, record: DocumentRecord, document: Doc
 def _job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
     document = before.document(record)
     nodes = None if document else [without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
-    return Job(document, nodes, record.doc_id, record.content_hash, record.characters, record.origin)
+    return Job(document, nodes, record.doc_id, record.content_hash, record.characters, record.path)
 
 
 def without_context(node: BaseNode) -> BaseNode:

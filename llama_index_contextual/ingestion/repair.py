@@ -93,7 +93,7 @@ def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, st
                     missing.append(record)
         rescued.commit()
         manifest = builder.publish(embed_model=whole.embed_model, keeps=directory.name)
-    inputs = inputs_of(project_dir, missing)
+    inputs = inputs_of(missing)
     return Repair(
         version=manifest.version,
         former=directory.name,
@@ -201,7 +201,7 @@ class _Older:
         for version in self._versions:
             former = version.record(record.doc_id)
             if former is not None and former.content_hash == record.content_hash:
-                builder.take_over(version, replace(former, origin=record.origin))
+                builder.take_over(version, replace(former, path=record.path))
                 return True
         return False
 

@@ -17,7 +17,6 @@ from llama_index_contextual.contextualizer.base import Contextualized
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.index.manifest import Manifest
-from llama_index_contextual.index.sources import remember_sources
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.executors import Executor, LocalExecutor
@@ -85,10 +84,7 @@ async def arun(
         named = {record.doc_id for record in records}
     live = None if before is None else before.name
     chunks = 0 if before is None else before.manifest.chunks
-    paths = [ref.path for ref in intake.files.values()]
     if plan.changes_nothing and (before is not None or options.sync is not None):
-        if before is not None:
-            await run_to_completion(partial(remember_sources, project_dir, paths))
         return _report(plan, intake, named, live, chunks, started)
     stages = await asyncio.to_thread(make_stages)
     builder = VersionBuilder(project_dir, config, before, plan.not_kept)
@@ -156,7 +152,6 @@ async def arun(
             plan.keep.extend(plan.rework)
             plan.rework.clear()
         if before is not None and not _has_changed(plan, failed):
-            await run_to_completion(partial(remember_sources, project_dir, paths))
             report = _report(plan, intake, named, before.name, chunks, started, without=failed)
             return report.completed(outcome).with_receipt(spending, writes=config.context == "llm")
         counter.enter("publish")
@@ -168,7 +163,6 @@ async def arun(
         )
         manifest = await run_to_completion(publish)
         intake.forget_interruptions(unread)
-        await run_to_completion(partial(remember_sources, project_dir, paths))
         counter.enter("done")
     report = _report(plan, intake, named, manifest.version, manifest.chunks, started, without=failed)
     report = replace(report.completed(outcome), notices=model_notices(stages, config, before, project=project_dir.name))

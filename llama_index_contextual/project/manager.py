@@ -36,7 +36,6 @@ from llama_index_contextual.index.project_file import (
     write_lock,
 )
 from llama_index_contextual.index.scratch import remove_scratch
-from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
 from llama_index_contextual.ingestion.state import require_llm
@@ -50,8 +49,7 @@ logger = logging.getLogger(__name__)
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
 """The ledger and the journal from which SQLite restores it after an interruption; neither is kept without the other."""
-_SOURCES = (SOURCES_FILE, f"{SOURCES_FILE}.new")
-_DELETED = (*_SOURCES, VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
+_DELETED = (VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
 """Everything in a project but its settings, in the order of deletion. CURRENT is set to `none` first, so that readers
 see an empty project; project.json goes last, so that an interrupted deletion can be repeated."""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})

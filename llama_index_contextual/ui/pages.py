@@ -173,16 +173,11 @@ class Originals:
 
     def __init__(self, folders: Sequence[Path] = (), renderer: PageRenderer | None = None) -> None:
         self.renderer = renderer or PageRenderer()
-        self._folders = folders
-        self._finders: dict[Path, SourceFinder] = {}
-        self._lock = new_lock()
+        self._finder = SourceFinder(folders)
 
     def find(self, project: Project, record: DocumentRecord) -> SourceFile:
         """Return the original file of a document, or the reason why there is none."""
-        with self._lock:
-            if project.directory not in self._finders:
-                self._finders[project.directory] = SourceFinder(project.directory, self._folders)
-        return self._finders[project.directory].find(project.live_version, record)
+        return self._finder.find(project.live_version, record)
 
 
 def has_pages(record: DocumentRecord) -> bool:

@@ -160,7 +160,7 @@ def fill(
         ]
         vectors = unit_vectors(generator, CHUNKS, model.dimensions)
         record = DocumentRecord(
-            doc_id=doc_id, content_hash=f"{number:032x}", origin=f"{number:064x}", chunks=CHUNKS, characters=10_000
+            doc_id=doc_id, content_hash=f"{number:032x}", path=f"/files/{number:064x}", chunks=CHUNKS, characters=10_000
         )
         took.update(measured(functools.partial(builder.append, record, nodes, vectors, None)))
     took.update(measured(lambda: builder.publish(embed_model=f"{model.class_name()}:{model.model_name}")))

@@ -32,7 +32,6 @@ from llama_index_contextual.errors import (
     ProjectError,
     ReadOnlyVersionError,
 )
-from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -420,15 +419,16 @@ def test_an_unknown_document_is_named(reports: Project) -> None:
 # ---- contents of its files ------------------------------------------------------------------------------------------
 
 
-def test_no_file_of_a_project_but_sources_json_holds_an_absolute_path(
+def test_no_file_of_an_export_holds_an_absolute_path(
     manager: ProjectManager, tiny_folder: Path, tmp_path: Path
 ) -> None:
     project = manager.create("a", ProjectConfig.local())
     project.ingest([str(tiny_folder.resolve())])
     project.retrieve("error TS-999")
     here = [part.encode(code) for part in (str(tmp_path), tmp_path.name) for code in ("utf-8", "utf-16-le")]
-    for path in project.directory.rglob("*"):
-        if path.is_file() and path.name != SOURCES_FILE:
+    project.export(tmp_path / "exported")
+    for path in (tmp_path / "exported").rglob("*"):
+        if path.is_file():
             assert not [needle for needle in here if needle in path.read_bytes()], path.name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +10,7 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.index import files
-from llama_index_contextual.index.sources import (
-    SOURCES_FILE,
-    SourceFile,
-    SourceFinder,
-    forget_sources,
-    origin,
-    read_sources,
-    remember_sources,
-)
+from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 
@@ -45,7 +35,7 @@ def project(manager: ProjectManager, folder: Path) -> Project:
 
 def found(project: Project, name: str, *folders: Path) -> SourceFile:
     record = next(record for record in project.documents() if record.doc_id.endswith(name))
-    return SourceFinder(project.directory, folders).find(project.live_version, record)
+    return SourceFinder(folders).find(project.live_version, record)
 
 
 def test_files_are_found_where_they_were_ingested(project: Project, folder: Path) -> None:
@@ -54,70 +44,13 @@ def test_files_are_found_where_they_were_ingested(project: Project, folder: Path
     assert (file.problem, len(file.digest)) == (None, 32)
 
 
-def test_a_project_without_the_file_gets_it_from_the_next_ingest_even_of_unchanged_files(
-    project: Project, folder: Path
-) -> None:
-    (project.directory / SOURCES_FILE).unlink()
-    assert found(project, "annual.md").problem == "missing"
-    assert project.ingest([folder]).added == ()
-    assert found(project, "annual.md").path is not None
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[]", b'{"format": 2}', b'{"files": []}'])
-def test_a_damaged_file_is_reported_and_written_anew(
-    project: Project, folder: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    (project.directory / SOURCES_FILE).write_bytes(content)
-    with caplog.at_level(logging.WARNING):
-        assert read_sources(project.directory) == {}
-    assert SOURCES_FILE in caplog.text
-    project.ingest([folder])
-    assert len(read_sources(project.directory)) == 2
-
-
-@pytest.mark.parametrize("kept", [0, 1, 7])
-def test_an_interrupted_write_loses_only_the_new_paths(project: Project, folder: Path, kept: int) -> None:
-    path = project.directory / SOURCES_FILE
-    before, known = path.read_bytes(), read_sources(project.directory)
-    remember_sources(project.directory, [folder / "new.txt"])
-    path.write_bytes(path.read_bytes()[: len(before) + kept])
-    assert read_sources(project.directory) == known
-    remember_sources(project.directory, [folder / "new.txt", folder / "newer.txt"])
-    assert len(read_sources(project.directory)) == len(known) + 2
-
-
-def test_forget_removes_an_incomplete_path_as_well(project: Project, folder: Path) -> None:
-    path = project.directory / SOURCES_FILE
-    path.write_bytes(path.read_bytes() + b'"/secret/fold')
-    forget_sources(project.directory, list(read_sources(project.directory)))
-    assert b"secret" not in path.read_bytes()
-    assert len(read_sources(project.directory)) == 2
-
-
-def test_a_failure_to_write_the_file_does_not_spoil_the_ingest(
-    manager: ProjectManager, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    replace = files.replace
-
-    def fail(path: Path, data: bytes) -> None:
-        if path.name == SOURCES_FILE:
-            raise OSError(28, "No space left on device", str(path))
-        replace(path, data)
-
-    monkeypatch.setattr(files, "replace", fail)
-    project = manager.create("b", LEXICAL)
-    assert len(project.ingest([folder]).added) == 2
-    assert "No space left on device" in caplog.text
-    assert found(project, "annual.md").problem == "missing"
-
-
 def test_a_changed_file_is_not_accepted(project: Project, folder: Path) -> None:
     (folder / "2023" / "annual.md").write_text("# Annual report\n\nRevenue fell.", encoding="utf-8")
     assert found(project, "annual.md") == SourceFile(None, problem="changed")
 
 
 def test_a_change_is_noticed_by_a_finder_that_knows_the_file(project: Project, folder: Path) -> None:
-    finder = SourceFinder(project.directory)
+    finder = SourceFinder()
     record = next(record for record in project.documents() if record.doc_id.endswith("annual.md"))
     assert finder.find(project.live_version, record).path is not None
     (folder / "2023" / "annual.md").write_text("Something longer than it was before, by far.", encoding="utf-8")
@@ -156,7 +89,7 @@ def test_a_document_that_was_passed_as_text_has_no_file(manager: ProjectManager,
     project = manager.create("texts", LEXICAL)
     project.ingest([Document(text="Revenue grew by 3 %.")])
     record = project.documents()[0]
-    assert SourceFinder(project.directory, [tmp_path]).find(project.live_version, record).problem == "text"
+    assert SourceFinder([tmp_path]).find(project.live_version, record).problem == "text"
 
 
 def test_a_document_id_leads_out_of_no_folder(project: Project, folder: Path, tmp_path: Path) -> None:
@@ -164,19 +97,30 @@ def test_a_document_id_leads_out_of_no_folder(project: Project, folder: Path, tm
     record = replace(
         next(record for record in project.documents() if record.doc_id.endswith("annual.md")),
         doc_id=f"../{folder.name}/2023/annual.md",
-        origin="0" * 64,
+        path="/gone",
         file_name="other.md",
     )
     named = tmp_path / "named"
     named.mkdir()
     assert outside.exists()
-    assert SourceFinder(project.directory, [named]).find(project.live_version, record).problem == "missing"
+    assert SourceFinder([named]).find(project.live_version, record).problem == "missing"
 
 
-def test_forget_removes_the_paths_of_removed_documents(project: Project, folder: Path) -> None:
+def test_a_path_with_bytes_that_are_no_text_is_kept(manager: ProjectManager, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"m\xe4rz")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system has text as names only")
+    (folder / "note.txt").write_text("A note on tin.")
+    project = manager.create("bytes", LEXICAL)
+    project.ingest([folder])
+    assert found(project, "note.txt").path == Path(os.path.realpath(folder / "note.txt"))
+    assert project.ingest([folder]).added == ()
+
+
+def test_forget_removes_the_paths_of_removed_documents(project: Project) -> None:
     project.remove(next(record.doc_id for record in project.documents() if record.doc_id.endswith("annual.md")))
-    assert len(read_sources(project.directory)) == 2
     project.forget()
-    assert list(read_sources(project.directory)) == [origin(folder / "prüfung.txt")]
-    project.remove([record.doc_id for record in project.documents()], forget=True)
-    assert not (project.directory / SOURCES_FILE).exists()
+    stored = b"".join(path.read_bytes() for path in project.directory.rglob("*") if path.is_file())
+    assert b"annual.md" not in stored

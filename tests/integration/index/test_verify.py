@@ -407,21 +407,3 @@ def test_a_damaged_or_missing_project_file_is_listed(content: bytes | None, mana
         assert (result.code, result.out.partition(" ")[0]) == (1, "project.json")
     path.write_bytes(sound)
     assert project.verify().sound
-
-
-def test_a_changed_path_of_a_file_is_reported_as_harmless(manager: ProjectManager, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write(tmp_path / "files" / f"{name}.md", f"# {name}\n\nThe text of {name}.")
-    project = manager.create("paths", ProjectConfig.local())
-    project.ingest([tmp_path / "files", Document(text="A document without a file.")])
-    path = project.directory / "sources.json"
-    sound = path.read_bytes()
-    assert project.verify().problems == []
-    for changed, number in ((sound.replace(b"one.md", b"onf.md"), 1), (sound[:-9], 1), (b"\0", 2)):
-        path.write_bytes(changed)
-        report = project.verify()
-        (problem,) = report.problems
-        assert (problem.file, problem.harmless, report.sound) == ("sources.json", True, True)
-        assert f"has no path for {number} file" in problem.message
-        project.ingest([tmp_path / "files"])
-        assert project.verify().problems == [], "the next ingest writes the paths again"

@@ -24,7 +24,6 @@ from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.index.files import NEW
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
-from llama_index_contextual.index.sources import SOURCES_FILE
 from llama_index_contextual.index.verify import LEFTOVER
 from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.index.writer import MAX_SMALL_PARTS
@@ -422,9 +421,8 @@ def _check_sound(disk: Path, found: list[str], paid: Sequence[LedgerEntry]) -> N
         return
     project = load(disk)
     report = project.verify()
-    # Also of versions that are not live: what an interruption leaves is whole, or to be cleared away. Paths that
-    # could not be written do not fail a command, and `verify` calls that harmless.
-    known = [p for p in report.problems if p.message == LEFTOVER or (p.file == SOURCES_FILE and p.harmless)]
+    # Also of versions that are not live: what an interruption leaves is whole, or to be cleared away.
+    known = [p for p in report.problems if p.message == LEFTOVER]
     if damage := [(p.file, p.message) for p in report.problems if p not in known]:
         found.append(f"verify: {damage}")
     project.versions()

@@ -9,8 +9,8 @@ from llama_index_contextual.index.records import RecordIndex, Records
 from llama_index_contextual.index.sources import content_hash_with
 
 
-def record(doc_id: str, content: str = "1", origin: str | None = None) -> DocumentRecord:
-    return DocumentRecord(doc_id=doc_id, content_hash=content, origin=origin)
+def record(doc_id: str, content: str = "1", path: str | None = None) -> DocumentRecord:
+    return DocumentRecord(doc_id=doc_id, content_hash=content, path=path)
 
 
 NONE = np.array([False])
@@ -37,8 +37,8 @@ def test_a_document_that_is_gone_is_not_found() -> None:
     assert records().get("a") is LATER[0]
     assert records().get("B") is FORMER[1]
     assert records().get("unknown") is None
-    assert records().with_origin("x") is LATER[0]
-    assert records().with_origin("unknown") is None
+    assert records().with_path("x") is LATER[0]
+    assert records().with_path("unknown") is None
     assert records().with_content("1") == [FORMER[2]]
     assert records().with_content("2") == [FORMER[1], LATER[1]]
     assert records().with_folded_id("b") == [FORMER[1], LATER[1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.support.trees import reasons
 def records_of(intake: Intake) -> list[DocumentRecord]:
     """Return what a version would remember of the files of an intake."""
     return [
-        DocumentRecord(doc_id=doc_id, content_hash=intake.hashes[doc_id], origin=plan.origin(ref.path))
+        DocumentRecord(doc_id=doc_id, content_hash=intake.hashes[doc_id], path=os.path.realpath(ref.path))
         for doc_id, ref in intake.files.items()
     ]
 
