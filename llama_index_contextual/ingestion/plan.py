@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import filecmp
 import itertools
 import json
 import os
@@ -562,7 +561,6 @@ class Intake:
             kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
             same = first.setdefault((kind, digest), ref)
             if same is not ref and self._is_droppable(documents.with_path(os.path.realpath(ref.path))):
-                _require_equal(same, ref)
                 copies[same].append(ref)
                 continue
             digests[ref] = content_hash_with(digest, user_facts(file_metadata, ref.path))
@@ -715,16 +713,6 @@ class Intake:
     def size(self, doc_id: str) -> int:
         """Return the size of a document, for the progress."""
         return self.files[doc_id].size if doc_id in self.files else self.ready[doc_id].size
-
-
-def _require_equal(one: FileRef, other: FileRef) -> None:
-    # xxh3 is not collision-resistant: a file constructed to collide must not hide another one.
-    if not filecmp.cmp(one.path, other.path, shallow=False):
-        raise InputError(
-            f"{one.shown} and {other.shown} have the same xxh3 checksum but different content, which does not happen by"
-            f" chance: leave one of them out.",
-            value=other.shown,
-        )
 
 
 def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:

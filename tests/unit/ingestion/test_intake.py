@@ -37,14 +37,6 @@ def test_the_id_of_a_file_is_its_path_relative_to_the_parent_of_its_folder(text_
     assert not any(str(text_folder) in str(record) for record in records_of(intake))
 
 
-def test_files_with_equal_hashes_and_different_content_are_an_error(
-    text_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan, "content_hash", lambda _path: "the same for all")
-    with pytest.raises(InputError, match=r"have the same xxh3 .* but different content"):
-        Intake.of([text_folder])
-
-
 def test_a_file_larger_than_the_limit_is_skipped_before_it_is_hashed_and_read_with_a_higher_limit(
     text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
