@@ -18,10 +18,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.pdf.engine import OutlineEntry
+from llama_index_contextual.readers.pdf.numbering import (
+    CONTINUED,
+    MAX_RUN_IN_WORDS,
+    MAX_WORDS,
+    MONTH,
+    RUN_IN,
+    SMALL,
+    VERB,
+    Label,
+    is_plain_title,
+    is_title_case,
+    label_in,
+    without_label,
+)
 from llama_index_contextual.readers.pdf.outline import MAX_LETTERS, MAX_LINES, PlacedLine, bookmarks, letters
 
 MAX_HEADINGS = 100_000
@@ -61,7 +74,7 @@ FEWER = 3  # times as many headings as bookmarks: the bookmarks name only parts 
 
 def _numbered_levels(marks: list[Heading]) -> list[Heading]:
     """Give levels to bookmarks that are all on one level, although they number parts and chapters."""
-    families = [label.family if (label := _label(mark.title)) else "" for mark in marks]
+    families = [label.family if (label := label_in(mark.title)) else "" for mark in marks]
     if len({mark.level for mark in marks}) > 1 or sum(family in ("part", "chapter") for family in families) < 2:
         return marks
     levels = {"part": 1, "attachment": 1, "chapter": 2}
@@ -80,187 +93,6 @@ def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[H
     ]
     before = [heading for heading in detected if heading.start < marks[0].start]
     return sorted([*before, *marks, *added], key=lambda heading: heading.start)
-
-
-# ---- numbering -----------------------------------------------------------------------------------------------------
-
-_ROMAN = r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
-_COUNT = (
-    "ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE|TEN|ELEVEN|TWELVE|THIRTEEN|FOURTEEN|FIFTEEN|SIXTEEN|SEVENTEEN"
-    "|EIGHTEEN|NINETEEN|TWENTY(?:-(?:ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE))?|THIRTY"
-    "|FIRST|SECOND|THIRD|FOURTH|FIFTH|SIXTH|SEVENTH|EIGHTH|NINTH|TENTH"
-)
-_ATTACHED = (
-    "EXHIBIT",
-    "SCHEDULE",
-    "ANNEX",
-    "APPENDIX",
-    "ATTACHMENT",
-    "ADDENDUM",
-    "ENCLOSURE",
-    "ANEXO",
-    "ANNEXE",
-    "ANLAGE",
-)
-_PARTS = ("PART", "BOOK", "TEIL", "PARTIE", "PARTE")
-_CHAPTERS = ("ITEM", "ARTICLE", "CHAPTER", "ARTIKEL", "KAPITEL", "CHAPITRE", "CAPÍTULO", "ARTÍCULO")
-_SECTIONS = ("NOTE", "SECTION", "CLAUSE", "ABSCHNITT", "SECCIÓN", "CLÁUSULA")
-_FAMILIES = {
-    **dict.fromkeys(_ATTACHED, "attachment"),
-    **dict.fromkeys(_PARTS, "part"),
-    **dict.fromkeys(_CHAPTERS, "chapter"),
-    **dict.fromkeys(_SECTIONS, "section"),
-}
-_WORD = "|".join(spelled for word in _FAMILIES for spelled in (word, word.title()))
-_KEYWORD = re.compile(
-    rf"(?P<word>{_WORD}|§)[ ]+(?P<number>\d{{1,3}}(?:\.\d{{1,3}})*\.?[A-Z]?(?:\(\w{{1,3}}\))?|{_ROMAN}"
-    rf"|[A-Z](?:-?\d{{1,2}})?|(?i:{_COUNT}))(?![\w'’/-])(?P<mark>[ ]?[.:—–-]+)?(?:[ ]*(?P<title>\S.*))?$"
-)
-_NUMBER = re.compile(
-    rf"(?:(?P<decimal>\d{{1,3}}(?:\.\d{{1,3}}){{0,4}})(?P<dot>[.)])?|(?P<roman>{_ROMAN})\.|(?P<letter>[A-Z])\."
-    rf"|\((?P<inner>[a-z]{{1,4}}|[A-Z]|\d{{1,2}})\))(?:[ ]+|(?<=[.)])(?=[A-Z][A-Za-z]))(?P<title>\S.*)$"
-)
-_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
-
-
-class _Label(NamedTuple):
-    """The numbering at the beginning of a heading.
-
-    Attributes:
-        family: What is numbered: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
-        numbers: The numbers, the last one counting on from heading to heading.
-        depth: Number of parts of a decimal number, else 1.
-        title: The text after the numbering.
-        name: The numbering as it is printed.
-    """
-
-    family: str
-    numbers: tuple[str, ...]
-    depth: int
-    title: str
-    name: str
-
-
-def _label(text: str) -> _Label | None:
-    if match := _KEYWORD.match(text):
-        number, word = match["number"].rstrip("."), match["word"].upper()
-        parts = tuple(_number(part) for part in number.upper().split("."))
-        title = match["title"] or ""
-        return _Label(_FAMILIES.get(word, "section"), (word, *parts), len(parts), title, f"{match['word']} {number}")
-    if match := _NUMBER.match(text):
-        name = text[: match.start("title")].strip()
-        if match["decimal"]:
-            parts = tuple(match["decimal"].split("."))
-            if len(parts) == 1 and not match["dot"]:
-                return _Label("bare", parts, 1, match["title"], name) if len(parts[0]) < 3 else None
-            return _Label("decimal", parts, len(parts), match["title"], name)
-        for family in ("roman", "letter", "inner"):
-            if match[family]:
-                value = _number(match[family]) if family == "roman" else match[family]
-                return _Label(family, (value,), 1, match["title"], name)
-    return None
-
-
-def _without_label(text: str) -> str:
-    label = _label(text)
-    return label.title if label else text
-
-
-def _number(text: str) -> str:
-    """Return a Roman numeral as digits, anything else as it is."""
-    if not text or any(char not in _DIGITS for char in text):
-        return text
-    values = [_DIGITS[char] for char in text]
-    return str(sum(-a if a < b else a for a, b in pairwise([*values, 0])))
-
-
-# ---- titles --------------------------------------------------------------------------------------------------------
-
-MAX_WORDS = 16
-MAX_RUN_IN_WORDS = 10
-
-_SMALL = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "as",
-        "at",
-        "but",
-        "by",
-        "de",
-        "der",
-        "des",
-        "die",
-        "du",
-        "el",
-        "en",
-        "et",
-        "for",
-        "from",
-        "für",
-        "in",
-        "into",
-        "la",
-        "le",
-        "mit",
-        "nor",
-        "of",
-        "on",
-        "or",
-        "per",
-        "the",
-        "their",
-        "to",
-        "und",
-        "upon",
-        "van",
-        "via",
-        "von",
-        "vs",
-        "with",
-        "within",
-        "without",
-        "y",
-        "zu",
-        "zur",
-    ]
-)
-_VERB = re.compile(r"(?i)\b(?:shall|will|must|may(?! \d)|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
-_SENTENCE = re.compile(r"[^\W\d_]{3}(?<!Inc)(?<!Corp)(?<!Ltd)(?<!Mrs)[.!?;] +[A-Z]")
-_RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")
-_BULLETS = "[\\|{#~^_•●▪■◦·–—-*☐☒%&+/=<>"
-_MONTH = "january|february|march|april|may|june|july|august|september|october|november|december"
-_NO_TITLE = re.compile(
-    r"(?i)(?:by|name|title|its|date|dated|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to"
-    r"|re|witness|print(?:ed)? name)\s*:"  # a form, a letter or a signature
-    r"|/s/|_{3}|.*(?:_{4}|\.{4}|…)|\[.*\]$|\*"
-    r"|.*@|https?:|www\.|.*\b(?:\d{5}(?:-\d{4})?|[A-Z]{2} \d{5})$"  # an address
-    r"|.*\b(?:inc\.|l\.?l\.?c\.?|ltd\.?|corp\.|l\.p\.),?$|(?:inc|llc|ltd)\.?$|by and between|between$"  # a party
-    rf"|(?:{_MONTH})\s+\d|dated\b|as of\b"
-    r"|\(?\$|\((?:in|dollars?|amounts?|continued|unaudited|thousands|millions|u\.?s)\b|total\b|and$|or$|none\.?$"
-    r"|(?:by|name|title|its|date|page)$|not applicable|-?\s*\d+\s*-?$|page\b|continued|table of contents$|\d+ u\.?s\.?c"
-)
-_CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\s*\)?\.?$")
-
-
-def _is_title_case(text: str) -> bool:
-    """Return whether most words that matter begin with a capital."""
-    words = [word for word in re.findall(r"[^\W\d_][\w’'&.-]*", text) if word.casefold() not in _SMALL]
-    return bool(words) and words[0][0].isupper() and 4 * sum(word[0].isupper() for word in words) >= 3 * len(words)
-
-
-def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
-    """Return whether a text may be a title: not a sentence, table row, address, date or line to fill in."""
-    tokens = text.split()
-    if not tokens or len(tokens) > words or len(text) > MAX_LETTERS or _NO_TITLE.match(text):
-        return False
-    first = next((char for char in text if char.isalnum()), "")
-    count = sum(map(str.isalpha, text))
-    if not first or first.islower() or text[0] in _BULLETS or count < 3 or 2 * count < len(text) - 4:
-        return False
-    is_closed = all(text.count(a) == text.count(b) for a, b in ("()", "[]", "“”"))
-    return text[-1] not in ",;" and is_closed and (text.isupper() or not _SENTENCE.search(text))
 
 
 # ---- detection -----------------------------------------------------------------------------------------------------
@@ -298,7 +130,7 @@ class _Candidate:
     at: int
     start: int
     title: str
-    label: _Label | None
+    label: Label | None
     size: float
     bold: bool
     caps: bool
@@ -438,7 +270,7 @@ def _contents(pages: Pages) -> _Contents:
             out.starts.append(lines[first].start)
         for _, text, label_of_page in entries:
             out.entries[letters(text)].append(label_of_page)
-            label = _label(text)
+            label = label_in(text)
             if label and label.title:
                 out.entries[letters(label.title)].append(label_of_page)
     return out
@@ -446,7 +278,7 @@ def _contents(pages: Pages) -> _Contents:
 
 def _is_head_of_contents(text: str) -> bool:
     """Return whether a line belongs to a table of contents when it is directly above the first entry."""
-    label = _label(text)
+    label = label_in(text)
     return len(text) <= 12 or _CONTENTS.fullmatch(text) is not None or (label is not None and label.family == "part")
 
 
@@ -455,7 +287,7 @@ _ATTACHMENTS = re.compile(r"(?i)(?:exhibits?|schedules?|annexe?s|appendi(?:x|ces
 
 def _is_unpaged_entry(placed: PlacedLine) -> bool:
     """Return whether a line below the last entry lists an attachment without a page."""
-    label = _label(placed.text)
+    label = label_in(placed.text)
     is_attached = label is not None and label.family == "attachment"
     return is_attached or _ATTACHMENTS.fullmatch(placed.text) is not None
 
@@ -476,10 +308,10 @@ def _rising(entries: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
 def _is_contents(lines: Sequence[PlacedLine], entries: Sequence[tuple[int, str, str]], count: int) -> bool:
     numbers = [int(page) for _, _, page in entries if page.isdecimal()]
     named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
-    labelled = sum(_label(text) is not None for _, text, _ in entries)
+    labelled = sum(label_in(text) is not None for _, text, _ in entries)
     if numbers and numbers[-1] > 2 * count + 50:
         return False
-    digits = sum(any(map(str.isdigit, _without_label(text))) for _, text, _ in entries)
+    digits = sum(any(map(str.isdigit, without_label(text))) for _, text, _ in entries)
     share = len(entries) / max(1, entries[-1][0] - entries[0][0] + 1)
     if named:
         return share > 0.3
@@ -544,7 +376,7 @@ def _candidate(
     before = lines[at - 1] if at else None
     larger = line.size >= LARGER * style.size > 0
     bold = line.bold and not style.bold
-    label = _label(text)
+    label = label_in(text)
     alike = before is not None and before.bold == line.bold and abs(before.size - line.size) < 0.5
     if before is not None and not bold and _is_unfinished(before, placed, style):
         return None
@@ -585,7 +417,7 @@ def _numbered(
     lines: Sequence[PlacedLine],
     style: _Style,
     contents: _Contents,
-    label: _Label,
+    label: Label,
     bold: bool,
     larger: bool,
     labels: Sequence[str],
@@ -608,12 +440,12 @@ def _numbered(
         return make(title=text, caps=caps, centred=centred, sure=True, lines=count)
     if label.family == "bare" and (not (bold or larger) or _UNITS.match(title)):
         return None
-    run_in = _RUN_IN.match(title)
+    run_in = RUN_IN.match(title)
     rest = run_in["rest"] if run_in else None
     if run_in and (rest or (run_in["mark"] and placed.end == " ")) and not _is_heading_tail(rest):
         name = run_in["title"].strip(" “”\"'‘’")
-        ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not _VERB.search(name)
-        if ok and (_is_title_case(name) or (bold and not rest)):
+        ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not VERB.search(name)
+        if ok and (is_title_case(name) or (bold and not rest)):
             prefix = placed.text[: len(placed.text) - len(title)].strip()
             return make(title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True)
         if not (bold or larger):
@@ -625,12 +457,12 @@ def _numbered(
         return None
     is_short = placed.end == "\n" and len(body.split()) <= 10
     strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
-    if label.family == "inner" and body.isupper() and (_VERB.search(body) or not is_short):
+    if label.family == "inner" and body.isupper() and (VERB.search(body) or not is_short):
         return None
-    is_title = _is_title_case(body) or (label.family == "decimal" and label.depth == 1 and len(body.split()) <= 6)
-    if not strong and (_VERB.search(body) or not is_title or placed.end == " " or len(body) > 90):
+    is_title = is_title_case(body) or (label.family == "decimal" and label.depth == 1 and len(body.split()) <= 6)
+    if not strong and (VERB.search(body) or not is_title or placed.end == " " or len(body) > 90):
         return None
-    if strong and not is_keyword and _VERB.search(body) and not listed and body[-1] == ".":
+    if strong and not is_keyword and VERB.search(body) and not listed and body[-1] == ".":
         return None
     if (line.cells > 2 and not listed) or (
         line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword
@@ -643,7 +475,7 @@ def _numbered(
 
 _UNITS = re.compile(
     r"(?i)(?:weeks?|months?|years?|days?|hours?|quarters?|million|billion|thousand|percent|shares?|units?|basis points"
-    rf"|U\.?S\.?C?|{_MONTH})\b|%"
+    rf"|U\.?S\.?C?|{MONTH})\b|%"
 )
 
 
@@ -662,7 +494,7 @@ def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> t
     prominent = following.bold or following.text.isupper() or _is_centred(following, style)
     if not (same and near and prominent and following.cells == 1 and following.end != " "):
         return "", 1
-    if _label(following.text) or not is_plain_title(following.text) or not _is_title_case(following.text):
+    if label_in(following.text) or not is_plain_title(following.text) or not is_title_case(following.text):
         return "", 1
     text, count = _wrapped(at + 1, lines, style)
     return text, 1 + count
@@ -682,9 +514,9 @@ def _wrapped(at: int, lines: Sequence[PlacedLine], style: _Style) -> tuple[str, 
             or before.size >= LARGER * style.size
             or (before.text.isupper() and line.text.isupper())
         )
-        full = before.x1 > style.left + 0.6 * (style.right - style.left) or before.text.split()[-1].casefold() in _SMALL
+        full = before.x1 > style.left + 0.6 * (style.right - style.left) or before.text.split()[-1].casefold() in SMALL
         centred = _is_centred(before, style) and _is_centred(line, style)
-        if not (same and close and marked and (full or centred)) or line.cells > 1 or _label(line.text):
+        if not (same and close and marked and (full or centred)) or line.cells > 1 or label_in(line.text):
             break
         if parts[-1].endswith((".", ":")) and not parts[-1].endswith(("Inc.", "Corp.", "Co.")):
             break
@@ -711,7 +543,7 @@ def _styled(
     centred = _is_centred(line, style)
     if not (bold or larger or caps or listed) or (placed.end == " " and count == 1 and not (bold or larger)):
         return None
-    run_in = _RUN_IN.match(text)
+    run_in = RUN_IN.match(text)
     if run_in and run_in["rest"] and not larger:
         return None  # a bold beginning of a paragraph
     bare = text.rstrip(":").rstrip()
@@ -725,14 +557,14 @@ def _styled(
         isolated = _is_isolated(at, count, lines, style)
         if not isolated or len(text.split()) > 12:
             return None
-    if not larger and not listed and not caps and not _is_title_case(bare) and len(bare) > 60:
+    if not larger and not listed and not caps and not is_title_case(bare) and len(bare) > 60:
         return None
     return _Candidate(number, at, placed.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count)
 
 
 _REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")  # on the cover of a filing
 _DATE_WORDS = frozenset(
-    f"{_MONTH.replace('|', ' ')} jan feb mar apr jun jul aug sep sept oct nov dec as of for the at in on year years "
+    f"{MONTH.replace('|', ' ')} jan feb mar apr jun jul aug sep sept oct nov dec as of for the at in on year years "
     "month months quarter quarters week weeks day days fiscal period periods ended ending three six nine twelve first "
     "second third fourth and to vs versus compared with through from".split()
 )
@@ -895,7 +727,7 @@ def _without_embedded(found: Sequence[_Candidate]) -> list[_Candidate]:
 _EXHIBITS = re.compile(r"(?i)\bexhibits\b|\bexhibit index\b")
 
 
-def _ordinal(label: _Label) -> int:
+def _ordinal(label: Label) -> int:
     last = label.numbers[-1]
     if last.isdecimal():
         return int(last)
@@ -910,7 +742,7 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""
     for each in found:
-        base = _CONTINUED.sub("", each.title).strip()
+        base = CONTINUED.sub("", each.title).strip()
         folded = letters(base)
         is_continued = base != each.title
         if each.label is not None:
@@ -944,8 +776,8 @@ def _with_headers(
         here = by_page.get(number, [])
         names = [text for text in (headers[number] if number < len(headers) else ()) if text in naming]
         for text in names:
-            label = _label(text)
-            folded = letters(_CONTINUED.sub("", text))
+            label = label_in(text)
+            folded = letters(CONTINUED.sub("", text))
             same = [each for each in here if each.label and label and each.label.numbers == label.numbers]
             if label is not None:
                 known = open_labels.get(label.family) == label.numbers or bool(same)
@@ -953,7 +785,7 @@ def _with_headers(
                 known = folded in open_titles or any(folded in letters(each.title) for each in here)
             if known or not lines:
                 continue
-            base = _CONTINUED.sub("", text).strip()
+            base = CONTINUED.sub("", text).strip()
             size = math.inf if label is None else style.size
             out.append(_Candidate(number, -1, lines[0].start, base, label, size, True, True, True, sure=True))
             if label is not None:
@@ -978,7 +810,7 @@ def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
     labelled = {
         text
         for text in where
-        if (label := _label(text)) and label.family in ("part", "chapter", "section", "attachment")
+        if (label := label_in(text)) and label.family in ("part", "chapter", "section", "attachment")
     }
     free = {
         text
@@ -990,7 +822,7 @@ def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
         and is_plain_title(text)
         and not _CONTENTS.fullmatch(text)
     }
-    plain = {text for text in labelled if len(text) < 120 and is_plain_title(_without_label(text) or "Heading")}
+    plain = {text for text in labelled if len(text) < 120 and is_plain_title(without_label(text) or "Heading")}
     return plain | (free if len(free) >= 2 else set())
 
 

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from llama_index_contextual.metadata import Heading
+from llama_index_contextual.readers.pdf.numbering import is_plain_title
 from llama_index_contextual.readers.pdf.outline import PlacedLine
-from llama_index_contextual.readers.pdf.sections import is_plain_title
 
 FRONT = 3  # pages on which a title may be stated
 HEAD = 6_000  # characters of the cover of a filing
