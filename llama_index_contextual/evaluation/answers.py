@@ -24,9 +24,9 @@ from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import ContextKind, Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
-from llama_index_contextual.evaluation.compare import price_of_all, require_affordable, workspace
 from llama_index_contextual.evaluation.run import ShowVariants, VariantProgress, build_progress
 from llama_index_contextual.evaluation.sweep import SweepSetting, variant_config
+from llama_index_contextual.evaluation.variants import price_of_all, require_affordable, workspace
 from llama_index_contextual.index import files
 from llama_index_contextual.ingestion.state import HasState
 from llama_index_contextual.retrievers.project import ProjectRetriever

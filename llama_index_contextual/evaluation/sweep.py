@@ -14,13 +14,6 @@ from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
-from llama_index_contextual.evaluation.compare import (
-    Variant,
-    draw_sample,
-    price_of_all,
-    require_affordable,
-    workspace,
-)
 from llama_index_contextual.evaluation.questions import Question, absent_files
 from llama_index_contextual.evaluation.run import (
     Evaluation,
@@ -31,6 +24,7 @@ from llama_index_contextual.evaluation.run import (
     evaluate,
     read,
 )
+from llama_index_contextual.evaluation.variants import Variant, draw_sample, price_of_all, require_affordable, workspace
 from llama_index_contextual.ingestion.state import HasState
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")

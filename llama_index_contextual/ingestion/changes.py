@@ -47,11 +47,11 @@ from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.executors import Executor
-from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
 from llama_index_contextual.ingestion.repair import publish_sound
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, progress_bar
 from llama_index_contextual.ingestion.run import arun, preview, remove_documents, rewrite, settings_of
+from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.ingestion.sync import SyncOptions
 from llama_index_contextual.models import ModelSetting, contextual_model, missing_for

@@ -34,8 +34,8 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
 

@@ -47,8 +47,8 @@ from llama_index_contextual.index.verify import PartFaults, Repair
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import number, version_directory, version_names
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import without_context
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.models import is_in_process
 
 _ROWS = 1_000  # contexts and vectors that are committed to the ledger together

@@ -20,15 +20,7 @@ from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.executors import Executor, LocalExecutor
-from llama_index_contextual.ingestion.pipeline import (
-    Stages,
-    abuild,
-    acollect_replies,
-    cut,
-    model_notices,
-    paid_stages,
-    spending_of,
-)
+from llama_index_contextual.ingestion.pipeline import abuild, acollect_replies, paid_stages, spending_of
 from llama_index_contextual.ingestion.plan import (
     IngestInput,
     Intake,
@@ -41,6 +33,7 @@ from llama_index_contextual.ingestion.plan import (
     remedy_for,
 )
 from llama_index_contextual.ingestion.report import IngestReport, ProgressCounter, ReportProgress
+from llama_index_contextual.ingestion.stages import Stages, cut, model_notices
 from llama_index_contextual.ingestion.sync import OtherFilesChanged
 
 _CHARACTERS_IN_TIME = 10_000_000

@@ -23,7 +23,7 @@ from llama_index_contextual.index.manifest import DOCSTORE
 from llama_index_contextual.index.project_file import embed_object, record_embed_object
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.ingestion.pipeline import Stages, make_stages
+from llama_index_contextual.ingestion.stages import Stages, make_stages
 from llama_index_contextual.ingestion.sync import FileDigests
 from llama_index_contextual.models import (
     ModelObject,

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import FileReader, Intake, RunOptions, make_reader
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.readers.ocr import PageStore
 
 

@@ -46,9 +46,9 @@ from llama_index_contextual.embeddings.batching import stacked
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ProjectError, ReadError
 from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.ingestion.executors import Executor
-from llama_index_contextual.ingestion.pipeline import Stages, cut, make_parsers
 from llama_index_contextual.ingestion.plan import Intake, RunOptions
 from llama_index_contextual.ingestion.report import IngestProgress, IngestReport, ReportProgress
+from llama_index_contextual.ingestion.stages import Stages, cut, make_parsers
 from llama_index_contextual.models import is_in_process, load_embed_model
 from llama_index_contextual.readers import FileRef, ReadLimits
 from llama_index_contextual.readers.base import user_facts

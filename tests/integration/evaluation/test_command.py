@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.evaluation.compare import Workspace
 from llama_index_contextual.evaluation.questions import load_questions, write_questions
+from llama_index_contextual.evaluation.variants import Workspace
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM

@@ -12,10 +12,11 @@ import pytest
 
 from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import InputError, ProjectLockedError
-from llama_index_contextual.evaluation.compare import compare_variants, workspace
+from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.run import VariantProgress
 from llama_index_contextual.evaluation.sweep import sweep_variants
+from llama_index_contextual.evaluation.variants import workspace
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

@@ -12,13 +12,12 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
-from llama_index_contextual.contextualizer import llm as engine
-from llama_index_contextual.contextualizer import structural
+from llama_index_contextual.contextualizer import structural, writing
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion import changes, state
-from llama_index_contextual.ingestion.pipeline import Stages
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -36,8 +35,8 @@ ALWAYS = [
 ]
 OF_AN_LLM = [
     (Stages, "add_estimate"),
-    (engine, "keyed"),
-    (engine, "plan_keyed"),
+    (writing, "keyed"),
+    (writing, "plan_keyed"),
     (Ledger, "contexts"),
     (Ledger, "add_contexts"),
 ]
