@@ -32,9 +32,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.discovery import one_line
-from llama_index_contextual.readers.pdf.engine import OutlineEntry, PageContent
+from llama_index_contextual.readers.pdf.engine import OutlineEntry, PageContent, Run
 from llama_index_contextual.readers.pdf.layout import page_lines
-from llama_index_contextual.readers.pdf.pieces import Run
 from llama_index_contextual.readers.pdf.process import MAX_COMPLAINT, LastLine, child_environment
 
 INSTALL = '`pip install "llama-index-contextual[ocr]"`'

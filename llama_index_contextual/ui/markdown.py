@@ -1,10 +1,10 @@
-"""Markdown as HTML that is safe to show, with the blocks of a passage marked."""
+"""Markdown as HTML that is safe to show, with the blocks of a passage and the words of a query marked."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from typing import Any
 
 import nh3
@@ -14,6 +14,7 @@ from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
 from markupsafe import Markup, escape
 
+from llama_index_contextual.index.analysis import Analyzer, match_spans
 from llama_index_contextual.readers.markdown import read_front_matter
 
 IN_PASSAGE = "in-passage"
@@ -149,3 +150,36 @@ def _with_id(tag: re.Match[str]) -> str:
 
 def _web_address(_tag: str, attribute: str, value: str) -> str | None:
     return None if attribute == "href" and not _WEB.match(value) else value
+
+
+# ---- Matching words --------------------------------------------------------------------------------------------------
+
+
+def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:
+    """Return a text as HTML, with each word that has one of the given terms in a `<mark>` element.
+
+    Args:
+        text: The text; its own markup is escaped.
+        terms: Terms of the lexical index, such as the `matched_terms` of a hit.
+        analyzer: The analyzer of the index.
+
+    Example:
+        >>> highlight("R&D: pumps", ["pump"], Analyzer("english"))
+        Markup('R&amp;D: <mark>pumps</mark>')
+    """
+    return mark(text, match_spans(text, terms, analyzer))
+
+
+def mark(text: str, spans: Iterable[tuple[int, int]]) -> Markup:
+    """Return a text as HTML, with `<mark>` elements at the given places.
+
+    Args:
+        text: The text; its own markup is escaped.
+        spans: Start and end of each place, in order and without overlap.
+    """
+    parts: list[Markup] = []
+    at = 0
+    for start, end in spans:
+        parts += (escape(text[at:start]), Markup("<mark>{}</mark>").format(text[start:end]))
+        at = end
+    return Markup("").join([*parts, escape(text[at:])])

@@ -30,8 +30,7 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.discovery import MARKDOWN_SUFFIXES
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
-from llama_index_contextual.ui.highlight import highlight
-from llama_index_contextual.ui.markdown import render_markdown
+from llama_index_contextual.ui.markdown import highlight, render_markdown
 from llama_index_contextual.ui.pages import Originals, PageMarks, has_pages, suffix_of
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,

@@ -11,9 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from llama_index_contextual.readers.pdf.blanks import with_blanks
-from llama_index_contextual.readers.pdf.columns import columns_in_order, figures_beside_labels
-from llama_index_contextual.readers.pdf.pieces import Cell, Line, Row, Run, beside
+from llama_index_contextual.readers.pdf.columns import columns_in_order, figures_beside_labels, with_blanks
+from llama_index_contextual.readers.pdf.engine import Cell, Line, Row, Run, beside
 
 SAME_LINE = 0.8  # of the smaller font size: more is another line, less a superscript
 WORD_GAP = 0.5  # of the width of a space

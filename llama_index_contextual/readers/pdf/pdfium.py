@@ -20,18 +20,19 @@ import pypdfium2.raw as pdfium
 from pypdf import apply_configuration
 
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.pdf.content import BOLD_NAME, FORCE_BOLD
 from llama_index_contextual.readers.pdf.engine import (
     MIN_PATHS,
     NO_PASSWORD,
     WRONG_PASSWORD,
+    Line,
     OutlineEntry,
     PageContent,
+    Run,
     is_right_to_left,
     page_span,
 )
-from llama_index_contextual.readers.pdf.fonts import BOLD_NAME, FORCE_BOLD
 from llama_index_contextual.readers.pdf.layout import main_angle, page_lines
-from llama_index_contextual.readers.pdf.pieces import Line, Run
 from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610

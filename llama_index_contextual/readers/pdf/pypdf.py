@@ -19,14 +19,15 @@ from llama_index_contextual.readers.pdf.engine import (
     MIN_PATHS,
     NO_PASSWORD,
     WRONG_PASSWORD,
+    Line,
     OutlineEntry,
     PageContent,
+    Run,
     is_right_to_left,
     page_span,
 )
 from llama_index_contextual.readers.pdf.layout import main_angle, page_lines
-from llama_index_contextual.readers.pdf.pieces import Line, Run
-from llama_index_contextual.readers.pdf.repair import clean
+from llama_index_contextual.readers.pdf.paragraphs import clean
 
 # "broken PDF files might cause other Exceptions" than its own (pypdf/errors.py)
 PARSER_ERRORS = (

@@ -14,12 +14,10 @@ from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
 from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_limited
 from llama_index_contextual.readers.ocr import page_content
-from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
+from llama_index_contextual.readers.pdf.engine import Line, PageContent, PdfEngine, PdfSource, sensible_title
 from llama_index_contextual.readers.pdf.outline import PlacedLine
-from llama_index_contextual.readers.pdf.paragraphs import goes_on
-from llama_index_contextual.readers.pdf.pieces import Line
+from llama_index_contextual.readers.pdf.paragraphs import HyphenJoiner, clean, goes_on
 from llama_index_contextual.readers.pdf.process import PdfWorker
-from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import strip_running
 from llama_index_contextual.readers.pdf.sections import headings
 from llama_index_contextual.readers.pdf.title import document_title

@@ -19,7 +19,7 @@ from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf import layout as pdf_layout
 from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
 from llama_index_contextual.readers.pdf.content import ContentReader
-from llama_index_contextual.readers.pdf.pieces import Cell
+from llama_index_contextual.readers.pdf.engine import Cell
 from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.reader import read_pdf
 from tests.support.pdf_files import RawPdf, bomb, pdf_of, show

@@ -17,12 +17,12 @@ from pypdf import PdfReader
 
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.blanks import BLANK, with_blanks
+from llama_index_contextual.readers.pdf.columns import BLANK, with_blanks
 from llama_index_contextual.readers.pdf.content import ContentReader
+from llama_index_contextual.readers.pdf.engine import Cell, Line, Row, Run
 from llama_index_contextual.readers.pdf.layout import page_lines
 from llama_index_contextual.readers.pdf.outline import PlacedLine
 from llama_index_contextual.readers.pdf.paragraphs import goes_on
-from llama_index_contextual.readers.pdf.pieces import Cell, Line, Row, Run
 from llama_index_contextual.readers.pdf.reader import _page_text, _place, read_pdf
 from tests.support.pdf_files import RawPdf, show
 from tests.unit.readers.examples import sections

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.ui.highlight import highlight, mark
-from llama_index_contextual.ui.markdown import IN_PASSAGE, render_markdown
+from llama_index_contextual.ui.markdown import IN_PASSAGE, highlight, mark, render_markdown
 from tests.support.source import ROOT
 
 ALLOWED = {
