@@ -1,7 +1,7 @@
 """Positions of the text on a page, computed from its drawing operators (ISO 32000-2, 9.4).
 
-pypdf parses the content stream, and reads the fonts with their encodings and widths. This module tracks the position of the text, which pypdf's own
-`extract_text` does not return.
+pypdf parses the content stream, and reads the fonts with their encodings and widths. This module tracks the position of
+the text, which pypdf's own `extract_text` does not return.
 """
 
 from __future__ import annotations
