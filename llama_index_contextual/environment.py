@@ -20,7 +20,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 ADDRESSES = ("OLLAMA_HOST",)
 """Addresses of providers that need no key."""
 
-_FORMER_NAMES = {"guards": "GUARD"}
 _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
 
@@ -35,13 +34,8 @@ def settings_from(environment: Mapping[str, str], fields: Iterable[str]) -> dict
         >>> settings_from({"LLAMA_INDEX_CONTEXTUAL_TOP_K": "5", "HOME": "/home/ann"}, ["top_k", "mode"])
         {'top_k': 5}
     """
-    named = ((field, _variable(environment, field)) for field in fields)
+    named = ((field, environment.get(f"{PREFIX}{field.upper()}")) for field in fields)
     return {field: _value(text) for field, text in named if text}
-
-
-def _variable(environment: Mapping[str, str], field: str) -> str | None:
-    former = _FORMER_NAMES.get(field, field.upper())
-    return environment.get(f"{PREFIX}{field.upper()}") or environment.get(f"{PREFIX}{former}")
 
 
 def _value(text: str) -> Any:

@@ -28,7 +28,6 @@ def test_any_setting_can_be_set_in_the_environment() -> None:
         "indexes": "lexical",
         "embed_model": "ollama:all-minilm",
     }
-    assert environment_settings({"LLAMA_INDEX_CONTEXTUAL_GUARD": "true"}) == {"guards": True}, "its former name"
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "top_k: 5", "3"])
