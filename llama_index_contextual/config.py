@@ -417,12 +417,12 @@ class ProjectConfig(BaseModel):
             raise ValueError(
                 "must be followed by an address such as http://localhost:6333, an absolute path, or :memory:"
             )
-        if "@" in address.partition("://")[2].partition("/")[0]:
-            raise ValueError("contains a password, which would be stored: set QDRANT_API_KEY instead")
         return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if "@" in self.backend.partition("://")[2].partition("/")[0]:  # not in its own validator, which would show it
+            raise ValueError("backend contains a password, which would be stored: set QDRANT_API_KEY instead")
         if self.chunk_overlap >= self.chunk_size:
             raise ValueError(
                 f"chunk_overlap ({self.chunk_overlap}) must be smaller than chunk_size ({self.chunk_size})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from functools import cache
@@ -42,10 +41,6 @@ class WordEmbedder:
         vectors = embedded([cut_to_input(shortened(text)) for text in texts])
         vector: NDArray[np.float32] = unit_vectors(vectors.mean(axis=0, keepdims=True))[0]
         return vector
-
-    async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Asynchronous version of `unit`."""
-        return await asyncio.to_thread(self.unit, texts)
 
 
 def _model() -> Any:

@@ -530,7 +530,7 @@ class NodeTable(Nodes):
                     (position,),
                 )
                 if checksum == row_checksum(shape, *row):
-                    nodes[position] = chunk_of(json.loads(shape), (row[0], None, *row[4:]), unpack).node
+                    nodes[position] = node_of(json.loads(shape), (row[0], None, *row[4:]), unpack)
         return nodes
 
     def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
@@ -619,14 +619,16 @@ class NodeTable(Nodes):
             yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
 
     def _node(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
-        return self._chunk(row, unpack).node
+        return node_of(self._shape(row[1]), row, unpack)
 
     def _chunk(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
-        shape = row[1]
-        if shape not in self._shapes:
-            ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
-            self._shapes[shape] = json.loads(body)
-        return chunk_of(self._shapes[shape], row, unpack)
+        return chunk_of(self._shape(row[1]), row, unpack)
+
+    def _shape(self, number: int) -> dict[str, Any]:
+        if number not in self._shapes:
+            ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (number,))
+            self._shapes[number] = json.loads(body)
+        return self._shapes[number]
 
 
 class _KeyValues:
@@ -730,29 +732,37 @@ def row_checksum(shape: str, *values: StoredText | int | None) -> int:
 
 def chunk_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
     """Return a chunk from its shape and its row, which begins with `COLUMNS`."""
-    node_id, _, packed, metadata, body = row[: len(COLUMNS)]
-    own: dict[str, Any] = {"id_": node_id, "metadata": _load(metadata)}
     if not shape["has_text"]:  # another class of LlamaIndex, which knows where its text is
-        return Chunk.of(_node(shape, own, body))
-    own["text"] = unpack(packed)
-    fields = _load(body)
-    source = fields.get("relationships", {}).get(_SOURCE)
+        return Chunk.of(node_of(shape, row, unpack))
+    own, body = _own_fields(shape, row, unpack), _load(row[4])
+    source = body.get("relationships", {}).get(_SOURCE)
     return Chunk(
-        node_id=node_id,
+        node_id=own["id_"],
         text=own["text"],
         metadata=own["metadata"],
         doc_id=source["node_id"] if isinstance(source, dict) else None,
-        start=fields.get("start_char_idx"),
-        end=fields.get("end_char_idx"),
-        # The fields are parsed again: to keep them would make the garbage collector run more often.
-        make_node=partial(_node, shape, own, body),
+        start=body.get("start_char_idx"),
+        end=body.get("end_char_idx"),
+        # The body is parsed again: to keep its fields would make the garbage collector run more often.
+        make_node=partial(_node, shape, own, row[4]),
     )
 
 
-def _node(shape: Mapping[str, Any], own: Mapping[str, Any], body: str) -> BaseNode:
-    from llama_index_contextual.index.llama_nodes import node_of
+def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
+    """Return a node from its shape and its row, which begins with `COLUMNS`."""
+    return _node(shape, _own_fields(shape, row, unpack), row[4])
 
-    return node_of(shape["type"], {**shape["data"], **_load(body), **own})
+
+def _own_fields(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> dict[str, Any]:
+    node_id, _, text, metadata = row[:4]
+    own = {"id_": node_id, "metadata": _load(metadata)}
+    return {**own, "text": unpack(text)} if shape["has_text"] else own
+
+
+def _node(shape: Mapping[str, Any], own: Mapping[str, Any], body: str) -> BaseNode:
+    from llama_index_contextual.index import llama_nodes
+
+    return llama_nodes.node_of(shape["type"], {**shape["data"], **_load(body), **own})
 
 
 def packer() -> Callable[[str], StoredText]:

@@ -42,7 +42,7 @@ class FormerFiles:
         return record.path is not None and is_gone(record.path)
 
     def exists(self, record: DocumentRecord) -> bool:
-        """Return whether the file of a document still exists, in a folder of the call or beside one.
+        """Return whether the file of a document still exists in, or next to, one of the paths of the call.
 
         A file anywhere else may be the copy that was left behind.
         """

@@ -15,7 +15,6 @@ from llama_index_contextual.search.search import (
     finished,
     require_positive,
     search,
-    usable_mode,
 )
 
 if TYPE_CHECKING:
@@ -57,10 +56,10 @@ def search_locally(
         manifest = version.manifest
         if version.is_remote:
             return None
-        used, _ = usable_mode(version.index, settings.mode)
-        if used != "lexical" and {manifest.embed_model, manifest.config["embed_model"]} != {LOCAL}:
+        embeds = version.has_semantic and (settings.mode != "lexical" or not version.has_lexical)
+        if embeds and {manifest.embed_model, manifest.config["embed_model"]} != {LOCAL}:
             return None
-        embedder = None if used == "lexical" else WordEmbedder()
+        embedder = WordEmbedder() if embeds else None
         return search(Query.of(text), version.index, settings, embedder=embedder, version=version.name)
 
     response = LiveIndexes(directory, directory.name, _no_model).run(run)

@@ -57,6 +57,7 @@ class LiveIndexes:
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
         self._load_llm = load_llm
+        self._rerankers: Rerankers | None = None
         self.slots = _slots()
         self._project_dir = project_dir
         self._name = name
@@ -67,12 +68,15 @@ class LiveIndexes:
         self._embedder: QueryEmbedder | None = None
         renewed(self)
 
-    @cached_property
+    @property
     def rerankers(self) -> Rerankers:
         """The reranker of the settings, created when it is first used."""
         from llama_index_contextual.search.rerank import Rerankers
 
-        return Rerankers(self._load_llm)
+        with self._lock:
+            if self._rerankers is None:
+                self._rerankers = Rerankers(self._load_llm)
+            return self._rerankers
 
     def renew_after_fork(self) -> None:
         """Release all slots in a forked child, where the threads that acquired them do not exist."""
@@ -165,7 +169,7 @@ class PinnedIndexes(LiveIndexes):
     """
 
     def __init__(self, live: LiveIndexes, version: SearchableVersion) -> None:
-        self.__dict__.update(live.__dict__, rerankers=live.rerankers)
+        self.__dict__.update(live.__dict__, _rerankers=live.rerankers)
         self._version = version
 
     def current(self) -> SearchableVersion:

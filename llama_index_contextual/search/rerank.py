@@ -151,9 +151,9 @@ class _Passage:
     text: str
 
     @classmethod
-    def of(cls, hit: Hit) -> _Passage:
-        whole = replace_surrogates(hit.chunk.node.get_content(MetadataMode.EMBED))
-        text = replace_surrogates(hit.text).strip()
+    def of(cls, chunk: RetrievedChunk) -> _Passage:
+        whole = replace_surrogates(chunk.node.get_content(MetadataMode.EMBED))
+        text = replace_surrogates(chunk.text).strip()
         if not whole.endswith(text):  # the user's own template
             return cls("", whole)
         return cls(whole[: len(whole) - len(text)].rstrip(), text)
@@ -201,10 +201,10 @@ class CrossEncoderReranker(Reranker):
 
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits in the order of their probabilities; see `Reranker.rerank`."""
-        _report_start(self.name, question, hits)
+        nodes = _report_start(self.name, question, hits)
         # Not two threads at once: a tokenizer raises "Already borrowed", and each would need its own memory.
         with self._lock:
-            logits = self._logits_of(question, [_Passage.of(hit) for hit in hits])
+            logits = self._logits_of(question, [_Passage.of(node) for node in nodes])
         best = [int(windows.argmax()) for windows in logits]
         outputs = [float(windows[at]) for windows, at in zip(logits, best, strict=True)]
         order = sorted(range(len(hits)), key=lambda at: (-outputs[at], at))
@@ -212,7 +212,7 @@ class CrossEncoderReranker(Reranker):
         scores = [float(np.exp(-np.logaddexp(0.0, -output))) for output in outputs]
         reasons = [_reason(scores[at], best[at] + 1, len(logits[at])) for at in range(len(hits))]
         kept = [at for at in order if threshold is None or scores[at] >= threshold]
-        return _reranked(hits, kept, scores, reasons, threshold=threshold)
+        return _reranked(hits, nodes, kept, scores, reasons, threshold=threshold)
 
     async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Rerank like `rerank` in a thread, so that the event loop is not blocked."""
@@ -438,7 +438,7 @@ class LLMReranker(Reranker, PromptMixin):
 
     async def arerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits in the order of the LLM, without blocking the event loop; see `Reranker.rerank`."""
-        _report_start(self.name, question, hits)
+        nodes = _report_start(self.name, question, hits)
         listing = _Listing(list(range(len(hits))), ["the only passage"] * len(hits))
         if len(hits) > 1:
             await self._sort(question, hits, listing)
@@ -451,7 +451,7 @@ class LLMReranker(Reranker, PromptMixin):
                 f"rerank_threshold={threshold:g} does not apply to rerank={LLM_RERANK!r}, which returns an order and no"
                 " probabilities."
             )
-        return _reranked(hits, listing.order, scores, listing.reasons, warnings=warnings)
+        return _reranked(hits, nodes, listing.order, scores, listing.reasons, warnings=warnings)
 
     async def _sort(self, question: str, hits: Sequence[Hit], listing: _Listing) -> None:
         """Sort the passages in windows from the last to the first."""
@@ -557,6 +557,7 @@ def _ids(array: str) -> list[int] | None:
 
 def _reranked(
     hits: Sequence[Hit],
+    nodes: Sequence[RetrievedChunk],
     order: Sequence[int],
     scores: Sequence[float],
     reasons: Sequence[str],
@@ -572,17 +573,14 @@ def _reranked(
         )
         for at, hit in enumerate(hits)
     }
+    _dispatcher.event(ReRankEndEvent(nodes=[nodes[at].model_copy(update={"score": scores[at]}) for at in order]))
     sorted_hits = [replace(hits[at], score=scores[at]) for at in order]
-    _dispatcher.event(ReRankEndEvent(nodes=[RetrievedChunk.of_hit(hit) for hit in sorted_hits]))
     return Reranked(hits=sorted_hits, decisions=decisions, warnings=warnings)
 
 
-def _report_start(name: str, question: str, hits: Sequence[Hit]) -> None:
-    _dispatcher.event(
-        ReRankStartEvent(
-            query=QueryBundle(question),
-            nodes=[RetrievedChunk.of_hit(hit) for hit in hits],
-            top_n=len(hits),
-            model_name=name,
-        )
-    )
+def _report_start(name: str, question: str, hits: Sequence[Hit]) -> list[RetrievedChunk]:
+    """Report the start to LlamaIndex's handlers, and return the hits as nodes."""
+    nodes = [RetrievedChunk.of_hit(hit) for hit in hits]
+    event = ReRankStartEvent(query=QueryBundle(question), nodes=[*nodes], top_n=len(nodes), model_name=name)
+    _dispatcher.event(event)
+    return nodes

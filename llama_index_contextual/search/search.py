@@ -39,6 +39,7 @@ from llama_index_contextual.search.response import Explanation, Hit, QueryBlend,
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
+    from llama_index_contextual.embeddings.queries import QueryEmbedder
     from llama_index_contextual.search.rerank import Reranked, Reranker
 
 logger = get_logger(__name__)
@@ -68,10 +69,6 @@ class Embeds(Protocol):
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the mean embedding of texts, of length 1 or all zeros; shape (dimensions,)."""
-        ...
-
-    async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Asynchronous version of `unit`."""
         ...
 
 
@@ -194,7 +191,7 @@ async def asearch(
     index: ChunkIndex,
     settings: SearchSettings,
     *,
-    embedder: Embeds | None = None,
+    embedder: QueryEmbedder | None = None,
     reranker: Reranker | None = None,
     slots: AbstractContextManager[object] | None = None,
     version: str | None = None,
