@@ -52,23 +52,16 @@ from llama_index_contextual.readers.discovery import (
     special_reason,
 )
 from llama_index_contextual.readers.markdown import markdown_headings, read_front_matter, read_markdown
-from llama_index_contextual.readers.ocr import (
-    CHANGED,
-    ImagePages,
-    OcrReader,
-    Page,
-    PageStore,
-    engine_for,
-    page_ranges,
-    with_ocr_notes,
-)
+from llama_index_contextual.readers.ocr import CHANGED, OcrReader, PageStore, engine_for
+from llama_index_contextual.readers.pdf.scans import ImagePages, Page, page_ranges, with_ocr_notes
+from llama_index_contextual.readers.process import ParserProcess
 from llama_index_contextual.readers.text import read_text
 
 if TYPE_CHECKING:
-    from llama_index_contextual.readers.pdf.reader import PdfEngine, PdfWorker
+    from llama_index_contextual.readers.pdf.engine import PdfEngine
 
 PARSED_AHEAD = (*PDF_SUFFIXES, *OFFICE_SUFFIXES)
-MAX_PROCESSES = 8  # each of them may use as much memory as `PdfWorker` allows
+MAX_PROCESSES = 8  # each of them may use as much memory as `ParserProcess` allows
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
 
@@ -153,8 +146,8 @@ class DocumentReader:
         self._pdf_engine = pdf_engine
         self._file_metadata = file_metadata
         self._pool: ThreadPoolExecutor | None = None
-        self._workers: list[PdfWorker] = []
-        self._idle: queue.SimpleQueue[PdfWorker] = queue.SimpleQueue()
+        self._parsers: list[ParserProcess] = []
+        self._idle: queue.SimpleQueue[ParserProcess] = queue.SimpleQueue()
         self._ocr_setting = ocr
         self._page_store = page_store
         self._on_file = on_file
@@ -178,11 +171,11 @@ class DocumentReader:
             pool.shutdown(wait=False, cancel_futures=True)
             if self._ocr is not None:
                 self._ocr.close()
-            for worker in self._workers:
-                worker.close()  # what is being parsed ends at once
+            for parser in self._parsers:
+                parser.close()  # what is being parsed ends at once
             pool.shutdown()
-        for worker in self._workers:
-            worker.close()
+        for parser in self._parsers:
+            parser.close()
         if self._ocr is not None:
             self._ocr.close()
 
@@ -248,7 +241,7 @@ class DocumentReader:
             if suffix in OFFICE_SUFFIXES:
                 if reason := missing_extra(suffix):
                     raise ReadError(ref.shown, reason)
-                return self._in_child(lambda worker: worker.run("office", ref.path, limits=self._limits))
+                return self._in_child(lambda parser: parser.read(ref.path, reader="office", limits=self._limits))
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
                 return self._with_scanned_pages(ref, parsed) if parsed.scanned else parsed
@@ -262,7 +255,7 @@ class DocumentReader:
     def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
         password = self._password(ref)
         return self._in_child(
-            lambda worker: worker.read(
+            lambda parser: parser.read(
                 ref.path, password=password, limits=self._limits, engine=self._pdf_engine, scans=scans
             )
         )
@@ -313,18 +306,16 @@ class DocumentReader:
                 self._ocr = OcrReader(engine, store=self._page_store, on_page=self._count_page)
             return self._ocr
 
-    def _in_child(self, parse: Callable[[PdfWorker], ParsedFile]) -> ParsedFile:
-        from llama_index_contextual.readers.pdf.reader import PdfWorker
-
+    def _in_child(self, parse: Callable[[ParserProcess], ParsedFile]) -> ParsedFile:
         try:
-            worker = self._idle.get_nowait()
+            parser = self._idle.get_nowait()
         except queue.Empty:
-            worker = PdfWorker(on_page=self._count_page)
-            self._workers.append(worker)
+            parser = ParserProcess(on_page=self._count_page)
+            self._parsers.append(parser)
         try:
-            return parse(worker)
+            return parse(parser)
         finally:
-            self._idle.put(worker)
+            self._idle.put(parser)
 
     def _password(self, ref: FileRef) -> str | None:
         return password_of(ref, self._passwords)

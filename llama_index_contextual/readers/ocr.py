@@ -1,55 +1,47 @@
-"""Text of scanned pages, read by RapidOCR or tesseract in child processes.
+"""Reading of scanned pages by RapidOCR or tesseract in child processes.
 
 `engine_for` chooses the engine, and `OcrReader` reads the pages of a PDF that have no text, or the pages of an image
-file. The children (`_ocr_worker`) draw a page and return the hash of its image first: a page that is already in the
-store is not read again. The store has the boxes of a page as the engine returned them. `page_content` makes lines of
-them, so that better code for the layout needs no OCR.
+file. Run as a program, this module is the child: it opens a file, draws a page and returns the hash of its image, and
+reads the page unless the parent has it in its store.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import importlib.metadata
+import io
 import itertools
 import json
-import math
+import logging
 import os
 import queue
 import subprocess
-import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
-from llama_index_contextual.readers.discovery import one_line
-from llama_index_contextual.readers.pdf.engine import OutlineEntry, PageContent, Run
-from llama_index_contextual.readers.pdf.layout import page_lines
-from llama_index_contextual.readers.pdf.process import MAX_COMPLAINT, LastLine, child_environment
+from llama_index_contextual.readers.base import ReadLimits
+from llama_index_contextual.readers.discovery import read_once
+from llama_index_contextual.readers.pdf.scans import OcrPages, Page
+from llama_index_contextual.readers.process import ChildProcess, serve
 
 INSTALL = '`pip install "llama-index-contextual[ocr]"`'
-LOW_CONFIDENCE = 0.8  # of a page, below which it is reported as hard to read
-CHILD = "llama_index_contextual._ocr_worker"
+CHILD = __name__
 MAX_PROCESSES = 4  # a child needs up to 1.2 GB
 MAX_MEMORY = 6_000_000_000
-START_SECONDS = 120.0
-MAX_RANGES = 10  # of pages that one warning lists
 CHANGED = "was replaced by another file in the meantime: run again"
-
-Page = Mapping[str, Any]
-"""A page as the children return it: its width and height in pixels, its resolution, and its boxes.
-
-A box is a text, its confidence, and its four corners in pixels, clockwise from the upper left.
-"""
 
 
 class PageStore(Protocol):
@@ -91,8 +83,6 @@ def engine_for(setting: str | None) -> OcrEngine | str:
     """
     if setting is None:
         return "set `ocr` to 'auto'"
-    if find_spec("pypdfium2") is None or find_spec("PIL") is None or find_spec("numpy") is None:
-        return INSTALL
     if setting in ("auto", "rapidocr"):
         if find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None:
             return OcrEngine("rapidocr", version("rapidocr"))
@@ -120,271 +110,7 @@ def _tesseract() -> tuple[str, frozenset[str]]:
     return output("--version")[0].removeprefix("tesseract "), frozenset(output("--list-langs")[1:])
 
 
-# ---- Layout ----------------------------------------------------------------------------------------------------------
-
-FONT_SIZE = 0.72  # of the height of a box, which has a margin around ascenders and descenders
-BASELINE = 0.28  # of the height of a box, from its lower edge
-SPACE = 0.28  # of the font size
-SAME_SIZE = 1.3  # heights within this factor are one font size, as they depend on the letters of the line
-VERTICAL = 1.5  # height of a box in widths, from which on its text runs up or down
-MAX_SKEW = 5  # degrees
-MIN_SKEWED = 4  # boxes; fewer do not tell the angle
-MIN_COLUMN_LINES = 5
-MIN_WORDS = 3  # of a line of prose
-FILLED = 0.6  # of the width of a column, by half of its lines
-MAX_CROSSING = 0.5  # lines across the gap between two columns, such as headings, in lines of the shorter column
-
-
-class _Box(NamedTuple):
-    """A box in points, with the page turned straight; y grows upwards."""
-
-    text: str
-    x0: float
-    x1: float
-    y: float
-    height: float
-    angle: int = 0
-
-
-def page_content(page: Page) -> PageContent:
-    """Return the lines of a page in reading order."""
-    scale = 72.0 / page["dpi"]
-    rows = _rows(_boxes(page["boxes"], scale, page["height"]))
-    sizes = _font_sizes([box for row in rows for box in row])
-    runs = [
-        Run(box.text, box.x0, box.x1, box.y, sizes[box], SPACE * sizes[box], box.angle) for row in rows for box in row
-    ]
-    return PageContent(page_lines(runs), True, (0.0, page["height"] * scale))
-
-
-def confidence(page: Page) -> float:
-    """Return the mean confidence of the characters of a page; 0 without any."""
-    letters = sum(len(text) for text, *_ in page["boxes"])
-    return sum(len(text) * score for text, score, *_ in page["boxes"]) / letters if letters else 0.0
-
-
-def _boxes(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[_Box]:
-    """Return the boxes in points, turned by the skew of the page."""
-    skew = _skew(boxes)
-    along, across = math.cos(math.radians(skew)), math.sin(math.radians(skew))
-    out = []
-    for text, _score, *corners in boxes:
-        points = [
-            ((x * along + y * across) * scale, (height - y * along + x * across) * scale)
-            for x, y in zip(corners[::2], corners[1::2], strict=True)
-        ]
-        (ax, ay), (bx, by), (cx, cy), (dx, dy) = points
-        wide = max(math.hypot(bx - ax, by - ay), 1.0)
-        high = max(math.hypot(dx - ax, dy - ay), 1.0)
-        x0, x1, low = min(ax, dx), max(bx, cx), (cy + dy) / 2
-        if high >= VERTICAL * wide and len(text) > 1:
-            out.append(_Box(text, min(ay, dy), max(ay, dy), -x1, wide, 90))
-        else:
-            out.append(_Box(text, x0, x1, low + BASELINE * high, high))
-    return out
-
-
-def _skew(boxes: Sequence[Sequence[Any]]) -> float:
-    """Return the angle in degrees at which the ends of the boxes are on the smallest number of lines.
-
-    The corners of a short box do not tell its angle, but the rows of a table do.
-    """
-    ends: list[tuple[float, float]] = []
-    heights: list[float] = []
-    for _text, _score, x0, y0, x1, y1, x2, y2, x3, y3 in boxes:
-        if abs(y3 - y0) < VERTICAL * abs(x1 - x0):
-            ends += (((x0 + x3) / 2, (y0 + y3) / 2), ((x1 + x2) / 2, (y1 + y2) / 2))
-            heights.append(abs(y3 - y0))
-    if len(heights) < MIN_SKEWED:
-        return 0.0
-    step = max(median(heights) / 4, 1.0)
-
-    def levelness(degrees: float) -> tuple[int, float]:
-        slope = math.tan(math.radians(degrees))
-        levels = Counter((half, round((y - x * slope) / step + half / 2)) for x, y in ends for half in (0, 1))
-        return sum(number * number for number in levels.values()), -abs(degrees)
-
-    return max((tenths / 10 for tenths in range(-10 * MAX_SKEW, 10 * MAX_SKEW + 1)), key=levelness)
-
-
-def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
-    half = sum(weight for _, weight in pairs) / 2
-    for value, weight in pairs:
-        half -= weight
-        if half <= 0:
-            return value
-    return 0.0
-
-
-def _font_sizes(boxes: Sequence[_Box]) -> dict[_Box, float]:
-    """Return a font size for each box; boxes of about the same height have the same one."""
-    sizes: dict[_Box, float] = {}
-    rest = sorted(boxes, key=lambda box: box.height)
-    while rest:
-        usual = _weighted_median([(box.height, len(box.text)) for box in rest])
-        for box in rest:
-            if usual / SAME_SIZE <= box.height <= usual * SAME_SIZE:
-                sizes[box] = FONT_SIZE * usual
-        rest = [box for box in rest if box not in sizes]
-    return sizes
-
-
-def _rows(boxes: Sequence[_Box]) -> list[list[_Box]]:
-    """Return the boxes row by row from the top, and columns of prose one after the other."""
-    gap = _gap(boxes)
-    if gap is None:
-        return _by_height(boxes)
-    left, right, across = _sides(boxes, gap)
-    out: list[list[_Box]] = []
-    top = math.inf
-    for heading in [*sorted(across, key=lambda box: -box.y), None]:
-        bottom = -math.inf if heading is None else heading.y
-        for side in (left, right):
-            out += _rows([box for box in side if bottom < box.y <= top])
-        if heading is not None:
-            out.append([heading])
-            top = bottom
-    return out
-
-
-def _by_height(boxes: Iterable[_Box]) -> list[list[_Box]]:
-    rows: list[list[_Box]] = []
-    for box in sorted(boxes, key=lambda box: (box.angle, -box.y)):
-        row = rows[-1] if rows else []
-        if row and row[0].angle == box.angle and abs(row[-1].y - box.y) <= 0.4 * min(row[-1].height, box.height):
-            row.append(box)
-        else:
-            rows.append([box])
-    return [sorted(row, key=lambda box: box.x0) for row in rows]
-
-
-def _gap(boxes: Sequence[_Box]) -> float | None:
-    """Return an x position between two columns of prose, or None."""
-    prose = [box for box in boxes if box.angle == 0 and _is_prose(box.text)]
-    best, most = None, 0.0
-    for x in sorted({box.x1 for box in prose}):
-        left, right, across = _sides(prose, x)
-        lines = min(len(left), len(right))
-        if lines < MIN_COLUMN_LINES or len(across) > MAX_CROSSING * lines or lines - len(across) <= most:
-            continue
-        if _is_filled(left) and _is_filled(right):
-            best, most = x, lines - len(across)
-    return best
-
-
-def _sides(boxes: Sequence[_Box], x: float) -> tuple[list[_Box], list[_Box], list[_Box]]:
-    """Return the boxes to the left and to the right of a position, and those across it."""
-    sides: tuple[list[_Box], list[_Box], list[_Box]] = [], [], []
-    for box in boxes:
-        slack = 0.3 * box.height
-        sides[0 if box.x1 <= x + slack else 1 if box.x0 >= x - slack else 2].append(box)
-    return sides
-
-
-def _is_prose(text: str) -> bool:
-    words = sum(word[0].isalpha() for word in text.split())
-    return words >= MIN_WORDS or sum(ord(char) >= 0x2E80 for char in text) >= 2 * MIN_WORDS
-
-
-def _is_filled(column: Sequence[_Box]) -> bool:
-    width = max(box.x1 for box in column) - min(box.x0 for box in column)
-    return median(box.x1 - box.x0 for box in column) >= FILLED * width
-
-
-# ---- Pages of a file -------------------------------------------------------------------------------------------------
-
-
-class OcrPages(NamedTuple):
-    """Pages of a file that were read by OCR.
-
-    Attributes:
-        pages: The pages by number, from 1.
-        failed: A warning for each page that could not be read.
-        total: Number of pages of the file.
-        digest: xxh3-128 of the bytes of the file, in hexadecimal.
-    """
-
-    pages: dict[int, Page]
-    failed: list[str]
-    total: int
-    digest: str
-
-
-class ImagePages:
-    """The pages of an image file, as a source of pages like an open PDF."""
-
-    def __init__(self, scans: OcrPages) -> None:
-        self._pages = scans.pages
-        self.page_count = scans.total
-
-    def page(self, index: int) -> PageContent:
-        """Return the page with an index, from 0."""
-        page = self._pages.get(index + 1)
-        return PageContent((), True, (0.0, 0.0)) if page is None else page_content(page)
-
-    def title(self) -> str | None:
-        """Return None: an image has no title."""
-        return None
-
-    def labels(self) -> list[str]:
-        """Return no labels."""
-        return []
-
-    def outline(self) -> list[OutlineEntry]:
-        """Return no bookmarks."""
-        return []
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
-    """Return a file with the confidence of its scanned pages in the map, and with warnings that list them."""
-    scores = {number: confidence(page) for number, page in scans.pages.items() if page["boxes"]}
-    confidences = tuple(round(scores[number], 3) if number in scores else None for number in range(1, scans.total + 1))
-    notes = list(_confidence_notes(scores)) if scores else []
-    if empty := [number for number, page in scans.pages.items() if not page["boxes"]]:
-        notes.append(f"{page_ranges(empty)} {'has' if len(empty) == 1 else 'have'} no text: OCR found none")
-    return replace(
-        parsed,
-        map=replace(parsed.map, page_confidences=confidences if scores else ()),
-        warnings=(*notes, *scans.failed, *parsed.warnings),
-        scanned=(),
-    )
-
-
-def _confidence_notes(scores: Mapping[int, float]) -> Iterator[str]:
-    """Yield a warning that lists the pages, and one about those that are hard to read."""
-    mean = sum(scores.values()) / len(scores)
-    yield f"{page_ranges(scores)} {'was' if len(scores) == 1 else 'were'} read by OCR (confidence {mean:.2f})"
-    if low := {number: score for number, score in scores.items() if score < LOW_CONFIDENCE}:
-        verb, them = ("is", "it") if len(low) == 1 else ("are", "them")
-        yield (
-            f"{page_ranges(low)} {verb} hard to read (confidence {min(low.values()):.2f}): check the text, or scan"
-            f" {them} again at 300 dpi"
-        )
-
-
-def page_ranges(pages: Iterable[int]) -> str:
-    """Return page numbers as ranges.
-
-    Example:
-        >>> page_ranges([3, 4, 5, 9])
-        'pages 3–5, 9'
-    """
-    ranges: list[list[int]] = []
-    for page in sorted(pages):
-        if ranges and ranges[-1][1] == page - 1:
-            ranges[-1][1] = page
-        else:
-            ranges.append([page, page])
-    shown = [f"{first}" if first == last else f"{first}–{last}" for first, last in ranges[:MAX_RANGES]]
-    more = f" and {len(ranges) - MAX_RANGES} more ranges" if len(ranges) > MAX_RANGES else ""
-    word = "page" if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else "pages"
-    return f"{word} {', '.join(shown)}{more}"
-
-
-# ---- Child processes -------------------------------------------------------------------------------------------------
+# ---- Parent ----------------------------------------------------------------------------------------------------------
 
 
 class OcrReader:
@@ -411,7 +137,7 @@ class OcrReader:
         self._on_page = on_page
         self._processes = processes or min(os.cpu_count() or 1, MAX_PROCESSES)
         self._lock = threading.Lock()
-        self._children: list[_Child] = []
+        self._children: list[ChildProcess] = []
         self._stopped = threading.Event()
 
     def close(self) -> None:
@@ -444,15 +170,17 @@ class OcrReader:
             ReadError: The file cannot be read, or was replaced by another one.
         """
         with self._lock:
-            file = _File(path, password, limits, self._stopped)
             while len(self._children) < self._processes:
-                self._children.append(_Child(self.engine, max(1, (os.cpu_count() or 1) // self._processes)))
-            idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
+                self._children.append(ChildProcess(CHILD, task="OCR", max_memory=MAX_MEMORY))
+            idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
             for child in self._children:
                 idle.put(child)
-            opened = self._children[0].opened(file)
-            if digest not in (None, opened["digest"]):
-                raise ReadError(str(path), CHANGED)
+            threads = max(1, (os.cpu_count() or 1) // self._processes)
+            request = {"path": str(path), "password": password, "digest": digest, "max_bytes": limits.max_bytes}
+            request |= {"engine": self.engine.name, "language": self.engine.language, "threads": threads}
+            file = _File(path, request, limits.max_seconds, self._stopped)
+            opened = file.ask(self._children[0], "open")
+            request["digest"] = opened["digest"]
             wanted = list(range(1, opened["pages"] + 1)) if pages is None else list(pages)
             if len(wanted) > limits.max_pages:
                 raise ReadError(str(path), f"has {len(wanted):,} pages, more than the limit of {limits.max_pages:,}")
@@ -461,7 +189,7 @@ class OcrReader:
             def read(number: int) -> Page | str:
                 child = idle.get()
                 try:
-                    page = self._page(child, file, number, opened["digest"])
+                    page = self._page(child, file, number)
                 except ReadError as error:
                     return f"page {number} was left out: {error.reason}"
                 finally:
@@ -481,116 +209,326 @@ class OcrReader:
             digest=opened["digest"],
         )
 
-    def _page(self, child: _Child, file: _File, number: int, digest: str) -> Page:
+    def _page(self, child: ChildProcess, file: _File, number: int) -> Page:
         """Return a page from the store, or read it and store it."""
-        if child.opened(file)["digest"] != digest:
-            raise ReadError(str(file.path), CHANGED)
-        key = self.engine.key(child.ask(file, {"draw": number - 1})["image"])
+        key = self.engine.key(file.ask(child, "draw", number)["image"])
         stored = None if self._store is None else self._store.page(key)
-        page: Page = child.ask(file, {"read": number - 1}) if stored is None else json.loads(stored)
-        if self._store is not None and stored is None:
+        if stored is not None:
+            page: Page = json.loads(stored)
+            return page
+        page = file.ask(child, "read", number)
+        if self._store is not None:
             self._store.add_page(key, json.dumps(page, ensure_ascii=False), str(self.engine))
         return page
 
 
 class _File(NamedTuple):
-    """A file to read, and an event that is set when the run has been stopped."""
+    """A file to read, what each request about it says, and an event that is set when the run has been stopped."""
 
     path: Path
-    password: str | None
-    limits: ReadLimits
+    request: dict[str, Any]
+    seconds: float
     stopped: threading.Event
 
+    def ask(self, child: ChildProcess, what: str, number: int = 1) -> dict[str, Any]:
+        """Ask a child to open the file, or to draw or read one of its pages."""
+        if self.stopped.is_set():
+            raise ReadError(str(self.path), "the run was stopped")
+        return child.ask(self.path, {**self.request, "what": what, "page": number - 1}, seconds=self.seconds)
 
-class _Child:
-    """A child process that draws and reads pages; each line of JSON that it gets is answered by one.
 
-    It is started by the first request, and by the first one after a crash or a timeout.
-    """
+# ---- Child -----------------------------------------------------------------------------------------------------------
 
-    def __init__(self, engine: OcrEngine, threads: int) -> None:
-        self._engine, self._threads = engine, threads
-        self._process: subprocess.Popen[str] | None = None
-        self._file: _File | None = None
-        self._answer: dict[str, Any] = {}
-        self._complaint: LastLine | None = None
+DPI = 200  # higher resolutions take longer and are not read better
+MAX_PIXELS = 30_000_000  # of a drawn page; larger pages are drawn at a lower resolution
+MAX_IMAGE_PIXELS = 200_000_000  # of an image file, which has to be decoded as a whole
+MIN_CONTRAST = 24  # in grey levels; a page with less is blank
+GOOD = 0.85  # confidence from which on a page is not turned to see whether it is read better
 
-    def close(self) -> None:
-        """Kill it."""
-        process, self._process, self._file = self._process, None, None
-        if process is not None:
-            process.kill()
-            if self._complaint is not None:
-                self._complaint.join(10.0)
-            with suppress(BrokenPipeError), process:  # closes the pipes and waits; a request may be half written
-                pass
+Image = NDArray[np.uint8]
 
-    def opened(self, file: _File) -> dict[str, Any]:
-        """Return the number of pages of a file and its digest."""
-        if self._process is None or self._process.poll() is not None or self._file is not file:
-            request = {"open": str(file.path), "password": file.password, "max_bytes": file.limits.max_bytes}
-            self._answer = self.ask(file, request)
-            self._file = file
-        return self._answer
 
-    def ask(self, file: _File, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request.
+class Worker:
+    """The file that is open, the page drawn last, and the engine, which is loaded for the first page."""
 
-        Raises:
-            ReadError: The child says why it cannot answer, has crashed, or took longer than `max_seconds`.
-        """
-        if file.stopped.is_set():
-            raise ReadError(str(file.path), "the run was stopped")
-        if self._process is None or self._process.poll() is not None:
-            self.close()
-            self._start()
-            self._exchange(file, {}, START_SECONDS)
-        return self._exchange(file, request, file.limits.max_seconds)
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._file: PdfImages | ImageFile | None = None
+        self._digest = ""
+        self._drawn: tuple[int, Image, float] | None = None
 
-    def _start(self) -> None:
-        settings = json.dumps([self._engine.name, self._engine.language, self._threads, MAX_MEMORY])
-        threads = {"OMP_THREAD_LIMIT": str(self._threads), "OMP_NUM_THREADS": str(self._threads)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", CHILD, settings],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="surrogatepass",
-            env=child_environment() | threads,
-        )
-        self._complaint = LastLine(self._process.stderr)
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Open a file, or draw or read one of its pages."""
+        file = self._open(request)
+        if request["what"] == "open":
+            return {"pages": file.page_count, "digest": self._digest}
+        if self._drawn is None or self._drawn[0] != request["page"]:
+            self._drawn = (request["page"], *file.page(request["page"]))
+        _, image, dpi = self._drawn
+        if request["what"] == "draw":
+            return {"image": hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()}
+        boxes: list[list[Any]] = []
+        if np.ptp(image) >= MIN_CONTRAST:
+            self._engine = self._engine or load(request["engine"], request["language"], request["threads"])
+            boxes, image = upright(self._engine, image)
+        height, width = image.shape
+        return {"width": width, "height": height, "dpi": dpi, "boxes": boxes}
 
-    def _exchange(self, file: _File, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        process, answers = self._process, queue.SimpleQueue[str]()
-        threading.Thread(target=_talk, args=(process, request, answers), daemon=True).start()
-        line = None
+    def _open(self, request: dict[str, Any]) -> PdfImages | ImageFile:
+        if self._file is not None and self._digest == request["digest"]:
+            return self._file
+        self._file = self._drawn = None
+        path, max_bytes = Path(request["path"]), request["max_bytes"]
         try:
-            line = answers.get(timeout=seconds)
-        except queue.Empty:
-            raise ReadError(str(file.path), f"OCR took longer than {seconds:g} seconds and was stopped") from None
-        finally:
-            if line is None:  # late or interrupted: a later answer of this child must not be read
-                self.close()
-        if not line.endswith("\n"):
-            self.close()
-            code = "" if process is None else f"exit code {process.returncode}"
-            complaint = "" if self._complaint is None else one_line(self._complaint.text, MAX_COMPLAINT)
-            detail = ": ".join(filter(None, (code, complaint)))
-            raise ReadError(str(file.path), f"OCR crashed ({detail})")
-        answer: dict[str, Any] = json.loads(line)
-        if "reason" in answer:
-            raise ReadError(str(file.path), answer["reason"])
-        return answer
+            data, self._digest = read_once(path, max_bytes=max_bytes)
+        except OSError as error:
+            raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
+        if len(data) > max_bytes:
+            raise ReadError(str(path), f"the file has more bytes than the limit of {max_bytes:,}")
+        if request["digest"] not in (None, self._digest):
+            raise ReadError(str(path), CHANGED)
+        is_pdf = path.suffix.lower() == ".pdf"
+        self._file = PdfImages(path, data, request["password"]) if is_pdf else ImageFile(path, data)
+        return self._file
 
 
-def _talk(process: subprocess.Popen[str] | None, request: Mapping[str, Any], answers: queue.SimpleQueue[str]) -> None:
-    line = ""
-    try:
-        if process is not None and process.stdin is not None and process.stdout is not None:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-    except (OSError, ValueError):  # the child has ended, or its pipes were closed after a timeout
-        line = ""
-    answers.put(line)
+# ---- Images ----------------------------------------------------------------------------------------------------------
+
+
+class PdfImages:
+    """The pages of a PDF, drawn by pdfium."""
+
+    def __init__(self, path: Path, data: bytes, password: str | None) -> None:
+        import pypdfium2
+
+        self._path, self._error = str(path), pypdfium2.PdfiumError
+        try:
+            self._pdf: Any = pypdfium2.PdfDocument(data, password=password)
+        except pypdfium2.PdfiumError as error:
+            raise ReadError(self._path, f"pdfium cannot draw its pages ({error})") from error
+        self.page_count = len(self._pdf)
+
+    def page(self, index: int) -> tuple[Image, float]:
+        """Return a page in grey, and its resolution."""
+        try:
+            page = self._pdf[index]
+            width, height = page.get_size()
+            scale = min(DPI / 72, (MAX_PIXELS / max(width * height, 1.0)) ** 0.5)
+            bitmap = page.render(scale=scale, grayscale=True)
+            image = np.array(bitmap.to_numpy(), dtype=np.uint8).squeeze()
+            bitmap.close()
+            page.close()
+        except (self._error, ValueError) as error:
+            raise ReadError(self._path, f"pdfium cannot draw it ({error})") from error
+        return image, scale * 72
+
+
+class ImageFile:
+    """A PNG, JPEG or TIFF file; a TIFF may have several pages."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        from PIL import Image, UnidentifiedImageError
+
+        Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
+        self._path = str(path)
+        self._errors = (Image.DecompressionBombError, UnidentifiedImageError, OSError, ValueError, SyntaxError)
+        try:
+            self._image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF"))
+            # A second frame of a PNG or JPEG is a preview or an animation.
+            self.page_count = getattr(self._image, "n_frames", 1) if self._image.format == "TIFF" else 1
+        except self._errors as error:
+            raise ReadError(self._path, f"the image is damaged or of another type ({_detail(error)})") from error
+
+    def page(self, index: int) -> tuple[Image, float]:
+        """Return a page in grey, and its resolution."""
+        from PIL import ImageOps
+
+        try:
+            self._image.seek(index)
+            width, height = self._image.size
+            if width * height > MAX_IMAGE_PIXELS:
+                limit = f"more than the limit of {MAX_IMAGE_PIXELS:,}"
+                raise ReadError(self._path, f"the image has {width * height:,} pixels, {limit}")
+            image = ImageOps.exif_transpose(self._image)
+            if image.has_transparency_data:
+                image = _on_white(image)
+            image = image.convert("L")
+            if (shrink := (MAX_PIXELS / (width * height)) ** 0.5) < 1:
+                image = image.resize((max(1, int(image.width * shrink)), max(1, int(image.height * shrink))))
+        except self._errors as error:
+            raise ReadError(self._path, f"the image is damaged ({_detail(error)})") from error
+        return np.array(image, dtype=np.uint8), DPI
+
+
+def _on_white(image: Any) -> Any:
+    from PIL import Image
+
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+
+
+def _detail(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+# ---- Engines ---------------------------------------------------------------------------------------------------------
+
+
+class Reading(NamedTuple):
+    """Boxes of an image, and whether most of its text runs up or down."""
+
+    boxes: list[list[Any]]
+    is_sideways: bool
+
+    @property
+    def confidence(self) -> float:
+        """Mean confidence of the characters."""
+        letters = sum(len(box[0]) for box in self.boxes)
+        return sum(len(box[0]) * box[1] for box in self.boxes) / letters if letters else 0.0
+
+
+class Engine(Protocol):
+    """An OCR engine."""
+
+    def read(self, image: Image) -> Reading:
+        """Return the text of a grey image."""
+
+
+def upright(engine: Engine, image: Image) -> tuple[list[list[Any]], Image]:
+    """Read an image, turned by quarters if that is read better; return the boxes and the image as it was turned."""
+    best, best_image = engine.read(image), image
+    if not best.boxes:
+        return [], image
+    if best.confidence >= GOOD and not best.is_sideways:
+        return best.boxes, best_image
+    for quarters in (1, 3) if best.is_sideways else (2,):
+        turned = np.ascontiguousarray(np.rot90(image, quarters))
+        reading = engine.read(turned)
+        is_better = reading.confidence > best.confidence or (best.is_sideways and not reading.is_sideways)
+        if reading.boxes and is_better:
+            best, best_image = reading, turned
+        if best.confidence >= GOOD and not best.is_sideways:
+            break
+    return best.boxes, best_image
+
+
+def load(name: str, language: str, threads: int) -> Engine:
+    """Return an engine."""
+    return Tesseract(language, threads) if name == "tesseract" else RapidOcr(threads)
+
+
+class RapidOcr:
+    """RapidOCR with the models in its wheel; nothing is downloaded."""
+
+    def __init__(self, threads: int) -> None:
+        import cv2
+        from rapidocr import RapidOCR
+
+        cv2.setNumThreads(threads)
+        engine = "EngineConfig.onnxruntime"
+        self._engine: Any = RapidOCR(
+            params={
+                "Global.log_level": "error",
+                "Global.use_cls": False,  # upside-down pages are turned as a whole
+                "Global.max_side_len": 10_000,  # the resolution is limited when a page is drawn
+                "Det.model_path": _model("det"),
+                "Rec.model_path": _model("rec"),
+                f"{engine}.intra_op_num_threads": threads,
+                f"{engine}.inter_op_num_threads": 1,
+            }
+        )
+        logging.getLogger("RapidOCR").setLevel(logging.ERROR)
+
+    def read(self, image: Image) -> Reading:
+        """Return the text of a grey image."""
+        result = self._engine(np.repeat(image[:, :, None], 3, axis=2))
+        if result.txts is None:
+            return Reading([], is_sideways=False)
+        boxes = [
+            [text.strip(), round(float(score), 3), *(int(value) for point in corners for value in point)]
+            for text, score, corners in zip(result.txts, result.scores, result.boxes, strict=True)
+            if text.strip()
+        ]
+        vertical = sum(len(box[0]) for box in boxes if _is_vertical(box))
+        return Reading(boxes, 2 * vertical > sum(len(box[0]) for box in boxes))
+
+
+def _is_vertical(box: list[Any]) -> bool:
+    text, _score, x0, y0, x1, _y1, _x2, _y2, _x3, y3 = box
+    return len(text) > 1 and abs(y3 - y0) >= 1.5 * abs(x1 - x0)
+
+
+def _model(kind: str) -> str:
+    """Return the path of a model that came in the wheel, not of one that was downloaded later."""
+    files = importlib.metadata.files("rapidocr") or []
+    models = [file for file in files if file.suffix == ".onnx" and f"_{kind}_" in file.name]
+    if not models or not Path(str(models[0].locate())).is_file():
+        raise ReadError(
+            "", 'rapidocr has no models in its wheel: `pip install --upgrade "llama-index-contextual[ocr]"`'
+        )
+    return str(models[0].locate())
+
+
+class Tesseract:
+    """The program `tesseract`."""
+
+    def __init__(self, language: str, threads: int) -> None:
+        self._language = language
+        self._environment = os.environ | {"OMP_THREAD_LIMIT": str(threads)}
+
+    def read(self, image: Image) -> Reading:
+        """Return the text of a grey image."""
+        from PIL import Image as Pillow
+
+        file = io.BytesIO()
+        Pillow.fromarray(image).save(file, "PNG", compress_level=1)
+        command = ["tesseract", "stdin", "stdout", "-l", self._language, "--dpi", str(DPI), "--psm", "3", "tsv"]
+        try:
+            done = subprocess.run(
+                command, input=file.getvalue(), capture_output=True, check=False, env=self._environment
+            )
+        except OSError as error:
+            raise ReadError("", f"tesseract cannot be started ({error.strerror or error})") from error
+        if done.returncode:
+            complaint = " ".join(done.stderr.decode(errors="replace").split())[:200]
+            raise ReadError("", f"tesseract failed ({complaint or done.returncode})")
+        return _reading_of_tsv(done.stdout.decode("utf-8", errors="replace"))
+
+
+def _reading_of_tsv(table: str) -> Reading:
+    """Return the words of a line as one box, or as several where they stand far apart."""
+    lines: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE):
+        if row["level"] == "5" and row["text"].strip():
+            lines.setdefault((row["block_num"], row["par_num"], row["line_num"]), []).append(row)
+    letters = vertical = 0
+    for word in (word for words in lines.values() for word in words):
+        letters += len(word["text"])
+        vertical += len(word["text"]) if int(word["height"]) >= 1.5 * int(word["width"]) else 0
+    boxes = [box for words in lines.values() for box in _boxes_of_line(words)]
+    return Reading(boxes, is_sideways=2 * vertical > letters)
+
+
+def _boxes_of_line(words: list[dict[str, str]]) -> list[list[Any]]:
+    edges = [(int(w["left"]), int(w["top"]), int(w["width"]), int(w["height"])) for w in words]
+    top, bottom = min(y for _, y, _, _ in edges), max(y + h for _, y, _, h in edges)
+    margin = (bottom - top) // 5  # the boxes of tesseract end at the ink
+    boxes: list[list[Any]] = []
+    parts: list[list[int]] = []
+    for at, (x, _y, _w, _h) in enumerate(edges):
+        last = parts[-1][-1] if parts else None
+        if last is None or x - (edges[last][0] + edges[last][2]) > 1.2 * (bottom - top):
+            parts.append([at])
+        else:
+            parts[-1].append(at)
+    for part in parts:
+        text = " ".join(words[at]["text"].strip() for at in part)
+        score = sum(float(words[at]["conf"]) for at in part) / len(part) / 100
+        x0, x1 = edges[part[0]][0], edges[part[-1]][0] + edges[part[-1]][2]
+        y0, y1 = top - margin, bottom + margin
+        boxes.append([text, round(score, 3), x0, y0, x1, y0, x1, y1, x0, y1])
+    return boxes
+
+
+if __name__ == "__main__":
+    serve(Worker().answer)

@@ -17,9 +17,9 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from llama_index_contextual._pdf_worker import serve
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, read_once
+from llama_index_contextual.readers.process import serve
 from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words
 
 DPI = 160
@@ -81,9 +81,7 @@ class Desk:
                 return {"png": base64.b64encode(_png(pages.draw(index))).decode("ascii")}
             return _marks(pages, index, request["text"], request["words"])
         except pypdfium2.PdfiumError as error:
-            return {"reason": f"pdfium cannot show the page ({error})"}
-        except ReadError as error:
-            return {"reason": error.reason}
+            raise ReadError(request["path"], f"pdfium cannot show the page ({error})") from error
 
     def _open(self, path: Path, digest: str) -> Pages:
         if self._pages is not None and self._digest == digest:

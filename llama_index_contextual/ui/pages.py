@@ -20,7 +20,7 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, PDF_SUFFIXES
-from llama_index_contextual.readers.pdf.process import PdfWorker
+from llama_index_contextual.readers.process import ChildProcess
 from llama_index_contextual.ui.marks import Box
 
 CHILD = "llama_index_contextual.ui._page_worker"
@@ -75,10 +75,10 @@ class PageRenderer:
         self._seconds = seconds
         self._waiting_seconds = waiting_seconds
         self._cache_bytes = cache_bytes
-        self._workers = [PdfWorker(max_memory=MAX_MEMORY, module=CHILD) for _ in range(processes)]
+        self._workers = [ChildProcess(CHILD, task="drawing the page", max_memory=MAX_MEMORY) for _ in range(processes)]
         # The last one in is the first one out, so that one process serves one user with the file it has open.
         self._idle = [*reversed(self._workers)]
-        self._waiting: deque[queue.SimpleQueue[PdfWorker]] = deque()
+        self._waiting: deque[queue.SimpleQueue[ChildProcess]] = deque()
         self._lock = new_lock()
         self._images: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
@@ -139,9 +139,9 @@ class PageRenderer:
         finally:
             self._give_back(worker)
 
-    def _take_worker(self) -> PdfWorker | None:
+    def _take_worker(self) -> ChildProcess | None:
         """Return an idle worker, in the order of the requests; None if none becomes idle in time."""
-        turn: queue.SimpleQueue[PdfWorker] = queue.SimpleQueue()
+        turn: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -155,7 +155,7 @@ class PageRenderer:
                     return None
             return turn.get()  # it became idle just now
 
-    def _give_back(self, worker: PdfWorker) -> None:
+    def _give_back(self, worker: ChildProcess) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().put(worker)

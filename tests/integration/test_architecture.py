@@ -13,7 +13,7 @@ from tests.support.source import PACKAGE, Import, Source, module_of, sources
 # From the bottom up: a folder imports from its own layer and from those below, never from above.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "_version", "config", "environment", "metadata", "retirement", "_utils"}),
-    frozenset({"models", "readers", "_pdf_worker", "_ocr_worker", "node_parser", "embeddings", "index"}),
+    frozenset({"models", "readers", "node_parser", "embeddings", "index"}),
     frozenset({"contextualizer", "stores", "search", "retrievers", "postprocessor"}),
     frozenset({"ingestion", "answering", "evaluation"}),
     frozenset({"project", "tools"}),
@@ -31,7 +31,7 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__", "os.system
 FORBIDDEN_PREFIXES = ("os.exec", "os.spawn", "pty.", "asyncio.create_subprocess_shell")
 FORBIDDEN_KEYWORDS = frozenset({"shell", "allow_pickle"})
 
-OPENERS = ("readers/discovery", "readers/office", "_ocr_worker", "ui/_page_worker")
+OPENERS = ("readers/discovery", "readers/office", "readers/ocr", "ui/_page_worker")
 READ_MODES = frozenset({"r", "rb", "rt"})
 WRITING_CALLS = frozenset(
     {
@@ -146,8 +146,8 @@ def test_only_the_command_line_prints() -> None:
         for source in sources()
         for name, call in source.calls
         if name in ("print", "pprint.pprint", "rich.print") or name.startswith(("sys.stdout.", "sys.stderr."))
-        # The child processes answer their parent on standard output.
-        if source.path not in ("cli/terminal.py", "_pdf_worker.py", "_ocr_worker.py")
+        # Child processes answer their parent on standard output.
+        if source.path not in ("cli/terminal.py", "readers/process.py")
     ]
     assert wrong == []
 

@@ -13,17 +13,14 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
 from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_limited
-from llama_index_contextual.readers.ocr import page_content
 from llama_index_contextual.readers.pdf.engine import Line, PageContent, PdfEngine, PdfSource, sensible_title
 from llama_index_contextual.readers.pdf.outline import PlacedLine
 from llama_index_contextual.readers.pdf.paragraphs import HyphenJoiner, clean, goes_on
-from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.running import strip_running
+from llama_index_contextual.readers.pdf.scans import page_content
 from llama_index_contextual.readers.pdf.sections import headings
 from llama_index_contextual.readers.pdf.title import document_title
 from llama_index_contextual.readers.tables import pdf_tables
-
-__all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
 
 T = TypeVar("T")
 
@@ -48,7 +45,7 @@ def read_pdf(
     """Read one PDF in this process.
 
     Running headers and footers are removed from the text and stored in the metadata as "running_header" and
-    "running_footer". `limits.max_seconds` is only checked between pages; `PdfWorker` enforces it.
+    "running_footer". `limits.max_seconds` is only checked between pages; `ParserProcess` enforces it.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""Stands in for the child process of `PdfWorker`: ready at once, then it does what the file's name says."""
+"""Stands in for the child process of `ParserProcess`: ready at once, then it does what the file's name says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from llama_index_contextual.readers.pdf.process import NEXT_FILE, PAGES_READ
+from llama_index_contextual.readers.process import PAGES_READ
 
 
 def main() -> None:
@@ -15,8 +15,6 @@ def main() -> None:
     sys.stdout.write("{}\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        sys.stderr.write(f"\n{NEXT_FILE}")
-        sys.stderr.flush()
         name = os.path.basename(json.loads(line)["path"])
         if name == "hangs.pdf":
             signal.pause()
@@ -34,7 +32,7 @@ def main() -> None:
         sys.stderr.write("harmless\n")
         sys.stderr.flush()
         answer = {"text": str(os.getpid()), "map": {}, "title": None, "warnings": [], "metadata": dict(os.environ)}
-        answer["digest"] = ""
+        answer |= {"digest": "", "scanned": []}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

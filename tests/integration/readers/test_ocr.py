@@ -21,8 +21,9 @@ from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import ReadLimits, content_hash, ocr, read_documents
-from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, confidence, engine_for, page_content, page_ranges
-from llama_index_contextual.readers.pdf.process import LastLine
+from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, _reading_of_tsv, engine_for
+from llama_index_contextual.readers.pdf.scans import confidence, page_content, page_ranges
+from llama_index_contextual.readers.process import ChildProcess
 from tests.integration.readers import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
 from tests.support.trees import write
@@ -200,37 +201,16 @@ def test_pages_are_read_several_at_a_time_and_come_in_order(child: None, tmp_pat
 def test_a_page_that_cannot_be_read_is_left_out_and_the_others_are_read(
     name: str, warning: str, child: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = ocr._Child._exchange
+    ask = ChildProcess.ask
 
-    def patient(child: ocr._Child, file: Any, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        is_stuck = name == "hangs.png" and request == {"read": 2}
-        return exchange(child, file, request, seconds if is_stuck else 300)
+    def patient(child: ChildProcess, path: Path, request: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+        is_stuck = name == "hangs.png" and (request["what"], request["page"]) == ("read", 2)
+        return ask(child, path, request, seconds=seconds if is_stuck else 300)
 
-    monkeypatch.setattr(ocr._Child, "_exchange", patient)
+    monkeypatch.setattr(ChildProcess, "ask", patient)
     with closing(OcrReader(ENGINE, processes=1)) as reader:
         pages = reader.read(write(tmp_path / name, "image"), limits=ReadLimits(max_seconds=0.05))
     assert (list(pages.pages), pages.failed) == ([1, 2, 4, 5], [warning])
-
-
-def test_the_last_line_of_a_crashed_child_is_waited_for(
-    child: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended, run, talk = threading.Event(), LastLine.run, ocr._talk
-
-    def late(listener: LastLine) -> None:
-        assert ended.wait(300)
-        run(listener)
-
-    def told(process: Any, request: Any, answers: Any) -> None:
-        talk(process, request, answers)
-        if request == {"read": 2}:
-            ended.set()
-
-    monkeypatch.setattr(LastLine, "run", late)
-    monkeypatch.setattr(ocr, "_talk", told)
-    with closing(OcrReader(ENGINE, processes=1)) as reader:
-        pages = reader.read(write(tmp_path / "crashes.png", "image"), [3], limits=LIMITS)
-    assert pages.failed == ["page 3 was left out: OCR crashed (exit code 3: RuntimeError: no paper)"]
 
 
 def test_a_stored_page_is_not_read_again(child: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,9 +412,6 @@ def test_files_that_are_no_images_are_skipped(
 
 
 def test_the_words_of_tesseract_are_joined_to_lines_and_split_into_cells() -> None:
-    pytest.importorskip("numpy")
-    from llama_index_contextual._ocr_worker import _reading_of_tsv
-
     head = "level page_num block_num par_num line_num word_num left top width height conf text".replace(" ", "\t")
     words = [(100, 50, "96", "Cost"), (155, 30, "94", "of"), (190, 60, "90", 'sales"'), (500, 70, "60", "(713.4)")]
     rows = [

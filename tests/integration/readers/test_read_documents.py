@@ -40,7 +40,6 @@ from llama_index_contextual.readers import (
     discovery,
     read_documents,
 )
-from llama_index_contextual.readers.pdf import reader as pdf
 from tests.integration.readers.office_files import docx, pptx
 from tests.integration.readers.office_files import read as parse
 from tests.support.pdf_files import encrypted, lines, pdf_of
@@ -292,7 +291,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     monkeypatch.setattr(FakeWorker, "calls", [])
     monkeypatch.setattr(FakeWorker, "started", [])
     monkeypatch.setattr(FakeWorker, "running", [])
-    monkeypatch.setattr(pdf, "PdfWorker", FakeWorker)
+    monkeypatch.setattr("llama_index_contextual.readers.documents.ParserProcess", FakeWorker)
     return FakeWorker
 
 

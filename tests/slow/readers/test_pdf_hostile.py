@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,8 +21,8 @@ from llama_index_contextual.readers.pdf import layout as pdf_layout
 from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
 from llama_index_contextual.readers.pdf.content import ContentReader
 from llama_index_contextual.readers.pdf.engine import Cell
-from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.reader import read_pdf
+from llama_index_contextual.readers.process import ParserProcess
 from tests.support.pdf_files import RawPdf, bomb, pdf_of, show
 
 HELLO = show(50, 700, "Hello")
@@ -266,7 +267,7 @@ def test_with_pdfium_a_hostile_file_is_read_or_refused_and_the_next_file_is_read
 ) -> None:
     hostile, good = stored(tmp_path, make()), stored(tmp_path, pdf_of([HELLO]), "b.pdf")
 
-    with PdfWorker(max_memory=2_000_000_000) as worker:
+    with closing(ParserProcess(max_memory=2_000_000_000)) as worker:
         try:
             assert worker.read(hostile, limits=ReadLimits(max_seconds=5), engine="pdfium").text.strip()
         except ReadError as error:

@@ -6,23 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ReadLimits
-from llama_index_contextual.readers.pdf import process as pdf_process
-from llama_index_contextual.readers.pdf.reader import PdfWorker, read_pdf
+from llama_index_contextual.readers.pdf.reader import read_pdf
+from llama_index_contextual.readers.process import ParserProcess
 from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, show
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[PdfWorker]:
-    with PdfWorker() as one:
+def worker() -> Iterator[ParserProcess]:
+    with closing(ParserProcess()) as one:
         yield one
 
 
@@ -37,7 +36,7 @@ def rich() -> bytes:
     return pdf.data()
 
 
-def test_the_child_reads_what_this_process_reads(tmp_path: Path, worker: PdfWorker) -> None:
+def test_the_child_reads_what_this_process_reads(tmp_path: Path, worker: ParserProcess) -> None:
     path = tmp_path / "ä\udce4.pdf"  # a name that is no valid text
     path.write_bytes(rich())
     parsed = read_pdf(path)
@@ -56,15 +55,20 @@ def test_memory_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "big.pdf"
     path.write_bytes(pdf.data())
 
-    with PdfWorker(max_memory=1_000_000) as small, pytest.raises(ReadError, match=r"MemoryError|memory|crashed"):
+    with (
+        closing(ParserProcess(max_memory=1_000_000)) as small,
+        pytest.raises(ReadError, match=r"MemoryError|memory|crashed"),
+    ):
         small.read(path)
 
 
+STUCK = "tests.integration.readers.stuck_child"
+
+
 @pytest.fixture
-def odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[PdfWorker]:
-    """A worker whose child hangs, crashes or leaves when the name of the file says so."""
-    monkeypatch.setattr(pdf_process, "CHILD", "tests.integration.readers.stuck_child")
-    with PdfWorker() as one:
+def odd() -> Iterator[ParserProcess]:
+    """A parser whose child hangs, crashes or leaves when the name of the file says so."""
+    with closing(ParserProcess(STUCK)) as one:
         yield one
 
 
@@ -77,12 +81,12 @@ SOON = ReadLimits(max_seconds=0.05)
     [
         ("hangs.pdf", "parsing took longer than 0.05 seconds and was stopped"),
         ("counts.pdf", "parsing took longer than 0.05 seconds and was stopped"),
-        ("crashes.pdf", "the parser crashed (SIGSEGV)"),
-        ("leaves.pdf", f"the parser crashed (exit code 3: OSError: [2Jno paper{'!' * 179})"),
+        ("crashes.pdf", "parsing crashed (SIGSEGV)"),
+        ("leaves.pdf", f"parsing crashed (exit code 3: OSError: [2Jno paper{'!' * 179})"),
     ],
 )
 def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
-    odd: PdfWorker, name: str, reason: str
+    odd: ParserProcess, name: str, reason: str
 ) -> None:
     first = odd.read(Path("fine.pdf")).text
     with pytest.raises(ReadError) as caught:
@@ -93,46 +97,25 @@ def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-def test_an_error_in_the_callback_for_pages_is_raised_and_the_next_file_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pdf_process, "CHILD", "tests.integration.readers.stuck_child")
-
+def test_an_error_in_the_callback_for_pages_is_raised_and_the_next_file_is_read() -> None:
     def fail(path: Path, done: int, total: int) -> None:
         raise OSError(f"{done} of {total} pages of {path}")
 
-    with PdfWorker(on_page=fail) as worker:
+    with closing(ParserProcess(STUCK, on_page=fail)) as worker:
         with pytest.raises(OSError, match=r"1 of 9 pages of counts\.pdf"):
             worker.read(Path("counts.pdf"))
         assert worker.read(Path("fine.pdf")).text
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(
-    odd: PdfWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crashed = threading.Event()
-    run, exchange = pdf_process.LastLine.run, pdf_process._exchange
-
-    def late(self: pdf_process.LastLine) -> None:
-        assert crashed.wait(300)
-        run(self)
-
-    def watched(child: subprocess.Popen[str], request: str, *options: Any) -> str | None:
-        answer = exchange(child, request, *options)
-        if "crashes.pdf" in request:
-            crashed.set()
-        return answer
-
-    monkeypatch.setattr(pdf_process.LastLine, "run", late)
-    monkeypatch.setattr(pdf_process, "_exchange", watched)
+def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(odd: ParserProcess) -> None:
     assert odd.read(Path("fine.pdf")).text
     with pytest.raises(ReadError) as caught:
         odd.read(Path("crashes.pdf"))
-    assert caught.value.reason == "the parser crashed (SIGSEGV)"
+    assert caught.value.reason == "parsing crashed (SIGSEGV)"
 
 
-def test_one_child_serves_many_files_and_ends_with_the_worker(odd: PdfWorker) -> None:
+def test_one_child_serves_many_files_and_ends_with_the_worker(odd: ParserProcess) -> None:
     ids = {odd.read(Path("fine.pdf")).text for _ in range(3)}
     odd.close()
 
@@ -141,28 +124,29 @@ def test_one_child_serves_many_files_and_ends_with_the_worker(odd: PdfWorker) ->
         os.kill(int(ids.pop()), 0)
 
 
-def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf_process, "CHILD", "tests.support.no_such_module")
-
-    with PdfWorker() as one, pytest.raises(ReadError, match=r"the parser crashed \(exit code 1: .*no_such_module"):
+def test_a_child_that_cannot_start_is_reported() -> None:
+    with (
+        closing(ParserProcess("tests.support.no_such_module")) as one,
+        pytest.raises(ReadError, match=r"parsing crashed \(exit code 1: .*no_such_module"),
+    ):
         one.read(Path("a.pdf"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-def test_an_interrupt_is_for_the_parent_and_does_not_end_the_child(tmp_path: Path, worker: PdfWorker) -> None:
+def test_an_interrupt_is_for_the_parent_and_does_not_end_the_child(tmp_path: Path, worker: ParserProcess) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf_of([lines(["Text"])]).data())
     worker.read(path)
-    child = worker._child
+    child = worker._process
     assert child is not None
     os.kill(child.pid, signal.SIGINT)
 
     assert worker.read(path).text == "Text"
-    assert worker._child is child
+    assert worker._process is child
 
 
 def test_what_an_interrupted_child_still_answers_is_not_taken_for_the_next_file(
-    odd: PdfWorker, monkeypatch: pytest.MonkeyPatch
+    odd: ParserProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = odd.read(Path("fine.pdf")).text
 
@@ -170,21 +154,23 @@ def test_what_an_interrupted_child_still_answers_is_not_taken_for_the_next_file(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(pdf_process, "_exchange", interrupt)
+        patch.setattr(ParserProcess, "_talk", interrupt)
         with pytest.raises(KeyboardInterrupt):
             odd.read(Path("fine.pdf"))
     assert odd.read(Path("fine.pdf")).text != first
 
 
 def test_the_child_does_without_llama_index() -> None:
-    code = "import sys, llama_index_contextual._pdf_worker; print([name for name in sys.modules if '.' not in name])"
+    code = (
+        "import sys, llama_index_contextual.readers.process; print([name for name in sys.modules if '.' not in name])"
+    )
     names = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
 
     assert "'llama_index_contextual'" in names
     assert "'llama_index'" not in names
 
 
-def test_the_child_gets_no_keys(odd: PdfWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_gets_no_keys(odd: ParserProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "HF_TOKEN", "MY_SECRET", "DB_PASSWORD"):
         monkeypatch.setenv(name, "hidden")
 

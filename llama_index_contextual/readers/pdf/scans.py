@@ -1,0 +1,286 @@
+"""Text of scanned pages: lines made of the boxes that OCR returned, and warnings about the pages.
+
+The ledger has the boxes of a page as the engine returned them, so that better code for the layout needs no OCR.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from llama_index_contextual.readers.base import ParsedFile
+from llama_index_contextual.readers.pdf.engine import OutlineEntry, PageContent, Run
+from llama_index_contextual.readers.pdf.layout import page_lines
+
+LOW_CONFIDENCE = 0.8  # of a page, below which it is reported as hard to read
+MAX_RANGES = 10  # of pages that one warning lists
+FONT_SIZE = 0.72  # of the height of a box, which has a margin around ascenders and descenders
+BASELINE = 0.28  # of the height of a box, from its lower edge
+SPACE = 0.28  # of the font size
+SAME_SIZE = 1.3  # heights within this factor are one font size, as they depend on the letters of the line
+VERTICAL = 1.5  # height of a box in widths, from which on its text runs up or down
+MAX_SKEW = 5  # degrees
+MIN_SKEWED = 4  # boxes; fewer do not tell the angle
+MIN_COLUMN_LINES = 5
+MIN_WORDS = 3  # of a line of prose
+FILLED = 0.6  # of the width of a column, by half of its lines
+MAX_CROSSING = 0.5  # lines across the gap between two columns, such as headings, in lines of the shorter column
+
+Page = Mapping[str, Any]
+"""A page as the children return it: its width and height in pixels, its resolution, and its boxes.
+
+A box is a text, its confidence, and its four corners in pixels, clockwise from the upper left.
+"""
+
+
+class OcrPages(NamedTuple):
+    """Pages of a file that were read by OCR.
+
+    Attributes:
+        pages: The pages by number, from 1.
+        failed: A warning for each page that could not be read.
+        total: Number of pages of the file.
+        digest: xxh3-128 of the bytes of the file, in hexadecimal.
+    """
+
+    pages: dict[int, Page]
+    failed: list[str]
+    total: int
+    digest: str
+
+
+class ImagePages:
+    """The pages of an image file, as a source of pages like an open PDF."""
+
+    def __init__(self, scans: OcrPages) -> None:
+        self._pages = scans.pages
+        self.page_count = scans.total
+
+    def page(self, index: int) -> PageContent:
+        """Return the page with an index, from 0."""
+        page = self._pages.get(index + 1)
+        return PageContent((), True, (0.0, 0.0)) if page is None else page_content(page)
+
+    def title(self) -> str | None:
+        """Return None: an image has no title."""
+        return None
+
+    def labels(self) -> list[str]:
+        """Return no labels."""
+        return []
+
+    def outline(self) -> list[OutlineEntry]:
+        """Return no bookmarks."""
+        return []
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
+    """Return a file with the confidence of its scanned pages in the map, and with warnings that list them."""
+    scores = {number: confidence(page) for number, page in scans.pages.items() if page["boxes"]}
+    confidences = tuple(round(scores[number], 3) if number in scores else None for number in range(1, scans.total + 1))
+    notes = list(_confidence_notes(scores)) if scores else []
+    if empty := [number for number, page in scans.pages.items() if not page["boxes"]]:
+        notes.append(f"{page_ranges(empty)} {'has' if len(empty) == 1 else 'have'} no text: OCR found none")
+    return replace(
+        parsed,
+        map=replace(parsed.map, page_confidences=confidences if scores else ()),
+        warnings=(*notes, *scans.failed, *parsed.warnings),
+        scanned=(),
+    )
+
+
+def _confidence_notes(scores: Mapping[int, float]) -> Iterator[str]:
+    """Yield a warning that lists the pages, and one about those that are hard to read."""
+    mean = sum(scores.values()) / len(scores)
+    yield f"{page_ranges(scores)} {'was' if len(scores) == 1 else 'were'} read by OCR (confidence {mean:.2f})"
+    if low := {number: score for number, score in scores.items() if score < LOW_CONFIDENCE}:
+        verb, them = ("is", "it") if len(low) == 1 else ("are", "them")
+        yield (
+            f"{page_ranges(low)} {verb} hard to read (confidence {min(low.values()):.2f}): check the text, or scan"
+            f" {them} again at 300 dpi"
+        )
+
+
+def page_ranges(pages: Iterable[int]) -> str:
+    """Return page numbers as ranges.
+
+    Example:
+        >>> page_ranges([3, 4, 5, 9])
+        'pages 3–5, 9'
+    """
+    ranges: list[list[int]] = []
+    for page in sorted(pages):
+        if ranges and ranges[-1][1] == page - 1:
+            ranges[-1][1] = page
+        else:
+            ranges.append([page, page])
+    shown = [f"{first}" if first == last else f"{first}–{last}" for first, last in ranges[:MAX_RANGES]]
+    more = f" and {len(ranges) - MAX_RANGES} more ranges" if len(ranges) > MAX_RANGES else ""
+    word = "page" if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else "pages"
+    return f"{word} {', '.join(shown)}{more}"
+
+
+# ---- Layout ----------------------------------------------------------------------------------------------------------
+
+
+class _Box(NamedTuple):
+    """A box in points, with the page turned straight; y grows upwards."""
+
+    text: str
+    x0: float
+    x1: float
+    y: float
+    height: float
+    angle: int = 0
+
+
+def page_content(page: Page) -> PageContent:
+    """Return the lines of a page in reading order."""
+    scale = 72.0 / page["dpi"]
+    rows = _rows(_boxes(page["boxes"], scale, page["height"]))
+    sizes = _font_sizes([box for row in rows for box in row])
+    runs = [
+        Run(box.text, box.x0, box.x1, box.y, sizes[box], SPACE * sizes[box], box.angle) for row in rows for box in row
+    ]
+    return PageContent(page_lines(runs), True, (0.0, page["height"] * scale))
+
+
+def confidence(page: Page) -> float:
+    """Return the mean confidence of the characters of a page; 0 without any."""
+    letters = sum(len(text) for text, *_ in page["boxes"])
+    return sum(len(text) * score for text, score, *_ in page["boxes"]) / letters if letters else 0.0
+
+
+def _boxes(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[_Box]:
+    """Return the boxes in points, turned by the skew of the page."""
+    skew = _skew(boxes)
+    along, across = math.cos(math.radians(skew)), math.sin(math.radians(skew))
+    out = []
+    for text, _score, *corners in boxes:
+        points = [
+            ((x * along + y * across) * scale, (height - y * along + x * across) * scale)
+            for x, y in zip(corners[::2], corners[1::2], strict=True)
+        ]
+        (ax, ay), (bx, by), (cx, cy), (dx, dy) = points
+        wide = max(math.hypot(bx - ax, by - ay), 1.0)
+        high = max(math.hypot(dx - ax, dy - ay), 1.0)
+        x0, x1, low = min(ax, dx), max(bx, cx), (cy + dy) / 2
+        if high >= VERTICAL * wide and len(text) > 1:
+            out.append(_Box(text, min(ay, dy), max(ay, dy), -x1, wide, 90))
+        else:
+            out.append(_Box(text, x0, x1, low + BASELINE * high, high))
+    return out
+
+
+def _skew(boxes: Sequence[Sequence[Any]]) -> float:
+    """Return the angle in degrees at which the ends of the boxes are on the smallest number of lines.
+
+    The corners of a short box do not tell its angle, but the rows of a table do.
+    """
+    ends: list[tuple[float, float]] = []
+    heights: list[float] = []
+    for _text, _score, x0, y0, x1, y1, x2, y2, x3, y3 in boxes:
+        if abs(y3 - y0) < VERTICAL * abs(x1 - x0):
+            ends += (((x0 + x3) / 2, (y0 + y3) / 2), ((x1 + x2) / 2, (y1 + y2) / 2))
+            heights.append(abs(y3 - y0))
+    if len(heights) < MIN_SKEWED:
+        return 0.0
+    step = max(median(heights) / 4, 1.0)
+
+    def levelness(degrees: float) -> tuple[int, float]:
+        slope = math.tan(math.radians(degrees))
+        levels = Counter((half, round((y - x * slope) / step + half / 2)) for x, y in ends for half in (0, 1))
+        return sum(number * number for number in levels.values()), -abs(degrees)
+
+    return max((tenths / 10 for tenths in range(-10 * MAX_SKEW, 10 * MAX_SKEW + 1)), key=levelness)
+
+
+def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
+    half = sum(weight for _, weight in pairs) / 2
+    for value, weight in pairs:
+        half -= weight
+        if half <= 0:
+            return value
+    return 0.0
+
+
+def _font_sizes(boxes: Sequence[_Box]) -> dict[_Box, float]:
+    """Return a font size for each box; boxes of about the same height have the same one."""
+    sizes: dict[_Box, float] = {}
+    rest = sorted(boxes, key=lambda box: box.height)
+    while rest:
+        usual = _weighted_median([(box.height, len(box.text)) for box in rest])
+        for box in rest:
+            if usual / SAME_SIZE <= box.height <= usual * SAME_SIZE:
+                sizes[box] = FONT_SIZE * usual
+        rest = [box for box in rest if box not in sizes]
+    return sizes
+
+
+def _rows(boxes: Sequence[_Box]) -> list[list[_Box]]:
+    """Return the boxes row by row from the top, and columns of prose one after the other."""
+    gap = _gap(boxes)
+    if gap is None:
+        return _by_height(boxes)
+    left, right, across = _sides(boxes, gap)
+    out: list[list[_Box]] = []
+    top = math.inf
+    for heading in [*sorted(across, key=lambda box: -box.y), None]:
+        bottom = -math.inf if heading is None else heading.y
+        for side in (left, right):
+            out += _rows([box for box in side if bottom < box.y <= top])
+        if heading is not None:
+            out.append([heading])
+            top = bottom
+    return out
+
+
+def _by_height(boxes: Iterable[_Box]) -> list[list[_Box]]:
+    rows: list[list[_Box]] = []
+    for box in sorted(boxes, key=lambda box: (box.angle, -box.y)):
+        row = rows[-1] if rows else []
+        if row and row[0].angle == box.angle and abs(row[-1].y - box.y) <= 0.4 * min(row[-1].height, box.height):
+            row.append(box)
+        else:
+            rows.append([box])
+    return [sorted(row, key=lambda box: box.x0) for row in rows]
+
+
+def _gap(boxes: Sequence[_Box]) -> float | None:
+    """Return an x position between two columns of prose, or None."""
+    prose = [box for box in boxes if box.angle == 0 and _is_prose(box.text)]
+    best, most = None, 0.0
+    for x in sorted({box.x1 for box in prose}):
+        left, right, across = _sides(prose, x)
+        lines = min(len(left), len(right))
+        if lines < MIN_COLUMN_LINES or len(across) > MAX_CROSSING * lines or lines - len(across) <= most:
+            continue
+        if _is_filled(left) and _is_filled(right):
+            best, most = x, lines - len(across)
+    return best
+
+
+def _sides(boxes: Sequence[_Box], x: float) -> tuple[list[_Box], list[_Box], list[_Box]]:
+    """Return the boxes to the left and to the right of a position, and those across it."""
+    sides: tuple[list[_Box], list[_Box], list[_Box]] = [], [], []
+    for box in boxes:
+        slack = 0.3 * box.height
+        sides[0 if box.x1 <= x + slack else 1 if box.x0 >= x - slack else 2].append(box)
+    return sides
+
+
+def _is_prose(text: str) -> bool:
+    words = sum(word[0].isalpha() for word in text.split())
+    return words >= MIN_WORDS or sum(ord(char) >= 0x2E80 for char in text) >= 2 * MIN_WORDS
+
+
+def _is_filled(column: Sequence[_Box]) -> bool:
+    width = max(box.x1 for box in column) - min(box.x0 for box in column)
+    return median(box.x1 - box.x0 for box in column) >= FILLED * width

@@ -1,0 +1,285 @@
+"""Child processes that parse files, so that a malicious file can neither hang nor crash this process.
+
+`ChildProcess` is the parent's side, `serve` the child's. Requests and answers are lines of JSON. While a PDF is read,
+lines of the form `PAGES_READ` come before the answer. Run as a program, this module parses PDF and Office files for
+`ParserProcess`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.discovery import one_line
+
+START_SECONDS = 120.0
+PAGES_READ = "pages {} {}\n"  # pages read, and their total
+REPORT_SECONDS = 0.25  # between two of these lines
+MAX_COMPLAINT = 200  # characters of the child's last error line
+MAX_STDERR = 10_000_000  # bytes that a child may write to stderr, or to any other file
+DEFAULT_MEMORY = 4_000_000_000
+DEFAULT_LIMITS = ReadLimits()
+
+_PAGES_READ = re.compile(PAGES_READ.format(*[r"(\d{1,9})"] * 2))
+_SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
+
+
+# ---- Parent ----------------------------------------------------------------------------------------------------------
+
+
+class ChildProcess:
+    """A child process, started by the first request and by the first one after a crash or a timeout.
+
+    Use it from one thread at a time; only `close` may be called from another one.
+
+    Args:
+        module: Module of the child, which calls `serve`; by default this one.
+        task: Name of the work in error messages.
+        max_memory: Limit of the child's address space in bytes, if the system supports it (`resource.setrlimit`).
+        on_page: Called a few times a second with the PDF that is read, the number of its pages that have been read, and
+            their total; pages that need OCR do not count as read.
+    """
+
+    def __init__(
+        self,
+        module: str = __name__,
+        *,
+        task: str = "parsing",
+        max_memory: int = DEFAULT_MEMORY,
+        on_page: Callable[[Path, int, int], None] | None = None,
+    ) -> None:
+        self._module = module
+        self._task = task
+        self._max_memory = max_memory
+        self._on_page = on_page
+        self._process: subprocess.Popen[str] | None = None
+        self._stderr: IO[bytes] = BytesIO()
+
+    def close(self) -> None:
+        """Kill the child; a later request starts a new one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with suppress(BrokenPipeError), process:  # closes the pipes and waits; a request may be half written
+                self._stderr.close()
+
+    def ask(self, path: Path, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
+        """Send a request and return its answer.
+
+        Args:
+            path: The file that the request is about, for error messages.
+            request: The request, as JSON values.
+            seconds: Time after which the child is killed.
+
+        Raises:
+            ReadError: The child crashed, took too long, or answered with a reason. The reason of a crash ends with the
+                last line that the child wrote to stderr.
+        """
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._start()
+            self._exchange(process, path, "", START_SECONDS)  # wait until it is ready
+        answer: dict[str, Any] = json.loads(self._exchange(process, path, json.dumps(request) + "\n", seconds))
+        if "reason" in answer:
+            raise ReadError(str(path), answer["reason"])
+        return answer
+
+    def _start(self) -> subprocess.Popen[str]:
+        self.close()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", self._module, str(self._max_memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            encoding="utf-8",
+            errors="surrogatepass",
+            env=child_environment(),
+        )
+        return self._process
+
+    def _exchange(self, process: subprocess.Popen[str], path: Path, request: str, seconds: float) -> str:
+        """Send a line and return the line that answers it."""
+        is_late = threading.Event()
+
+        def stop() -> None:
+            is_late.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, stop)
+        timer.daemon = True
+        timer.start()
+        line = reason = ""
+        try:
+            line = self._talk(process, path, request)
+            reason = "" if line.endswith("\n") else self._crash(process)
+        finally:
+            timer.cancel()
+            timer.join()
+            if is_late.is_set() or not line.endswith("\n"):  # another answer of this child must not be read
+                self.close()
+        if is_late.is_set():
+            reason = f"took longer than {seconds:g} seconds and was stopped"
+        if reason:
+            raise ReadError(str(path), f"{self._task} {reason}")
+        return line
+
+    def _talk(self, process: subprocess.Popen[str], path: Path, request: str) -> str:
+        """Return the answer, or what is left of it if the child has ended or was closed."""
+        stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+        with suppress(OSError, ValueError):
+            self._stderr.seek(0)
+            self._stderr.truncate()  # the child writes at the same position
+            stdin.write(request)
+            stdin.flush()
+        while True:
+            line = ""
+            with suppress(OSError, ValueError):
+                line = stdout.readline()
+            pages = _PAGES_READ.fullmatch(line)
+            if pages is None:
+                return line
+            if self._on_page is not None:
+                self._on_page(path, int(pages[1]), int(pages[2]))
+
+    def _crash(self, process: subprocess.Popen[str]) -> str:
+        """Wait for the end of the child and say how it ended."""
+        process.kill()
+        code = process.wait()
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+        lines = [""]
+        with suppress(ValueError):  # it was closed
+            self._stderr.seek(0)
+            lines = self._stderr.read().decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f"crashed ({': '.join(filter(None, (name, one_line(last[:MAX_COMPLAINT]))))})"
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment and module path of this process, without secrets."""
+    env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+
+
+class ParserProcess(ChildProcess):
+    """Child process that parses PDF and Office files."""
+
+    def read(
+        self,
+        path: Path,
+        *,
+        reader: Literal["office", "pdf"] = "pdf",
+        limits: ReadLimits = DEFAULT_LIMITS,
+        scans: Mapping[int, Mapping[str, Any]] | None = None,
+        **options: object,
+    ) -> ParsedFile:
+        """Call `read_pdf` or `read_office` in the child process.
+
+        Args:
+            path: The file.
+            reader: Name of the function.
+            limits: Limits of the file.
+            scans: Pages that were read by OCR, as for `read_pdf`.
+            options: Further keyword arguments of the function, as JSON values.
+
+        Raises:
+            ReadError: As the function; also if the child crashed or took longer than `limits.max_seconds`.
+        """
+        if scans is not None:
+            options["scans"] = list(scans.items())  # JSON has no numbers as keys
+        request = {"reader": reader, "path": str(path), "limits": asdict(limits), "options": options}
+        answer = self.ask(path, request, seconds=limits.max_seconds)
+        sequences = {name: tuple(answer[name]) for name in ("warnings", "scanned")}
+        return ParsedFile(**{**answer, **sequences, "map": DocumentMap.from_metadata(answer["map"])})
+
+
+# ---- Child -----------------------------------------------------------------------------------------------------------
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Report that this process is ready, then answer requests until stdin ends.
+
+    Args:
+        answer: Returns the answer to a request. The reason of a `ReadError` becomes the answer.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should say why the process ended
+    max_memory = int(sys.argv[1])
+    answers, sys.stdout = sys.stdout, sys.stderr  # output of libraries must not mix with answers
+    if isinstance(answers, TextIOWrapper):
+        answers.reconfigure(encoding="utf-8", errors="surrogatepass")
+    _limit_resources(max_memory)
+    answers.write("{}\n")
+    answers.flush()
+    for line in sys.stdin:
+        try:
+            text = json.dumps(answer(json.loads(line)), ensure_ascii=False)
+        except ReadError as error:
+            text = json.dumps({"reason": error.reason})
+        except MemoryError:
+            text = json.dumps({"reason": f"needs more than {max_memory:,} bytes of memory"})
+        answers.write(text + "\n")
+        answers.flush()
+
+
+def _limit_resources(memory: int) -> None:
+    """Limit the address space of this process, and the files that it writes, if the system supports it."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    except (ImportError, ValueError, OSError):  # Windows lacks the module, macOS refuses the second limit
+        return
+
+
+def _parse(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a file as JSON values; the modules of a reader are loaded when the first file needs them."""
+    path, limits, options = Path(request["path"]), ReadLimits(**request["limits"]), request["options"]
+    if request["reader"] == "office":
+        from llama_index_contextual.readers.office import read_office
+
+        parsed = read_office(path, limits=limits, **options)
+    else:
+        from llama_index_contextual.readers.pdf.reader import read_pdf
+
+        if "scans" in options:
+            options["scans"] = dict(options["scans"])
+        on_page = None if options.get("scans") else _page_reporter()  # with scans, the pages are read a second time
+        parsed = read_pdf(path, limits=limits, on_page=on_page, **options)
+    return {**vars(parsed), "map": parsed.map.to_metadata(), "metadata": dict(parsed.metadata)}
+
+
+def _page_reporter() -> Callable[[int, int], None]:
+    """Return a function that reports pages read and their total: the first time, the last time, and now and then."""
+    due = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal due
+        if sys.__stdout__ is not None and ((now := time.monotonic()) >= due or done == total):
+            due = now + REPORT_SECONDS
+            sys.__stdout__.write(PAGES_READ.format(done, total))
+            sys.__stdout__.flush()
+
+    return report
+
+
+if __name__ == "__main__":
+    serve(_parse)
