@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
-from typing import NamedTuple
+from itertools import islice, takewhile
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.numbering import is_plain_title
+from llama_index_contextual.readers.pdf.numbering import SMALL, is_plain_title
 from llama_index_contextual.readers.pdf.outline import PlacedLine
 
 FRONT = 3  # pages on which a title may be stated
@@ -32,7 +31,6 @@ _FORM = re.compile(
 )
 _FORM_NUMBER = re.compile(r"^(\d+)([A-Z])")
 _REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")
-_AUTHORITY = re.compile(r"(?i)securities\s+and\s+exchange\s+commission|united\s+states|washington,? d\.?c|form\s")
 
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -58,8 +56,6 @@ _INSTRUMENT = re.compile(
     r"|undertaking|assignment|settlement|terms\s+and\s+conditions|letter\s+of\s+intent|vertrag|vereinbarung|contrat"
     r"|contrato|convention)\b"
 )
-_OTHER_START = re.compile(r"(?i)(?:this|the|exhibit|schedule|annex|whereas|confidential|certain|between|execution)\b")
-_UNFINISHED = re.compile(r"(?i)(?:\b(?:and|of|for|to|the|or)|[&,–-])$")
 _BETWEEN = re.compile(r"(?i)\b(?:between|among)(?:\s+and\s+among)?:?\s+")
 _ENTITY = (
     r"(?:Inc|Incorporated|Corp|Corporation|Co|Company|Ltd|Limited|LLC|L\.L\.C|LLP|L\.L\.P|LP|L\.P|PLC|plc|N\.?A|S\.?p\.?A"
@@ -76,21 +72,8 @@ _NAME_END = re.compile(
 )
 _AND = re.compile(r",?\s+(?:and|AND|And)\s+(?=[A-Z“\"])")
 _AND_COMPANY = re.compile(rf",?\s+(?:and|AND|And|&)\s+(?:[A-Z][\w.&’'-]*\s+){{1,4}}(?i:{_ENTITY})\b")
-_NOT_A_NAME = re.compile(r"(?i)(?:the\s+)?(?:parties|company|undersigned|following|each|it|its|[a-z]+ parties)\b")
 
-
-class FrontTitle(NamedTuple):
-    """What the first pages state.
-
-    Attributes:
-        title: The title, with company, period, parties and date where they are stated.
-        heading: The line with the title itself.
-        is_composed: Whether the title names more than that line.
-    """
-
-    title: str
-    heading: Heading
-    is_composed: bool = False
+Stated = tuple[str, Heading]  # a title, and the line that it begins with
 
 
 def document_title(pages: Sequence[Sequence[PlacedLine]], stored: str | None) -> tuple[str | None, Heading | None]:
@@ -104,85 +87,65 @@ def document_title(pages: Sequence[Sequence[PlacedLine]], stored: str | None) ->
     stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
     if stated is None:
         return stored, None
-    first = " ".join(line.text for line in front[0])[:HEAD]
-    if stored and not stated.is_composed and _agrees(stored, stated.title, first):
-        return stored, stated.heading
-    return stated.title[:MAX_TITLE], stated.heading
+    title, heading = stated
+    is_one_line = title.casefold() == heading.title.casefold()
+    return (stored if stored and is_one_line and _agrees(stored, title, front[0]) else title[:MAX_TITLE]), heading
 
 
-def _agrees(stored: str, stated: str, first: str) -> bool:
-    """Return whether a stored title has only numbers of the first page, and most of its words or some of the title."""
+def _agrees(stored: str, stated: str, page: Sequence[PlacedLine]) -> bool:
+    """Return whether a stored title has only numbers of the first page, and a long word of the stated title."""
     words = re.findall(r"\w+", stored.casefold())
-    there = set(re.findall(r"\w+", first.casefold()))
-    if any(any(map(str.isdigit, word)) and word not in there for word in words):
+    there = set(re.findall(r"\w+", " ".join(line.text for line in page)[:HEAD].casefold()))
+    if any(word not in there for word in words if any(map(str.isdigit, word))):
         return False
-    long = {word for word in words if len(word) > 3}
-    return 3 * len(long & there) >= 2 * len(long) or bool(long & set(re.findall(r"\w+", stated.casefold())))
+    return any(len(word) > 3 for word in {*words} & {*re.findall(r"\w+", stated.casefold())})
 
 
-def _filing(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
+def _filing(front: Sequence[Sequence[PlacedLine]]) -> Stated | None:
     """Return the title of a filing: its form, the registrant, and the period or the date of the report."""
     lines = [line for page in front for line in page]
     forms = ((line, _FORM.fullmatch(line.text.strip(" *_"))) for line in front[0][:40])
     line, form = next(((line, match) for line, match in forms if match), (None, None))
+    registrant = next((at for at, other in enumerate(lines) if _REGISTRANT.match(other.text)), 0)
     if line is None or form is None:
         return None
     text = " ".join(other.text for other in lines)[:HEAD]
-    registrant = next((at for at, other in enumerate(lines) if _REGISTRANT.match(other.text)), 0)
-    if not registrant and not _AUTHORITY.search(text.replace(line.text, "")):
-        return None
     number = _FORM_NUMBER.sub(r"\1-\2", form["form"].upper())
+    above = lines[max(0, registrant - 3) : registrant] or [max(front[0], key=lambda line: line.size)]
+    names = (_spaced(other.text.strip(" _*")) for other in reversed(above))
     parts = [f"Form {number}/A" if form["amended"] else f"Form {number}"]
-    parts += filter(None, [_registrant(lines[:registrant]) if registrant else _largest_name(front[0])])
+    parts += [next((name for name in names if _is_name(name)), "")]
     if period := _PERIOD.search(text):
         parts.append(f"{_spaced(period['kind']).lower()} ended {_day(period['day'])}")
     elif reported := _REPORTED.search(text):
         parts.append(_day(reported["day"]))
-    return FrontTitle(", ".join(parts), Heading(line.start, 1, line.text), is_composed=True)
-
-
-def _registrant(above: Sequence[PlacedLine]) -> str:
-    """Return the name directly above "(Exact name of registrant …)"."""
-    names = (_spaced(line.text.strip(" _*")) for line in reversed(above[-3:]))
-    return next((name for name in names if _is_name(name)), "")
-
-
-def _largest_name(cover: Sequence[PlacedLine]) -> str:
-    """Return the largest line of the cover of a filing that names neither the form nor the authority."""
-    names = [line for line in cover if line.cells == 1 and _is_name(line.text) and not _AUTHORITY.search(line.text)]
-    largest = max(names, key=lambda line: line.size, default=None)
-    return _spaced(largest.text) if largest and sum(line.size == largest.size for line in names) == 1 else ""
+    return ", ".join(filter(None, parts)), Heading(line.start, 1, line.text)
 
 
 def _is_name(text: str) -> bool:
     return sum(map(str.isalpha, text)) >= 2 and len(text) <= MAX_PARTY and text[0] not in "(☒☐þ¨"
 
 
-def _contract(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
+def _contract(front: Sequence[Sequence[PlacedLine]]) -> Stated | None:
     """Return the title of a contract: its kind, its parties and its date."""
-    line = next((line for page in front for line in page[:TOP_LINES] if _is_instrument(line)), None)
+    page, line = next(((page, line) for page in front for line in page[:TOP_LINES] if _is_instrument(line)), ((), None))
     if line is None:
         return None
-    lines = [other for page in front for other in page if other.start >= line.start]
-    text = " ".join(other.text for other in lines)[:OPENING]
+    text = " ".join(other.text for page in front for other in page if other.start >= line.start)[:OPENING]
     title = line.text.strip(' .*_“”"')
-    if _UNFINISHED.search(title) and len(lines) > 1 and len(lines[1].text) <= MAX_PARTY:
-        title = f"{title} {lines[1].text.strip()}"
-    parties = _cover_parties(next(page for page in front if line in page)) or _parties(text)
+    parties = _cover_parties(page) or _parties(text)
     date = next((match for match in _DATED.finditer(text[:DATED]) if _MADE.search(text[: match.start()][-60:])), None)
     name = " ".join([_readable(title), *(["between", " and ".join(parties)] if parties else [])])
-    name = f"{name}, {_day(date.group())}" if date else name
-    return FrontTitle(name, Heading(line.start, 1, title), is_composed=bool(parties or date))
+    return f"{name}, {_day(date.group())}" if date else name, Heading(line.start, 1, title)
 
 
 def _is_instrument(line: PlacedLine) -> bool:
     """Return whether a line names a kind of contract, in capitals or title case."""
     text = line.text.strip(' .*_“”"')
-    if len(text.split()) > 14 or not _INSTRUMENT.search(text) or not is_plain_title(text) or _OTHER_START.match(text):
+    if not _INSTRUMENT.search(text) or not is_plain_title(text, words=14):
         return False
     is_prominent = line.bold or text.isupper() or len(text.split()) <= 4
-    words = [word for word in text.split() if word[0].isalpha() and len(word) > 4]
-    return text[-1] not in ".,:;" and is_prominent and (text.isupper() or all(word[0].isupper() for word in words[:1]))
+    return text[-1] not in ".,:;" and is_prominent
 
 
 def _cover_parties(page: Sequence[PlacedLine]) -> list[str]:
@@ -224,11 +187,8 @@ def _name(text: str, stops: Sequence[re.Pattern[str]]) -> str:
     """Return the name at the beginning of a text, or "" if there is none."""
     text = text.lstrip(' ,“”"')
     name = _spaced(text[: _name_end(text, stops)].strip(" ,;“”\"'"))
-    words = name.split()
-    if not 2 < len(name) <= MAX_PARTY or len(words) > 10 or not (name[0].isupper() or name[0].isdigit()):
-        return ""
-    is_doubtful = len(set(words)) < len(words) - 1 or (len(words) > 8 and _AND.search(name))
-    return "" if is_doubtful or _NOT_A_NAME.match(name) else name
+    is_name = 2 < len(name) <= MAX_PARTY and len(name.split()) <= 10 and (name[0].isupper() or name[0].isdigit())
+    return name if is_name else ""
 
 
 def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
@@ -236,44 +196,33 @@ def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
     ends = [len(text)]
     for stop in stops:
         match = stop.search(text)
-        if match and company and stop is _AND and company.start() == match.start():
+        if match and company and company.start() == match.start():
             match = stop.search(text, company.end())
         ends += [match.start()] if match else []
     return min(ends)
 
 
-def _prominent(page: Sequence[PlacedLine]) -> FrontTitle | None:
+def _prominent(page: Sequence[PlacedLine]) -> Stated | None:
     """Return the title of another document: the largest lines of its first page."""
     sizes: Counter[float] = Counter()
     for line in page:
         sizes[round(line.size, 1)] += len(line.text)
     body = sizes.most_common(1)[0][0]
-    possible = [
-        at
-        for at, line in enumerate(page)
-        if line.cells == 1 and line.size >= PROMINENT * body > 0 and sum(map(str.isalpha, line.text)) > 3
-    ]
-    if not possible:
+    largest = max(line.size for line in page)
+    if largest < PROMINENT * body or not largest:
         return None
-    largest = max(page[at].size for at in possible)
-    first = next(at for at in possible if page[at].size >= 0.97 * largest)
-    parts = [page[first].text]
-    for line in page[first + 1 : first + 4]:
-        if abs(line.size - largest) > 0.03 * largest or line.cells > 1:
-            break
-        parts.append(line.text)
-    title = _spaced(" ".join(parts))
-    is_title = len(title) <= MAX_TITLE and title[-1] not in ",;" and not re.search(r"[a-z]{3}[.!] [A-Z]", title)
-    return FrontTitle(title, Heading(page[first].start, 1, title)) if is_title else None
+    first = next(at for at, line in enumerate(page) if line.size >= 0.97 * largest)
+    lines = takewhile(lambda line: line.size >= 0.97 * largest, page[first : first + 4])
+    title = _spaced(" ".join(line.text for line in lines))
+    return (title, Heading(page[first].start, 1, title)) if len(title) <= MAX_TITLE else None
 
 
 def _readable(title: str) -> str:
     """Return a title in capitals in title case."""
     if not title.isupper():
         return title
-    small = {"and", "of", "for", "the", "to", "in", "on", "by", "or", "a", "an", "with"}
     words = [word if any(map(str.isdigit, word)) else word.capitalize() for word in title.split()]
-    return " ".join(word.lower() if at and word.lower() in small else word for at, word in enumerate(words))
+    return " ".join(word.lower() if at and word.casefold() in SMALL else word for at, word in enumerate(words))
 
 
 def _day(text: str) -> str:
