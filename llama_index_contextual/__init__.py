@@ -26,9 +26,7 @@ if TYPE_CHECKING:
         SemanticRetriever,
     )
     from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
-    from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-    from llama_index_contextual.stores.faiss import UnitFaissVectorStore
-    from llama_index_contextual.stores.storage_context import open_storage_context
+    from llama_index_contextual.stores import open_storage_context
 
 __all__ = [
     "AdjacentChunkMerger",
@@ -50,11 +48,9 @@ __all__ = [
     "RelevancePostprocessor",
     "RetrievalResponse",
     "RetrievedChunk",
-    "SQLiteDocumentStore",
     "SegmentNodeParser",
     "SemanticRetriever",
     "StructuralContextualizer",
-    "UnitFaissVectorStore",
     "WordLlamaEmbedding",
     "__version__",
     "open_storage_context",
@@ -81,13 +77,11 @@ _MODULES = {
     "RelevancePostprocessor": "postprocessor",
     "RetrievalResponse": "search.results",
     "RetrievedChunk": "search.results",
-    "SQLiteDocumentStore": "stores.docstore",
     "SegmentNodeParser": "node_parser",
     "SemanticRetriever": "retrievers",
     "StructuralContextualizer": "contextualizer",
-    "UnitFaissVectorStore": "stores.faiss",
     "WordLlamaEmbedding": "embeddings.wordllama",
-    "open_storage_context": "stores.storage_context",
+    "open_storage_context": "stores",
     "read_documents": "readers",
 }
 

@@ -23,9 +23,9 @@ from llama_index_contextual._utils.calls import awithout_secrets, without_secret
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.base import RankingRetriever, arespond_of, respond_of
+from llama_index_contextual.retrievers.base import arespond_of, bounded, respond_of
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.retrievers.queries import bounded
+from llama_index_contextual.retrievers.ranking import RankingRetriever
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.search.search import require_positive, with_warnings
 from llama_index_contextual.tools import INSTRUCTIONS, DocumentTools, describe_documents, doubts, tool_name

@@ -26,8 +26,13 @@ from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, respond_of, specificity_of
-from llama_index_contextual.retrievers.queries import as_bundle
+from llama_index_contextual.retrievers.base import (
+    CheckedRetriever,
+    arespond_of,
+    as_bundle,
+    respond_of,
+    specificity_of,
+)
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 Intent = Literal[

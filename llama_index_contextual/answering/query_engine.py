@@ -48,9 +48,8 @@ from llama_index_contextual.answering.usage import AnswerAccount, AnswerUsage, M
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import is_named, model_name, settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
-from llama_index_contextual.retrievers.base import without_span
+from llama_index_contextual.retrievers.base import as_bundle, bounded, without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
-from llama_index_contextual.retrievers.queries import as_bundle, bounded
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import with_warnings

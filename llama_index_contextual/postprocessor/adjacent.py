@@ -22,7 +22,7 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.models import settings_embed_model
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.stores.docstore import IndexDocumentStore
+from llama_index_contextual.stores import IndexDocumentStore
 
 Gap = Callable[[int, int], str | None]
 """Returns the text of the document between two offsets, or None if it is not known."""

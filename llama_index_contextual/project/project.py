@@ -53,11 +53,11 @@ from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.project.info import ProjectInfo, VersionInfo, describe_project, list_versions, project_cost
+from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.results import RetrievalResponse
-from llama_index_contextual.stores.storage_context import export_version
+from llama_index_contextual.stores import export_version
 from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
 from llama_index_contextual.tools.filters import Filters
 from llama_index_contextual.tools.texts import describe_documents, search_tool

@@ -1,12 +1,13 @@
-"""What the retrievers share: checked queries, retrieval over an index, capabilities, instrumentation."""
+"""What the retrievers share: questions of LlamaIndex as queries, checks, capabilities and events."""
 
 from __future__ import annotations
 
-import asyncio
-from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+import inspect
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar, cast
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks.base import CallbackManager
@@ -19,19 +20,87 @@ from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent,
 from llama_index.core.instrumentation.span_handlers import NullSpanHandler
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
-from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.index.base import ChunkIndex
-from llama_index_contextual.retrievers.queries import as_bundle
-from llama_index_contextual.search.rank import Evidence, Leg, Ranking, fetched
-from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.search import search
+from llama_index_contextual.search.results import RetrievalResponse
+from llama_index_contextual.search.search import Query
 
 F = TypeVar("F", bound=Callable[..., Any])
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
-# ---- base classes ----------------------------------------------------------------------------------------------------
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class WeightedQuery(QueryBundle):
+    """A question with other texts for the lexical indexes than for the semantic one.
+
+    Attributes:
+        lexical_texts: Texts for the lexical indexes, each with the weight of its terms; empty for the question itself.
+    """
+
+    lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+
+
+def query_of(bundle: QueryBundle) -> Query:
+    """Return what is searched for a question."""
+    weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
+    return Query(
+        text=bundle.query_str,
+        embedded=bundle.embedding_strs,
+        embedding=bundle.embedding,
+        lexical=weighted or bundle.query_str,
+    )
+
+
+def as_bundle(query: object) -> QueryBundle:
+    """Return the query as a QueryBundle.
+
+    Raises:
+        InputError: The query is neither a text nor a QueryBundle.
+    """
+    bundle = QueryBundle(query) if isinstance(query, str) else query
+    if not isinstance(bundle, QueryBundle):
+        raise InputError(f"The query is {_described(query)}: pass a string or a QueryBundle.", value=query)
+    if not isinstance(bundle.query_str, str):
+        raise InputError(
+            f"The query's `query_str` is {_described(bundle.query_str)}: pass a string.", value=bundle.query_str
+        )
+    return bundle
+
+
+def as_bundles(queries: object) -> list[QueryBundle]:
+    """Return several queries as QueryBundles.
+
+    Raises:
+        InputError: The queries are not a list, or one of them is not a query.
+    """
+    if isinstance(queries, str | bytes | QueryBundle) or not isinstance(queries, Iterable):
+        raise InputError(f"The queries are {_described(queries)}: pass a list.", value=queries)
+    return [as_bundle(query) for query in queries]
+
+
+def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
+    """Return the query limited to the part that is searched, and a warning if it was longer.
+
+    Raises:
+        InputError: The query is empty, or neither a text nor a QueryBundle.
+    """
+    bundle = as_bundle(query)
+    text, notes = search.bounded(bundle.query_str)
+    if not notes:
+        return bundle, ()
+    cut = copy(bundle)  # keeps the class and its fields
+    cut.query_str = text
+    return cut, notes
+
+
+def _described(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+# ---- retrievers ------------------------------------------------------------------------------------------------------
 
 
 def without_span(method: F) -> F:
@@ -67,92 +136,20 @@ class CheckedRetriever(BaseRetriever):
         return await super().aretrieve(str_or_query_bundle)
 
 
-class RankingRetriever(CheckedRetriever):
-    """A retriever that ranks the rows of an index first, and fetches the nodes of the best ones afterwards.
-
-    Attributes:
-        similarity_top_k: Number of results of `retrieve`.
-    """
-
-    similarity_top_k: int
-
-    @property
-    @abstractmethod
-    def chunk_index(self) -> ChunkIndex:
-        """The index."""
-
-    # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
-    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Rank at least the k best nodes among those that pass the filters."""
-        leg = self.leg(as_bundle(query), k, filters)
-        return Ranking(leg.hits, self.chunk_index.ids, [leg])
-
-    def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank in the one index of this retriever."""
-        raise NotImplementedError(f"{type(self).__name__} does not rank in a single index: implement `leg`.")
-
-    def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of the chunks, which filters can use; none if the index has no document store."""
-        docstore = getattr(self.chunk_index, "docstore", None)
-        return [] if docstore is None else list(docstore.metadata_keys())
-
-    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Await what `rank` would block for, such as the query's embedding; return a copy of the query with it."""
-        return bundle
-
-    def prepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Blocking version of `aprepare`."""
-        return bundle
-
-    def fetch(self, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[RetrievedChunk]:
-        """Return the k best nodes of a ranking with their evidence, read at once; see `search.rank.fetched`."""
-        return [RetrievedChunk.of_hit(hit) for hit in fetched(self.chunk_index, ranking, k, evidence)]
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        k = self.similarity_top_k
-        return [*self.fetch(self.rank(query_bundle, k), k)]
-
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await asyncio.to_thread(self._retrieve, await self.aprepare(query_bundle))
-
-
-# ---- capabilities of retrievers --------------------------------------------------------------------------------------
-
-
-@runtime_checkable
-class Responding(Protocol):
-    """A retriever that returns a `RetrievalResponse`."""
-
-    def respond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Return the results with their evidence."""
-        ...
-
-    async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Asynchronous version of `respond`."""
-        ...
-
-
 def respond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
-    """Return the response of any retriever; one that only returns nodes has no evidence."""
-    if isinstance(retriever, Responding):
-        return retriever.respond(bundle)
+    """Return the response of any retriever; one without the method `respond` only returns nodes, without evidence."""
+    respond: Callable[[QueryBundle], RetrievalResponse] | None = getattr(retriever, "respond", None)
+    if respond is not None:
+        return respond(bundle)
     return RetrievalResponse.of_nodes(bundle.query_str, retriever.retrieve(bundle))
 
 
 async def arespond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
     """Asynchronous version of `respond_of`."""
-    if isinstance(retriever, Responding):
-        return await retriever.arespond(bundle)
+    arespond: Callable[[QueryBundle], Any] | None = getattr(retriever, "arespond", None)
+    if arespond is not None:
+        return cast(RetrievalResponse, await arespond(bundle))
     return RetrievalResponse.of_nodes(bundle.query_str, await retriever.aretrieve(bundle))
-
-
-@runtime_checkable
-class Specific(Protocol):
-    """A retriever that can measure how specific a question is."""
-
-    def specificity(self, text: str) -> float | None:
-        """Return the specificity of a text, or None if it is not known."""
-        ...
 
 
 def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
@@ -160,12 +157,13 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
 
     The value is the sum of the inverse document frequencies of the text's terms, divided by the logarithm of the number
     of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. None for a
-    retriever without terms.
+    retriever without terms, or without the method `specificity`.
 
     Source: Spärck Jones, "A statistical interpretation of term specificity and its application in retrieval", Journal
     of Documentation 28, 1972.
     """
-    return retriever.specificity(text) if isinstance(retriever, Specific) else None
+    measure: Callable[[str], float | None] | None = getattr(retriever, "specificity", None)
+    return None if measure is None else measure(text)
 
 
 # ---- instrumentation -------------------------------------------------------------------------------------------------
@@ -173,47 +171,33 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
 _dispatcher = get_dispatcher(__name__)
 
 
-def reported(
-    respond: Callable[Concatenate[R, QueryBundle, P], RetrievalResponse],
-) -> Callable[Concatenate[R, QueryBundle, P], RetrievalResponse]:
-    """Run a retriever's `respond` in a span with LlamaIndex's retrieval events, which contain the hits.
+def reported(respond: F) -> F:
+    """Run a retriever's `respond` or `arespond` in a span with LlamaIndex's retrieval events, which contain the hits.
 
     `BaseRetriever.retrieve` does this, but `respond` does not call it.
     """
 
-    @_dispatcher.span
     @wraps(respond)
-    def with_span(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
+    def run(self: Any, bundle: QueryBundle, **options: Any) -> RetrievalResponse:
         _dispatcher.event(RetrievalStartEvent(str_or_query_bundle=bundle))
-        response = respond(self, bundle, *args, **options)
+        response: RetrievalResponse = respond(self, bundle, **options)
         _dispatcher.event(RetrievalEndEvent(str_or_query_bundle=bundle, nodes=response.to_nodes()))
         return response
 
     @wraps(respond)
-    def wrapper(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
-        return (with_span if _has_listener() else respond)(self, bundle, *args, **options)
-
-    return wrapper  # type: ignore[return-value]  # `wraps` gives it the attributes of the other function
-
-
-def areported(
-    arespond: Callable[Concatenate[R, QueryBundle, P], Coroutine[Any, Any, RetrievalResponse]],
-) -> Callable[Concatenate[R, QueryBundle, P], Coroutine[Any, Any, RetrievalResponse]]:
-    """Asynchronous version of `reported`."""
-
-    @_dispatcher.span
-    @wraps(arespond)
-    async def with_span(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
+    async def arun(self: Any, bundle: QueryBundle, **options: Any) -> RetrievalResponse:
         _dispatcher.event(RetrievalStartEvent(str_or_query_bundle=bundle))
-        response = await arespond(self, bundle, *args, **options)
+        response: RetrievalResponse = await respond(self, bundle, **options)
         _dispatcher.event(RetrievalEndEvent(str_or_query_bundle=bundle, nodes=response.to_nodes()))
         return response
 
-    @wraps(arespond)
-    async def wrapper(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
-        return await (with_span if _has_listener() else arespond)(self, bundle, *args, **options)
+    with_span = _dispatcher.span(arun if inspect.iscoroutinefunction(respond) else run)
 
-    return wrapper  # type: ignore[return-value]  # `wraps` gives it the attributes of the other function
+    @wraps(respond)
+    def wrapper(self: Any, bundle: QueryBundle, **options: Any) -> Any:
+        return (with_span if _has_listener() else respond)(self, bundle, **options)
+
+    return cast(F, wrapper)
 
 
 def _has_listener() -> bool:

@@ -16,8 +16,14 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.index.analysis import Analyzer, shortened
-from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, respond_of, specificity_of
-from llama_index_contextual.retrievers.queries import WeightedQuery, bounded
+from llama_index_contextual.retrievers.base import (
+    CheckedRetriever,
+    WeightedQuery,
+    arespond_of,
+    bounded,
+    respond_of,
+    specificity_of,
+)
 from llama_index_contextual.search.response import QueryBlend
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import with_warnings

@@ -14,8 +14,7 @@ from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.filters import require_filters
-from llama_index_contextual.retrievers.base import CheckedRetriever, areported, reported
-from llama_index_contextual.retrievers.queries import as_bundles, bounded, query_of
+from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundles, bounded, query_of, reported
 from llama_index_contextual.search.live import LiveIndexes, SearchableVersion
 from llama_index_contextual.search.rerank import LLM_RERANK, LLMReranker
 from llama_index_contextual.search.response import SearchResponse
@@ -29,7 +28,7 @@ from llama_index_contextual.search.search import (
     search,
     usable_mode,
 )
-from llama_index_contextual.stores.docstore import IndexDocumentStore
+from llama_index_contextual.stores import IndexDocumentStore
 
 
 class ProjectRetriever(CheckedRetriever):
@@ -128,7 +127,7 @@ class ProjectRetriever(CheckedRetriever):
         )
         return _finished(response, bundle, notes)
 
-    @areported
+    @reported
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Respond like `respond`, without blocking the event loop."""
         query, notes = await asyncio.to_thread(bounded, bundle)

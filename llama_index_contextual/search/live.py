@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.embeddings.queries import QueryEmbedder
     from llama_index_contextual.search.rerank import Rerankers
-    from llama_index_contextual.stores.storage_context import VersionStorageContext
+    from llama_index_contextual.stores import VersionStorageContext
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ class SearchableVersion(OpenVersion):
     @cached_property
     def storage_context(self) -> VersionStorageContext:
         """The version as a LlamaIndex StorageContext that cannot be changed."""
-        from llama_index_contextual.stores.storage_context import storage_context_of
+        from llama_index_contextual.stores import storage_context_of
 
         return storage_context_of(self)
 
@@ -232,7 +232,7 @@ class SearchableVersion(OpenVersion):
         from llama_index.core.data_structs.data_structs import IndexDict
         from llama_index.core.indices.vector_store.base import VectorStoreIndex
 
-        from llama_index_contextual.stores.storage_context import INDEX_ID
+        from llama_index_contextual.stores import INDEX_ID
 
         model = self.embed_model
         # Without transformations LlamaIndex creates a SentenceSplitter and loads its tokenizer: half a second for

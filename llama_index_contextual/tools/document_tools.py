@@ -20,8 +20,8 @@ from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.search.live import LiveIndexes, PinnedIndexes, SearchableVersion
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import require_positive

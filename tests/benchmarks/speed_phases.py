@@ -87,7 +87,7 @@ def import_what_a_query_needs() -> None:
     import Stemmer  # noqa: F401
     from bm25s import stopwords  # noqa: F401
 
-    import llama_index_contextual.stores.faiss  # noqa: F401
+    import llama_index_contextual.index.vectors  # noqa: F401
 
 
 def latency(ask: Callable[[str], object], queries: Sequence[str]) -> list[float]:

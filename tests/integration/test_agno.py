@@ -223,7 +223,7 @@ class TestSources:
         )
 
     async def test_a_retriever_of_this_package_takes_filters(self, filled: Project) -> None:
-        knowledge = ContextualKnowledge(LexicalRetriever.over(filled.state.live.current().index))
+        knowledge = ContextualKnowledge(LexicalRetriever(filled.state.live.current().index))
         documents = knowledge.search("pump", filters={"kind": "md"})
         assert [document.meta_data["kind"] for document in documents] == ["md"]
         assert await knowledge.asearch("pump", filters={"kind": "md"}) == documents
@@ -349,7 +349,7 @@ def test_no_filters_match_everything(nothing: Any) -> None:
 
 async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
     query = f"TS-999 {'pump ' * 200_000}"
-    sources = (filled, filled.as_retriever(), LexicalRetriever.over(filled.state.live.current().index))
+    sources = (filled, filled.as_retriever(), LexicalRetriever(filled.state.live.current().index))
     for knowledge in map(ContextualKnowledge, sources):
         for document in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
             assert "TS-999" in document[0].content

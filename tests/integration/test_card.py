@@ -55,7 +55,7 @@ def ids(hits: list[NodeWithScore]) -> list[str]:
 def legs(project: Project, k: int) -> tuple[SemanticRetriever, LexicalRetriever]:
     return (
         SemanticRetriever(project.index, similarity_top_k=k),
-        LexicalRetriever.over(project.live_version.index, similarity_top_k=k),
+        LexicalRetriever(project.live_version.index, similarity_top_k=k),
     )
 
 
@@ -81,7 +81,6 @@ def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_
         retriever_weights=[config.semantic_weight, 1 - config.semantic_weight],
         similarity_top_k=10,
         fusion=config.fusion,
-        documents=project.live_version.index.documents,
         document_weight=config.document_weight,
         sibling_weight=SIBLING_WEIGHT,
     )

@@ -35,9 +35,7 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.hybrid import HybridRetriever
-from llama_index_contextual.retrievers.lexical import LexicalRetriever
-from llama_index_contextual.retrievers.semantic import SemanticRetriever
+from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
 from tests.support import documents
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider

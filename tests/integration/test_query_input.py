@@ -21,9 +21,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever
+from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
-from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 WRONG_QUERIES: list[Any] = [None, 5, b"pump", ["pump"], {"query": "pump"}]
@@ -61,7 +60,7 @@ def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
         "intents": intents.retrieve,
         "agno": knowledge.search,
         "aagno": lambda query: asyncio.run(knowledge.asearch(query)),
-        "agno of a leg": ContextualKnowledge(LexicalRetriever.over(legs.index)).search,
+        "agno of a leg": ContextualKnowledge(LexicalRetriever(legs.index)).search,
         "engine": project.as_query_engine().query,
         "aengine": lambda query: asyncio.run(project.as_query_engine().aquery(query)),
         "chat": lambda query: project.as_chat_engine().chat(query),
@@ -116,7 +115,7 @@ def numbers(project: Project, k: Any) -> list[Callable[[], Any]]:
         lambda: ContextualKnowledge(project, max_results=k),
         lambda: knowledge.search("pump", max_results=k),
         lambda: asyncio.run(knowledge.asearch("pump", max_results=k)),
-        lambda: LexicalRetriever.over(project.state.live.current().index).rank("pump", k),
+        lambda: LexicalRetriever(project.state.live.current().index).rank("pump", k),
         lambda: SemanticRetriever(project.index).rank("pump", k),
     ]
 
@@ -167,7 +166,7 @@ def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> 
         lambda: project.as_retriever().changed(filters=filters),
         lambda: project.as_query_engine(filters=filters),
         lambda: project.as_chat_engine(filters=filters),
-        lambda: LexicalRetriever.over(legs.index).rank("pump", 1, filters),
+        lambda: LexicalRetriever(legs.index).rank("pump", 1, filters),
         lambda: SemanticRetriever(project.index).rank("pump", 1, filters),
     ):
         with pytest.raises(InputError, match=r"The filters are of type \w+: pass MetadataFilters\(filters="):
@@ -203,16 +202,14 @@ def test_a_rewritten_question_is_a_text() -> None:
 def test_weights_of_another_type_are_refused(project: Project, weights: Any) -> None:
     legs = project.state.live.current()
     with pytest.raises(ConfigurationError, match=r"HybridRetriever: .*weight"):
-        HybridRetriever(
-            [SemanticRetriever(project.index), LexicalRetriever.over(legs.index)], retriever_weights=weights
-        )
+        HybridRetriever([SemanticRetriever(project.index), LexicalRetriever(legs.index)], retriever_weights=weights)
 
 
 @pytest.mark.parametrize("weight", ["a", None, math.nan, -1.0, math.inf], ids=repr)
 def test_a_weight_of_another_type_is_refused(project: Project, weight: Any) -> None:
     legs = project.state.live.current()
     with pytest.raises(ConfigurationError, match=r"document_weight .* must be a finite number and not negative"):
-        HybridRetriever([SemanticRetriever(project.index), LexicalRetriever.over(legs.index)], document_weight=weight)
+        HybridRetriever([SemanticRetriever(project.index), LexicalRetriever(legs.index)], document_weight=weight)
     with pytest.raises(ConfigurationError, match="every weight must be a finite number"):
         BlendWeights(history=weight)
 

@@ -19,8 +19,7 @@ from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import load_embed_model
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.retrievers import SemanticRetriever
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-from tests.integration.retrievers.corpus import passages, vector_index
+from tests.integration.retrievers.corpus import PassageIndex, by_meaning, passages
 from tests.support.embeddings import embed
 from tests.support.faults import FaultKind
 from tests.support.server import LoopbackProvider
@@ -151,7 +150,8 @@ async def test_a_failing_call_is_repeated_by_our_policy_and_not_by_the_client(
 
 
 def retriever(provider: LoopbackProvider) -> SemanticRetriever:
-    result = SemanticRetriever(vector_index(passages(), load_embed_model(NAME), SQLiteDocumentStore()))
+    model = load_embed_model(NAME)
+    result = by_meaning(PassageIndex(passages(), model), model)
     provider.clear_history()
     return result
 

@@ -14,12 +14,9 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.index import files
-from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding
 
 _PUBLISHED = re.compile(r"/(versions/v|parts/p)[\d-]+/")
@@ -122,22 +119,3 @@ def test_a_version_is_not_persisted_over_its_own_files(tmp_path: Path) -> None:
     assert stored.changed() == []
     assert project.retrieve("pump").to_dict() == before
     stored.close()
-
-
-def test_a_mapped_index_can_be_replaced_in_place(tmp_path: Path) -> None:
-    store = UnitFaissVectorStore()
-    from llama_index.core.schema import TextNode
-
-    store.add([TextNode(id_=f"{at}", text="x", embedding=[1.0, float(at)]) for at in range(100)])
-    store.persist(str(tmp_path / "index"))
-    LexicalIndex.build(["pump dry", "valve"]).save(tmp_path / "lexical")
-    opened = LexicalIndex.load(tmp_path / "lexical")
-    stored = {path: (os.open(path, os.O_RDONLY), path.read_bytes()) for path in files.walk(tmp_path)}
-    store.delete_nodes([f"{at}" for at in range(90)])
-    store.persist(str(tmp_path / "index"))
-    LexicalIndex.build(["motor"]).save(tmp_path / "lexical")
-    for path, (descriptor, content) in stored.items():
-        if "nodes.sqlite" not in path.name:
-            assert os.pread(descriptor, 1 << 30, 0) == content, path
-        os.close(descriptor)
-    assert opened.scores("pump").tolist()[0] > 0

@@ -19,11 +19,12 @@ from llama_index.core.schema import (
 )
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.node_parser import SegmentNodeParser
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import read_documents
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores import IndexDocumentStore
 
 SIZES = {"segment_size": 400, "chunk_size": 50, "chunk_overlap": 0}
 
@@ -105,15 +106,16 @@ def test_an_auto_merging_retriever_works_over_a_project(project: Project) -> Non
 
 
 def test_nodes_with_an_unknown_parent_get_one_of_their_texts() -> None:
-    store = SQLiteDocumentStore()
+    nodes_of_file = NodeTable()
+    store = IndexDocumentStore(nodes_of_file)
     parent = RelatedNodeInfo(node_id="p")
     nodes = [TextNode(id_=name, text=name * 3, relationships={NodeRelationship.PARENT: parent}) for name in "ab"]
-    store.add_documents(nodes)
+    nodes_of_file.add(nodes)
     assembled = store.get_document("p")
     assert isinstance(assembled, TextNode)
     assert assembled.text == "aaa\n\nbbb"
     assert [child.node_id for child in assembled.child_nodes or ()] == ["a", "b"]
-    store.add_documents([TextNode(id_="c", text="c", relationships={NodeRelationship.PARENT: parent})])
+    nodes_of_file.add([TextNode(id_="c", text="c", relationships={NodeRelationship.PARENT: parent})])
     assert len(store.get_document("p").child_nodes or ()) == 3  # type: ignore[union-attr]
-    store.add_documents([TextNode(id_="p", text="stored")])
+    nodes_of_file.add([TextNode(id_="p", text="stored")])
     assert store.get_document("p").get_content() == "stored"  # type: ignore[union-attr]

@@ -28,6 +28,7 @@ from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.stores import IndexVectorStore
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding
 
@@ -197,7 +198,7 @@ def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: 
     lexical.ingest([Document(id_="note", text="Something about tin.")])
     shutil.copyfile(part / FAISS_FILE, lexical.directory / "parts" / "p000001" / FAISS_FILE)
     opened = open_storage_context(lexical.directory / "versions" / "v000001")
-    assert not opened.has_semantic
+    assert not isinstance(opened.vector_store, IndexVectorStore)
     assert opened.index_store.index_structs() == []
     response = lexical.retrieve("tin", mode="semantic")
     assert (response.mode_used, len(response.results)) == ("lexical", 1)

@@ -9,7 +9,7 @@ from llama_index.core.schema import BaseNode, TextNode
 
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.stores.vector_store import IndexVectorStore
+from llama_index_contextual.stores import IndexVectorStore
 
 MANUAL, QUARTER, TARIFF = "reports/manual.txt", "reports/quarter.md", "reports/tariff.pdf"
 """Ids of the documents of `tiny_folder`."""
@@ -25,7 +25,7 @@ def texts_of(project: Project) -> dict[str, str]:
 
 
 def nodes_of(project: Project, doc_id: str | None = None) -> list[BaseNode]:
-    return list(project.storage_context.docstore.iterate(doc_id=doc_id))  # type: ignore[attr-defined]
+    return list(project.storage_context.docstore.nodes.iterate(doc_id=doc_id))  # type: ignore[attr-defined]
 
 
 def vectors_of(project: Project) -> dict[str, list[float]]:

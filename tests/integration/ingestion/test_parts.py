@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -20,7 +19,6 @@ from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
 from tests.integration.ingestion.support import ids, nodes_of, texts_of
 from tests.support.models import CountingEmbedding
 from tests.support.nodes import chunk
@@ -166,10 +164,6 @@ def test_the_stores_of_a_version_over_parts_are_those_of_one_part(
         np.testing.assert_allclose(vectors, np.asarray(wanted) / np.linalg.norm(wanted, axis=1)[:, None], atol=1e-6)
         assert context.vector_store.to_stock().client.ntotal == len(names)  # type: ignore[attr-defined]
         context.persist(str(tmp_path / "stock"))
-    store.save(tmp_path / "copy.sqlite")
-    with contextlib.closing(SQLiteDocumentStore(tmp_path / "copy.sqlite", access="read")) as copy:
-        assert copy.nodes.ids == names
-        assert copy.get_nodes(names) == store.get_nodes(names)
     for parent in {node.relationships[NodeRelationship.PARENT].node_id for node in store.iterate()}:  # type: ignore[union-attr]
         assert store.get_nodes([parent])[0].get_content()
 

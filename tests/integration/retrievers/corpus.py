@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_index.core import StorageContext, VectorStoreIndex
+import numpy as np
+from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.schema import (
-    BaseNode,
     Document,
     NodeRelationship,
     NodeWithScore,
@@ -19,13 +19,17 @@ from llama_index.core.schema import (
     RelatedNodeInfo,
     TextNode,
 )
+from llama_index.core.vector_stores.types import MetadataFilters
+from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.index.base import Chunk, Hits, Scale, top
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import LexicalRetriever, SemanticRetriever
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-from llama_index_contextual.stores.faiss import UnitFaissVectorStore
+from llama_index_contextual.retrievers.ranking import NodeIndex
+from llama_index_contextual.stores import IndexVectorStore
 from tests.support.models import CountingEmbedding
 
 PASSAGES = {
@@ -51,39 +55,44 @@ def passages(texts: dict[str, str] | None = None) -> list[TextNode]:
     ]
 
 
-class CountingStore(SQLiteDocumentStore):
-    """A document store that counts how often nodes are fetched."""
+class PassageIndex(NodeIndex):
+    """Nodes with their vectors in an array; it records which rows are fetched."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, nodes: Sequence[TextNode], embed_model: BaseEmbedding | None = None) -> None:
+        super().__init__(nodes)
+        model = embed_model or CountingEmbedding()
+        rows = [model.get_text_embedding(node.text) for node in nodes]
+        self.matrix = unit_vectors(np.asarray(rows, dtype=np.float32))
+        self.dimensions = self.matrix.shape[1]
         self.fetches: list[list[str]] = []
-        read = self.nodes.get_nodes
 
-        def get_nodes(node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-            self.fetches.append(list(node_ids))
-            return read(node_ids, raise_error)
+    def rank_vectors(
+        self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None
+    ) -> tuple[Hits, Scale]:
+        """Rank by cosine similarity."""
+        similarities, mask = self.matrix @ vector, self.docstore.mask(filters)
+        scores, rows = top(similarities if mask is None else np.where(mask, similarities, -np.inf), k)
+        return Hits(rows, scores.astype(np.float64)), Scale(float(similarities.mean()), float(similarities.std()))
 
-        self.nodes.get_nodes = get_nodes  # type: ignore[method-assign]
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks."""
+        self.fetches.append([self.ids[row] for row in rows])
+        return super().fetch(rows)
 
 
-def vector_index(
-    nodes: Sequence[TextNode], embed_model: BaseEmbedding, docstore: SQLiteDocumentStore
-) -> VectorStoreIndex:
-    """Return an index over a `UnitFaissVectorStore` that shares its nodes with `docstore`."""
-    store = UnitFaissVectorStore(docstore=docstore)
-    embedded = [node.model_copy(update={"embedding": embed_model.get_text_embedding(node.text)}) for node in nodes]
-    store.add(embedded)
-    context = StorageContext.from_defaults(vector_store=store, docstore=docstore)
-    return VectorStoreIndex(nodes=[], storage_context=context, embed_model=embed_model)
+def by_meaning(index: PassageIndex, embed_model: BaseEmbedding | None = None, **options: Any) -> SemanticRetriever:
+    """Return a semantic retriever over an index."""
+    store = IndexVectorStore(index, version_directory="")  # type: ignore[arg-type]
+    model = embed_model or CountingEmbedding()
+    return SemanticRetriever(VectorStoreIndex.from_vector_store(store, embed_model=model), **options)
 
 
 def both_legs(
-    embed_model: BaseEmbedding | None = None, docstore: SQLiteDocumentStore | None = None
+    embed_model: BaseEmbedding | None = None, index: PassageIndex | None = None
 ) -> tuple[SemanticRetriever, LexicalRetriever]:
-    """Return a semantic and a lexical retriever over the passages, with one document store."""
-    store = docstore if docstore is not None else SQLiteDocumentStore()
-    index = vector_index(passages(), embed_model or CountingEmbedding(), store)
-    return SemanticRetriever(index), LexicalRetriever.from_defaults(docstore=store)
+    """Return a semantic and a lexical retriever over the passages."""
+    passage_index = index or PassageIndex(passages(), embed_model)
+    return by_meaning(passage_index, embed_model), LexicalRetriever(passage_index)
 
 
 class FixedRetriever(BaseRetriever):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 from llama_index.core.schema import Document
 
@@ -29,8 +28,6 @@ from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.index.writer import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-from llama_index_contextual.stores.faiss import UnitFaissVectorStore
 from tests.slow.faults.system import Crash, RecordingSystem, installed
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk
@@ -181,21 +178,12 @@ def persist_alone(disk: Path) -> None:
     """Write the stores and indexes where no version is published."""
     files.remove_tree(disk / EXPORT)
     nodes = [chunk(f"n{n}", f"alpha {n}") for n in range(3)]
-    memory = SQLiteDocumentStore()
-    vectors = UnitFaissVectorStore(docstore=memory)
-    vectors.add_vectors(nodes, np.eye(3, 8, dtype=np.float32))
-    vectors.persist(str(disk / EXPORT / "vectors.faiss"))
     LexicalIndex.build(node.text for node in nodes).save(disk / EXPORT / "bm25")
     documents = DocumentIndexBuilder()
     documents.add(nodes)
     documents.build().lexical_index.save(disk / EXPORT / "documents")
-    built = SQLiteDocumentStore(disk / EXPORT / "file.sqlite")
-    built.add_documents(nodes)
-    built.persist(str(disk / EXPORT / "file.sqlite"))
-    built.close()
     for directory in (disk, disk / EXPORT / "bm25", disk / EXPORT / "documents"):
         files.sync_directory(directory)
-    memory.persist(str(disk / EXPORT / "memory.sqlite"))
 
 
 def export_ledger(disk: Path) -> None:

@@ -51,7 +51,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def ranked(project: Project, question: str, k: int = 30) -> Ranking:
-    return LexicalRetriever.over(project.live_version.index).rank(question, k)
+    return LexicalRetriever(project.live_version.index).rank(question, k)
 
 
 def require_equal(pair: Pair) -> None:

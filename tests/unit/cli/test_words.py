@@ -21,7 +21,7 @@ PYTHON = re.compile(
     r"|\bLlamaIndex (?:object|reader|template|Document)"
     r"|\bpass(?:ed)? (?:an?|the|it|them|one|both|further)\b(?! with --)"
     r"|\b(?:ProjectManager|ProjectConfig|ReadLimits|MetadataFilters?|PromptTemplate|SearchPlans?|Documents"
-    r"|QueryBundle|ChatMessages|UnitFaissVectorStore|HybridRetriever|SemanticRetriever|Settings\\.|Timeouts|BlendWeights)\b"
+    r"|QueryBundle|ChatMessages|HybridRetriever|SemanticRetriever|Settings\\.|Timeouts|BlendWeights)\b"
 )
 
 

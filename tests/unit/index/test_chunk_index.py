@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from importlib.util import find_spec
 from itertools import groupby
 from typing import get_args
@@ -16,21 +17,16 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion, Mode, ProjectConfig
 from llama_index_contextual.embeddings.queries import QueryEmbedder
-from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.base import Chunk, ChunkIndex, Hits, Scale, VersionIndex, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.hybrid import HybridRetriever
-from llama_index_contextual.retrievers.lexical import LexicalRetriever
-from llama_index_contextual.retrievers.semantic import SemanticRetriever
+from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual.search.rank import FusionSettings
 from llama_index_contextual.search.search import Query, SearchSettings, asearch, search
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-from llama_index_contextual.stores.faiss import UnitFaissVectorStore
-from llama_index_contextual.stores.store_index import StoreIndex
-from llama_index_contextual.stores.vector_store import IndexVectorStore
+from llama_index_contextual.stores import IndexVectorStore
 from tests.support.filter_oracle import passes
 from tests.support.models import CountingEmbedding
 
@@ -91,6 +87,11 @@ class ListIndex:
         return [Chunk.of(self.nodes[row]) for row in rows]
 
 
+def by_meaning(index: ChunkIndex) -> SemanticRetriever:
+    store = IndexVectorStore(index, version_directory="")  # type: ignore[arg-type]
+    return SemanticRetriever(VectorStoreIndex.from_vector_store(store, embed_model=MODEL))
+
+
 def documents_of(nodes: Sequence[BaseNode]) -> DocumentIndex:
     builder = DocumentIndexBuilder()
     for _, of_document in groupby(nodes, key=lambda node: node.ref_doc_id):
@@ -117,18 +118,13 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChunkIndex]:
     nodes, vectors = [chunk.node for chunk in files.fetch(rows.tolist())], files.vectors(rows)
     documents = documents_of(nodes)
     lists = ListIndex(nodes, vectors, documents)
-    docstore = SQLiteDocumentStore()
-    store = UnitFaissVectorStore(docstore=docstore)
-    store.add_vectors(nodes, vectors)
-    stores = StoreIndex(docstore, vector_store=store, lexical=lists.lexical, documents=documents)
-    return {"files": files, "qdrant": qdrant, "stores": stores, "lists": lists}
+    return {"files": files, "qdrant": qdrant, "lists": lists}
 
 
 KINDS = pytest.mark.parametrize(
     "kind",
     [
         pytest.param("qdrant", marks=pytest.mark.skipif(not HAS_QDRANT, reason="needs the extra qdrant")),
-        "stores",
         "lists",
     ],
 )
@@ -175,10 +171,9 @@ def test_every_index_serves_the_retrievers(
     kind: str, filters: MetadataFilters | None, indexes: dict[str, ChunkIndex]
 ) -> None:
     def answers(index: ChunkIndex) -> list[object]:
-        store = IndexVectorStore(index, version_directory="")  # type: ignore[arg-type]
-        semantic = SemanticRetriever(VectorStoreIndex.from_vector_store(store, embed_model=MODEL))
-        lexical = LexicalRetriever.over(index)
-        hybrid = HybridRetriever([semantic, lexical], documents=index.documents, fusion="score")
+        semantic = by_meaning(index)
+        lexical = LexicalRetriever(index)
+        hybrid = HybridRetriever([semantic, lexical], fusion="score")
         rankings = [
             retriever.fetch(retriever.rank(query, 3, filters), 3)
             for retriever in (semantic, lexical, hybrid)
@@ -194,8 +189,8 @@ def test_every_index_serves_the_retrievers(
 @KINDS
 def test_the_retrievers_work_alone_over_any_index(kind: str, indexes: dict[str, ChunkIndex]) -> None:
     index = indexes[kind]
-    semantic, lexical = SemanticRetriever.over(index, MODEL), LexicalRetriever.over(index)
-    hybrid = HybridRetriever([semantic, lexical], fusion="score", documents=index.documents, document_weight=0.1)
+    semantic, lexical = by_meaning(index), LexicalRetriever(index)
+    hybrid = HybridRetriever([semantic, lexical], fusion="score", document_weight=0.1)
     for retriever, mode in ((semantic, "semantic"), (lexical, "lexical"), (hybrid, "hybrid")):
         fusion = FusionSettings(weights=(0.5, 0.5), document_weight=0.1, sibling_weight=0.5)
         settings = SearchSettings(mode=mode, k=20, fusion=fusion)  # type: ignore[arg-type]
@@ -206,15 +201,8 @@ def test_the_retrievers_work_alone_over_any_index(kind: str, indexes: dict[str, 
             assert [hit.score for hit in found] == pytest.approx([hit.get_score() for hit in expected])
 
 
-def test_an_index_of_other_documents_is_refused(indexes: dict[str, ChunkIndex]) -> None:
-    index = indexes["lists"]
-    legs = [SemanticRetriever.over(index, MODEL), LexicalRetriever.over(index)]
-    others = documents_of([chunk.node for chunk in index.fetch([0, 1])])
-    with pytest.raises(ConfigurationError, match="has 2 chunks, the retrievers rank"):
-        HybridRetriever(legs, documents=others)
-
-
-def test_a_retriever_by_meaning_needs_vectors(indexes: dict[str, ChunkIndex]) -> None:
-    store = StoreIndex(SQLiteDocumentStore(), lexical=indexes["lists"].lexical)
-    with pytest.raises(InputError, match="has no vectors"):
-        SemanticRetriever.over(store, MODEL)
+def test_a_retriever_by_words_needs_terms(indexes: dict[str, ChunkIndex]) -> None:
+    index = copy(indexes["lists"])
+    index.lexical = None  # type: ignore[misc]
+    with pytest.raises(InputError, match="has no terms"):
+        LexicalRetriever(index)

@@ -12,7 +12,7 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.index.nodes import NodeTable
 from tests.support.filter_oracle import (
     COMPARISONS,
     DATES,
@@ -30,14 +30,14 @@ from tests.support.filter_oracle import (
 SEED = 20_240_331
 
 
-def store_of(metadata: Sequence[Metadata], *, indexed: bool = False, published: bool = False) -> SQLiteDocumentStore:
+def store_of(metadata: Sequence[Metadata], *, indexed: bool = False, published: bool = False) -> NodeTable:
     """Return a document store with a node for each metadata."""
-    store = SQLiteDocumentStore()
-    store.add_documents([TextNode(id_=str(n), text="x", metadata=dict(data)) for n, data in enumerate(metadata)])
+    store = NodeTable()
+    store.add([TextNode(id_=str(n), text="x", metadata=dict(data)) for n, data in enumerate(metadata)])
     if indexed:
-        store.nodes.index_metadata()
+        store.index_metadata()
     if published:
-        store.nodes.database.access = "read"
+        store.database.access = "read"
     return store
 
 
@@ -49,9 +49,9 @@ def masks(metadata: Sequence[Metadata]) -> list[Callable[[MetadataFilters], list
         store_of(metadata, indexed=True, published=True),
     ]
 
-    def selection(store: SQLiteDocumentStore) -> Callable[[MetadataFilters], list[bool]]:
+    def selection(store: NodeTable) -> Callable[[MetadataFilters], list[bool]]:
         def select(filters: MetadataFilters) -> list[bool]:
-            mask = store.nodes.mask(filters)
+            mask = store.mask(filters)
             return [True] * len(metadata) if mask is None else mask.tolist()
 
         return select
@@ -102,10 +102,10 @@ def test_flat_filters_agree_with_the_stock_in_memory_filter() -> None:
 
 @pytest.mark.parametrize("key", ["x') OR 1=1 --", "a' UNION SELECT 1 --", 'b") --', "c; DROP TABLE nodes"])
 def test_an_injection_in_a_key_or_value_finds_nothing_and_breaks_nothing(key: str) -> None:
-    store = SQLiteDocumentStore()
-    store.add_documents([TextNode(id_="a", text="x", metadata={"k": "v"})])
+    store = NodeTable()
+    store.add([TextNode(id_="a", text="x", metadata={"k": "v"})])
     for filters in (one(key, "==", "v"), one("k", "==", key), one("k", "in", [key]), one(key, "text_match", key)):
-        mask = store.nodes.mask(filters)
+        mask = store.mask(filters)
         assert mask is not None
         assert mask.tolist() == [False]
     assert len(store) == 1

@@ -11,8 +11,7 @@ import pytest
 
 from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.index.check import check_faiss, check_npy
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-from llama_index_contextual.stores.faiss import UnitFaissVectorStore
+from llama_index_contextual.index.vectors import read_index
 
 # Dimensions, number of vectors and size of the data in the header of a flat index.
 HUGE = [
@@ -53,7 +52,7 @@ def test_a_faiss_header_that_asks_for_another_size_is_refused_before_faiss_reads
     with pytest.raises(CorruptVersionError, match=r"claims to contain \d+ vectors of \d+ numbers, but has a different"):
         check_faiss(index)
     with pytest.raises(CorruptVersionError, match="claims to contain"):
-        UnitFaissVectorStore.from_persist_path(str(index), docstore=SQLiteDocumentStore())
+        read_index(index, mapped=False)
 
 
 @pytest.mark.parametrize(

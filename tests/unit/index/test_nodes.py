@@ -1,8 +1,7 @@
-"""SQLiteDocumentStore: nodes read back equal, positions, LlamaIndex's interface, and read-only published files."""
+"""Nodes are read back equal, also by LlamaIndex's document store."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from datetime import date
@@ -10,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
-from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import (
     BaseNode,
     Document,
@@ -25,18 +22,17 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.vector_stores import SimpleVectorStore
 
-from llama_index_contextual.errors import InputError
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-from tests.support.models import CountingEmbedding
+from llama_index_contextual.errors import InputError, ReadOnlyVersionError
+from llama_index_contextual.index.nodes import NodeTable
+from llama_index_contextual.stores import IndexDocumentStore
 from tests.support.nodes import chunk
 
 
-def filled(*nodes: BaseNode, path: Path | None = None) -> SQLiteDocumentStore:
-    store = SQLiteDocumentStore(path)
-    store.add_documents(nodes)
-    return store
+def filled(*nodes: BaseNode, path: Path | None = None) -> IndexDocumentStore:
+    table = NodeTable(path)
+    table.add(nodes)
+    return IndexDocumentStore(table)
 
 
 # ---- what goes in comes out ----------------------------------------------------------------------------------------
@@ -70,8 +66,8 @@ NODES: list[BaseNode] = [
 
 def test_nodes_of_every_kind_are_read_back_equal_and_in_order() -> None:
     store = filled(*NODES)
-    assert list(store.iterate()) == NODES
-    assert [type(node) for node in store.iterate()] == [type(node) for node in NODES]
+    assert list(store.nodes.iterate()) == NODES
+    assert [type(node) for node in store.nodes.iterate()] == [type(node) for node in NODES]
     assert store.get_nodes([node.node_id for node in reversed(NODES)]) == NODES[::-1]
     assert list(store.docs.values()) == NODES
     assert store.nodes.ids == [node.node_id for node in NODES]
@@ -79,13 +75,13 @@ def test_nodes_of_every_kind_are_read_back_equal_and_in_order() -> None:
 
 def test_texts_are_read_back_exactly_and_long_ones_are_compressed(tmp_path: Path) -> None:
     path, text = tmp_path / "nodes.sqlite", "tab\tNUL\0CR\r\nLS\u2028 e\u0301 🦙 \ufeff\u202e"
-    filled(chunk("a", text * 100), chunk("b", text)).persist(str(path))
+    filled(chunk("a", text * 100), chunk("b", text), path=path)
     with closing(sqlite3.connect(path)) as connection:
         (long, size), short = connection.execute("SELECT typeof(text), length(text) FROM nodes ORDER BY position")
     assert long == "blob"
     assert size < 200
     assert short[0] == "text"
-    assert [node.get_content() for node in SQLiteDocumentStore(path, access="read").iterate()] == [text * 100, text]
+    assert [node.get_content() for node in NodeTable(path, access="read").iterate()] == [text * 100, text]
 
 
 @pytest.mark.parametrize(
@@ -105,21 +101,8 @@ def test_texts_are_read_back_exactly_and_long_ones_are_compressed(tmp_path: Path
 def test_nodes_that_cannot_be_stored_are_refused_and_nothing_is_added(node: TextNode, message: str) -> None:
     store = filled(chunk("kept"))
     with pytest.raises(InputError, match=message):
-        store.add_documents([chunk("other"), node])
+        store.nodes.add([chunk("other"), node])  # type: ignore[attr-defined]
     assert store.nodes.ids == ["kept"]
-
-
-# ---- positions and batches -----------------------------------------------------------------------------------------
-
-
-def test_a_batch_that_fails_adds_nothing() -> None:
-    store = filled(chunk("kept"))
-    with pytest.raises(InputError, match=r"'kept' is in the store already: pass allow_update=True to replace it"):
-        store.add_documents([chunk("new"), chunk("kept", "other")], allow_update=False)
-    assert store.nodes.ids == ["kept"]
-    assert store.get_node("kept").get_content() == "Text of kept."
-    store.add_documents([chunk("new")], allow_update=False)
-    assert store.nodes.ids == ["kept", "new"]
 
 
 # ---- LlamaIndex's interface ----------------------------------------------------------------------------------------
@@ -131,102 +114,29 @@ def test_a_missing_node_raises_only_if_asked_to() -> None:
         store.get_document("b")
     with pytest.raises(ValueError, match="doc_id b not found"):
         store.get_nodes(["a", "b"])
-    with pytest.raises(ValueError, match="doc_id b not found"):
-        store.delete_document("b")
-    with pytest.raises(ValueError, match="doc_id b not found"):
-        store.delete_ref_doc("b")
     assert store.get_document("b", raise_error=False) is None
     assert [node.node_id for node in store.get_nodes(["b", "a"], raise_error=False)] == ["a"]
-    store.delete_document("b", raise_error=False)
-    store.delete_ref_doc("b", raise_error=False)
-    assert store.nodes.ids == ["a"]
     assert store.document_exists("a")
     assert not store.document_exists("b")
 
 
-def test_deleting_a_document_removes_its_nodes_and_their_hashes_and_nothing_else() -> None:
-    store = filled(chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e"), chunk("orphan"))
-    store.set_document_hashes({"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"})
-    store.delete_ref_doc("d")
-    assert store.nodes.ids == ["c", "orphan"]
-    assert store.get_all_document_hashes() == {"3": "c", "5": "e"}
-    store.delete_document("c")
-    assert store.get_document_hash("c") is None
-
-
 async def test_the_async_methods_do_the_same() -> None:
-    store = SQLiteDocumentStore()
-    await store.async_add_documents([chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e")])
+    store = filled(chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e"))
     assert await store.aget_document("a") == store.get_document("a")
     assert await store.aget_nodes(["b", "a"]) == store.get_nodes(["b", "a"])
     assert await store.adocument_exists("a")
     assert await store.aget_ref_doc_info("d") == store.get_ref_doc_info("d")
     assert await store.aget_all_ref_doc_info() == store.get_all_ref_doc_info()
-    await store.aset_document_hashes({"a": "1"})
-    await store.aset_document_hash("b", "2")
-    assert await store.aget_document_hash("a") == "1"
-    assert await store.aget_all_document_hashes() == {"1": "a", "2": "b"}
-    await store.adelete_document("a")
-    await store.adelete_ref_doc("d")
-    assert store.nodes.ids == ["c"]
+    assert await store.aget_all_document_hashes() == store.get_all_document_hashes() == {}
+    for change in (store.async_add_documents([chunk("new")]), store.adelete_document("a"), store.adelete_ref_doc("d")):
+        with pytest.raises(ReadOnlyVersionError):
+            await change
+    for one in (store.aset_document_hash("a", "1"), store.aset_document_hashes({"a": "1"})):
+        with pytest.raises(ReadOnlyVersionError):
+            await one
 
 
-def run(pipeline: IngestionPipeline, *texts: tuple[str, str]) -> list[str]:
-    nodes = pipeline.run(documents=[Document(id_=doc_id, text=text) for doc_id, text in texts])
-    return [f"{node.ref_doc_id}: {node.get_content()}" for node in nodes]
-
-
-@pytest.mark.parametrize("strategy", list(DocstoreStrategy))
-def test_an_ingestion_pipeline_works_as_with_the_stock_store(strategy: DocstoreStrategy) -> None:
-    def history(docstore: Any) -> list[Any]:
-        pipeline = IngestionPipeline(
-            transformations=[SentenceSplitter(), CountingEmbedding()],
-            docstore=docstore,
-            docstore_strategy=strategy,
-            vector_store=SimpleVectorStore(),
-        )
-        pipeline.disable_cache = True
-        return [
-            run(pipeline, ("a", "iron"), ("b", "bronze")),
-            run(pipeline, ("a", "iron"), ("b", "brass"), ("c", "tin")),
-            run(pipeline, ("a", "iron")),
-            run(pipeline, ("b", "bronze")),
-            sorted(docstore.docs),
-            {doc_id: node.get_content() for doc_id, node in docstore.docs.items()},
-        ]
-
-    assert history(SQLiteDocumentStore()) == history(SimpleDocumentStore())
-
-
-# ---- files ---------------------------------------------------------------------------------------------------------
-
-
-def test_persist_writes_a_readable_file_and_leaves_the_store_in_memory(tmp_path: Path) -> None:
-    store = filled(chunk("a"))
-    path = tmp_path / "new folder" / "nodes.sqlite"
-    store.persist(str(path))
-    store.add_documents([chunk("b")])
-    assert SQLiteDocumentStore(path, access="read").nodes.ids == ["a"]
-    store.persist(str(path))
-    assert SQLiteDocumentStore(path, access="read").nodes.ids == ["a", "b"]
-    assert os.listdir(path.parent) == ["nodes.sqlite"]
-
-
-def test_persisting_to_its_own_file_leaves_it_intact(tmp_path: Path) -> None:
-    path = tmp_path / "nodes.sqlite"
-    store = filled(chunk("a"), path=path)
-    store.persist(str(tmp_path / "." / "nodes.sqlite"))
-    store.close()
-    assert SQLiteDocumentStore(path, access="read").nodes.ids == ["a"]
-
-
-def test_a_store_read_from_a_file_can_be_changed_and_leaves_the_file_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "nodes.sqlite"
-    filled(chunk("a", doc_id="d")).persist(str(path))
-    before = path.read_bytes()
-    store = SQLiteDocumentStore.from_persist_path(str(path))
-    store.add_documents([chunk("b")])
-    assert store.nodes.ids == ["a", "b"]
-    assert path.read_bytes() == before
-    with pytest.raises(InputError, match=r"other.sqlite does not exist"):
-        SQLiteDocumentStore.from_persist_path(str(tmp_path / "other.sqlite"))
+def test_the_nodes_are_persisted_for_the_stock_store(tmp_path: Path) -> None:
+    store = filled(*NODES)
+    store.persist(str(tmp_path / "docstore.json"))
+    assert SimpleDocumentStore.from_persist_path(str(tmp_path / "docstore.json")).docs == store.docs

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +12,12 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
 from llama_index_contextual.postprocessor.adjacent import joint_section
 from llama_index_contextual.search.response import LegScore
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
+from llama_index_contextual.stores import IndexDocumentStore
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
 from tests.support.models import CountingEmbedding
 
@@ -28,8 +32,14 @@ def ids(passage: NodeWithScore) -> list[str]:
     return [node.node_id for node in (passage.chunks if isinstance(passage, MergedChunk) else [passage.node])]
 
 
-def stored(nodes: list[TextNode]) -> SQLiteDocumentStore:
-    store = SQLiteDocumentStore()
+def stored(nodes: list[TextNode]) -> IndexDocumentStore:
+    table = NodeTable()
+    table.add(nodes)
+    return IndexDocumentStore(table)
+
+
+def stored_in_stock(nodes: list[TextNode]) -> SimpleDocumentStore:
+    store = SimpleDocumentStore()
     store.add_documents(nodes)
     return store
 
@@ -138,11 +148,10 @@ def test_a_paragraph_break_between_linked_chunks_is_restored_and_a_wider_gap_is_
 # ---- bridging and growing ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [SQLiteDocumentStore, SimpleDocumentStore])
-def test_one_chunk_between_two_hits_is_included_on_request(kind: type[SQLiteDocumentStore]) -> None:
-    nodes, store = chunks_of(TEXT, TOUCHING), kind()
-    store.add_documents(nodes)
-    merger = AdjacentChunkMerger(bridge=True, docstore=store)
+@pytest.mark.parametrize("store", [stored, stored_in_stock])
+def test_one_chunk_between_two_hits_is_included_on_request(store: Callable[[list[TextNode]], Any]) -> None:
+    nodes = chunks_of(TEXT, TOUCHING)
+    merger = AdjacentChunkMerger(bridge=True, docstore=store(nodes))
     (passage,) = merger.postprocess_nodes([hit(nodes[2]), hit(nodes[0], 0.5)])
     assert (passage.node.text, passage.node.node_id) == (TEXT[0:39], "doc-2")
     assert ids(passage) == ["doc-0", "doc-1", "doc-2"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,10 +17,9 @@ from llama_index_contextual.index.base import Hits
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder, document_entry
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
+from llama_index_contextual.retrievers.ranking import NodeIndex
 from llama_index_contextual.search.rank import add_support, best_of_group, reciprocal_shares, scaled_shares
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.stores.docstore import SQLiteDocumentStore
-from tests.integration.retrievers.corpus import FixedRetriever, hits
 
 QUERY = "When does the licence of Borealis end?"
 
@@ -51,10 +51,12 @@ def index() -> DocumentIndex:
 
 def retriever(*documents: list[TextNode], **options: object) -> HybridRetriever:
     """Return a hybrid retriever with a lexical leg over documents, given as their chunks."""
-    store = SQLiteDocumentStore()
-    store.add_documents(list(itertools.chain(*documents)))
-    lexical = LexicalRetriever.from_defaults(docstore=store)
-    return HybridRetriever([lexical], documents=index_of(*documents), **options)  # type: ignore[arg-type]
+    index = NodeIndex(list(itertools.chain(*documents)))
+    index.documents = index_of(*documents)
+    document_idf = bool(options.pop("document_idf", True))
+    made = HybridRetriever([LexicalRetriever(index)], **options)  # type: ignore[arg-type]
+    made.settings = replace(made.settings, document_idf=document_idf)
+    return made
 
 
 def hybrid(**options: object) -> HybridRetriever:
@@ -235,11 +237,6 @@ def test_a_hit_carries_score_and_rank_of_its_document() -> None:
     response = RetrievalResponse(query="", mode_requested="hybrid", mode_used="hybrid", results=(chunk,))
     assert response.to_dict()["results"][0]["document"] == {"score": chunk.document.score, "rank": 1}
     assert response.to_nodes()[0].document == chunk.document  # type: ignore[attr-defined]
-
-
-def test_documents_need_legs_that_rank_ids() -> None:
-    with pytest.raises(ConfigurationError, match="leave documents out"):
-        HybridRetriever([FixedRetriever(hits(a=1.0))], documents=index_of(A))
 
 
 @pytest.mark.parametrize("name", ["document_weight", "sibling_weight"])

@@ -22,7 +22,7 @@ from llama_index_contextual.index.documents import DocumentIndexBuilder
 from llama_index_contextual.retrievers import HybridRetriever
 from llama_index_contextual.search.response import LegScore
 from llama_index_contextual.search.results import RetrievedChunk
-from tests.integration.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits, passages
+from tests.integration.retrievers.corpus import FixedRetriever, PassageIndex, both_legs, hits, passages
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.unit.retrievers.test_semantic import BUNDLES
 
@@ -96,22 +96,24 @@ def test_hits_of_other_retrievers_are_scaled_to_their_own_range() -> None:
 @pytest.mark.parametrize("fusion", ["score", "rrf"])
 @pytest.mark.parametrize("weights", [[1, 0], [0, 2]])
 def test_with_a_single_weight_the_order_is_that_of_its_leg(fusion: Any, weights: list[float]) -> None:
-    legs = both_legs()
     builder = DocumentIndexBuilder()
     for node in passages():
         builder.add([node])
-    hybrid = HybridRetriever([*legs], retriever_weights=weights, fusion=fusion, documents=builder.build())
+    index = PassageIndex(passages())
+    index.documents = builder.build()
+    legs = both_legs(index=index)
+    hybrid = HybridRetriever([*legs], retriever_weights=weights, fusion=fusion)
     leg = legs[weights.index(0) ^ 1]
     assert ids(hybrid.retrieve(QUERY)) == ids(leg.retrieve(QUERY))
 
 
 def test_nodes_are_fetched_once_and_only_those_of_the_answer() -> None:
-    store = CountingStore()
-    hybrid = HybridRetriever(list(both_legs(docstore=store)), similarity_top_k=2)
+    index = PassageIndex(passages())
+    hybrid = HybridRetriever(list(both_legs(index=index)), similarity_top_k=2)
     hybrid.rank(QUERY, 2).first(2)
-    assert store.fetches == []
+    assert index.fetches == []
     found = hybrid.retrieve(QUERY)
-    assert store.fetches == [ids(found)]
+    assert index.fetches == [ids(found)]
     assert len(found) == 2
 
 

@@ -7,32 +7,27 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import faiss
 import numpy as np
 import pytest
-import xxhash
 from llama_index.core import VectorStoreIndex
-from llama_index.core.schema import QueryBundle, TextNode
+from llama_index.core.schema import QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings import queries
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.index.vectors import compress
 from llama_index_contextual.retrievers import SemanticRetriever
 from llama_index_contextual.search.rank import Ranking
-from llama_index_contextual.stores import faiss as faiss_store
-from llama_index_contextual.stores.faiss import UnitFaissVectorStore
-from tests.integration.retrievers.corpus import PASSAGES, CountingStore, passages, vector_index
+from tests.integration.retrievers.corpus import PASSAGES, PassageIndex, by_meaning, passages
 from tests.support.models import CountingEmbedding
 
 QUERY = "the pump runs dry"
 
 
 @pytest.fixture
-def store() -> CountingStore:
-    return CountingStore()
+def index() -> PassageIndex:
+    return PassageIndex(passages())
 
 
 @pytest.fixture
@@ -41,8 +36,8 @@ def embedding() -> CountingEmbedding:
 
 
 @pytest.fixture
-def retriever(store: CountingStore, embedding: CountingEmbedding) -> SemanticRetriever:
-    return SemanticRetriever(vector_index(passages(), embedding, store))
+def retriever(index: PassageIndex, embedding: CountingEmbedding) -> SemanticRetriever:
+    return by_meaning(index, embedding)
 
 
 def scale_of(ranking: Ranking) -> tuple[float, float]:
@@ -67,36 +62,11 @@ def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: Semantic
     assert scale_of(retriever.rank(QUERY, 1)) == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
 
 
-def test_the_scale_comes_from_a_sample_if_not_all_vectors_are_compared(
-    monkeypatch: pytest.MonkeyPatch, retriever: SemanticRetriever, store: CountingStore
-) -> None:
-    similarities = dict(retriever.rank(QUERY, 5).first(5))
-    monkeypatch.setattr(faiss_store, "SAMPLE", 3)
-    compact = UnitFaissVectorStore(compress(retriever._index.vector_store.client, "rabitq"), docstore=store)
-    index = VectorStoreIndex.from_vector_store(compact, embed_model=CountingEmbedding())
-    by_digest = sorted(similarities, key=lambda key: xxhash.xxh3_64_intdigest(key.encode()))
-    sample = [similarities[key] for key in by_digest[:3]]
-    assert scale_of(SemanticRetriever(index).rank(QUERY, 1)) == pytest.approx(
-        (np.mean(sample), np.std(sample)), abs=1e-3
-    )
-
-
-def test_the_scale_comes_from_the_hits_if_the_index_returns_no_vectors() -> None:
-    rows = np.random.default_rng(7).normal(size=(60, 4)).astype(np.float32)
-    inverted = faiss.index_factory(4, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
-    inverted.train(rows)
-    store = UnitFaissVectorStore(inverted)
-    store.add([TextNode(id_=str(at), text=".", embedding=row.tolist()) for at, row in enumerate(rows)])
-    index = VectorStoreIndex.from_vector_store(store, embed_model=CountingEmbedding())
-    ranking = SemanticRetriever(index).rank(QueryBundle("", embedding=rows[0].tolist()), 10)
-    assert scale_of(ranking) == pytest.approx((ranking.hits.scores.mean(), ranking.hits.scores.std()))
-
-
-def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, store: CountingStore) -> None:
+def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, index: PassageIndex) -> None:
     ranking = retriever.rank(QUERY, 3)
-    assert store.fetches == []
+    assert index.fetches == []
     hits = retriever.fetch(ranking, 3)
-    assert store.fetches == [[node_id for node_id, _ in ranking.first(3)]]
+    assert index.fetches == [[node_id for node_id, _ in ranking.first(3)]]
     assert [(hit.node_id, hit.score) for hit in hits] == ranking.first(3)
 
 
@@ -133,7 +103,7 @@ async def test_a_given_embedding_is_not_computed_again(
 
 def test_another_kind_of_vector_store_is_refused(embedding: CountingEmbedding) -> None:
     index = VectorStoreIndex(passages(), embed_model=embedding)
-    with pytest.raises(InputError, match=r"needs an index over UnitFaissVectorStore; for others use index\.as_retrie"):
+    with pytest.raises(InputError, match=r"needs the index of a project; for others use index\.as_retriever"):
         SemanticRetriever(index)
 
 
@@ -207,8 +177,8 @@ class AwaitedEmbedding(CountingEmbedding):
         raise AssertionError("the blocking way was taken")
 
 
-async def test_the_embedding_of_the_query_is_awaited(store: CountingStore) -> None:
-    retriever = SemanticRetriever(vector_index(passages(), AwaitedEmbedding(), store))
+async def test_the_embedding_of_the_query_is_awaited(index: PassageIndex) -> None:
+    retriever = by_meaning(index, AwaitedEmbedding())
     assert (await retriever.aretrieve(QUERY))[0].node.node_id == "dry"
 
 
@@ -238,11 +208,11 @@ class FailingEmbedding(CountingEmbedding):
     ],
 )
 async def test_a_query_that_cannot_be_embedded_is_a_model_error(
-    error: Exception, sentence: str, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+    error: Exception, sentence: str, index: PassageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
     model = FailingEmbedding(error=error)
-    retriever = SemanticRetriever(vector_index(passages(), model, store))
+    retriever = by_meaning(index, model)
     with pytest.raises(ModelError, match=sentence) as raised:
         retriever.retrieve(QUERY)
     with pytest.raises(ModelError, match=sentence):
@@ -259,7 +229,7 @@ async def test_a_short_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(queries, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
     for run in ("sync", "async"):
         model = FailingEmbedding(error=ConnectionError("refused"), times=2)
-        retriever = SemanticRetriever(vector_index(passages(), model, CountingStore()))
+        retriever = by_meaning(PassageIndex(passages()), model)
         found = retriever.retrieve(QUERY) if run == "sync" else await retriever.aretrieve(QUERY)
         assert found[0].node.node_id == "dry"
 

@@ -1,0 +1,468 @@
+"""Retrieval over an index: by meaning, by words, and by both with fused rankings."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
+from llama_index.core.llms import LLM, MockLLM
+from llama_index.core.retrievers import QueryFusionRetriever
+from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.storage.docstore.types import BaseDocumentStore
+from llama_index.core.vector_stores.types import MetadataFilters
+from llama_index.retrievers.bm25 import BM25Retriever
+from numpy.typing import NDArray
+
+from llama_index_contextual.config import Fusion
+from llama_index_contextual.embeddings.queries import QueryEmbedder
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, ChunkIndex, Hits, Scale
+from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
+from llama_index_contextual.index.documents import DocumentIndex
+from llama_index_contextual.index.nodes import NodeTable
+from llama_index_contextual.retrievers.base import CheckedRetriever, as_bundle, query_of, specificity_of
+from llama_index_contextual.search.rank import (
+    CANDIDATES,
+    Evidence,
+    FusionSettings,
+    Leg,
+    Ranking,
+    fetched,
+    fused,
+    lexical_leg,
+    normalise_weights,
+    reciprocal_rank_fusion,
+    score_fusion,
+    semantic_leg,
+)
+from llama_index_contextual.search.response import LEGS
+from llama_index_contextual.search.results import RetrievedChunk
+from llama_index_contextual.search.search import number_of_results, require_positive
+from llama_index_contextual.stores import IndexVectorStore
+
+
+class RankingRetriever(CheckedRetriever):
+    """A retriever that ranks the rows of an index first, and fetches the nodes of the best ones afterwards.
+
+    Attributes:
+        chunk_index: The index.
+        similarity_top_k: Number of results of `retrieve`.
+    """
+
+    chunk_index: ChunkIndex
+    similarity_top_k: int
+
+    # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Rank at least the k best nodes among those that pass the filters.
+
+        Raises:
+            InputError: k is not positive, or the query does not fit the index.
+        """
+        leg = self.leg(as_bundle(query), require_positive(k), filters)
+        return Ranking(leg.hits, self.chunk_index.ids, [leg])
+
+    def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
+        """Rank in the one index of this retriever."""
+        raise NotImplementedError(f"{type(self).__name__} does not rank in a single index: implement `leg`.")
+
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of the chunks, which filters can use; none if the index has no document store."""
+        docstore = getattr(self.chunk_index, "docstore", None)
+        return [] if docstore is None else list(docstore.metadata_keys())
+
+    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Await what `rank` would block for, such as the query's embedding; return a copy of the query with it."""
+        return bundle
+
+    def prepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Blocking version of `aprepare`."""
+        return bundle
+
+    def fetch(self, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[RetrievedChunk]:
+        """Return the k best nodes of a ranking with their evidence, read at once; see `search.rank.fetched`."""
+        return [RetrievedChunk.of_hit(hit) for hit in fetched(self.chunk_index, ranking, k, evidence)]
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        k = self.similarity_top_k
+        return [*self.fetch(self.rank(query_bundle, k), k)]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, await self.aprepare(query_bundle))
+
+
+# ---- by meaning ------------------------------------------------------------------------------------------------------
+
+
+class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
+    """Rank chunks by the cosine similarity of their contextualised embedding to the query's embedding.
+
+    Args:
+        index: The index of a project: `project.index`.
+        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        top_k: The same.
+        filters: Only nodes that pass are ranked.
+        embed_model: Embeds the query; None for the model of the index.
+        callback_manager: Receives LlamaIndex's events.
+
+    Raises:
+        InputError: The index is not that of a project.
+    """
+
+    def __init__(
+        self,
+        index: VectorStoreIndex,
+        *,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        embed_model: BaseEmbedding | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        if not isinstance(index.vector_store, IndexVectorStore):
+            raise InputError("SemanticRetriever needs the index of a project; for others use index.as_retriever().")
+        super().__init__(
+            index,
+            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
+            filters=filters,
+            embed_model=embed_model,
+            callback_manager=callback_manager,
+        )
+        self.chunk_index = index.vector_store.client
+        self._embedder = QueryEmbedder(self._embed_model)
+
+    def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
+        """Rank the k best chunks by cosine similarity; an embedding of zeros has no hits.
+
+        Raises:
+            InputError: The query's embedding does not fit the index.
+            ModelError: The embedding model cannot be reached.
+        """
+        embedding = self.prepare(query).embedding
+        return semantic_leg(self.chunk_index, embedding, k, filters or self._filters, model=self._embedder.name)
+
+    def prepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Return the query with its embedding."""
+        if bundle.embedding is not None:
+            return bundle
+        return _with_embedding(bundle, self._embedder.embed(bundle.embedding_strs))
+
+    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Return the query with its embedding."""
+        if bundle.embedding is not None:
+            return bundle
+        return _with_embedding(bundle, await self._embedder.aembed(bundle.embedding_strs))
+
+    # VectorIndexRetriever comes first in the order of the base classes.
+    _retrieve = RankingRetriever._retrieve
+    _aretrieve = RankingRetriever._aretrieve
+
+
+def _with_embedding(query: QueryBundle, embedding: list[float]) -> QueryBundle:
+    prepared = copy(query)  # keeps the class and its fields
+    prepared.embedding = embedding
+    return prepared
+
+
+# ---- by words --------------------------------------------------------------------------------------------------------
+
+
+class NodeIndex:
+    """Nodes in memory with their terms, without vectors; see `ChunkIndex`.
+
+    Args:
+        nodes: The nodes.
+        language: Language of the stemmer; see `Analyzer`.
+    """
+
+    dimensions: int | None = None
+    documents: DocumentIndex | None = None
+
+    def __init__(self, nodes: Sequence[BaseNode], *, language: str = "english") -> None:
+        self.docstore = NodeTable()
+        self.docstore.add(nodes)
+        texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in self.docstore.iterate())
+        self.lexical = LexicalIndex.build(texts, language=language)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Node id of each row."""
+        return self.docstore.ids
+
+    def rank_vectors(
+        self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None
+    ) -> tuple[Hits, Scale]:
+        """Return no hits."""
+        return NO_HITS, NO_SCALE
+
+    def rank_terms(self, terms: QueryTerms, k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
+        """Rank by BM25; see `ChunkIndex.rank_terms`."""
+        return self.lexical.rank(terms, k, self.docstore.mask(filters))
+
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks of some rows, in their order."""
+        return [Chunk.of(node) for node in self.docstore.get_nodes([self.ids[row] for row in rows])]
+
+
+class LexicalRetriever(BM25Retriever, RankingRetriever):
+    """Rank chunks by BM25 over their text and its context; exact terms such as TS-999 also match as a whole.
+
+    Chunks without any term of the query are not returned.
+
+    Args:
+        index: An index with terms, such as `project.live_version.index`.
+        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        top_k: The same.
+        filters: Only nodes that pass are ranked.
+        callback_manager: Receives LlamaIndex's events.
+
+    Raises:
+        InputError: The index has no terms.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> nodes = [TextNode(text="Error TS-999: pump dry."), TextNode(text="Pump curves.")]
+        >>> retriever = LexicalRetriever.from_defaults(nodes=nodes)
+        >>> [hit.node.text for hit in retriever.retrieve("TS-999")]
+        ['Error TS-999: pump dry.']
+    """
+
+    def __init__(
+        self,
+        index: ChunkIndex,
+        *,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        if index.lexical is None:
+            raise InputError("The index has no terms: create the project with the setting bm25.")
+        # BM25Retriever.__init__ would build an index and keep every node as JSON.
+        RankingRetriever.__init__(self, callback_manager)
+        self.chunk_index = index
+        self.similarity_top_k = number_of_results(similarity_top_k, top_k, 20)
+        self._lexical, self._filters = index.lexical, filters
+
+    @classmethod
+    def from_defaults(  # type: ignore[override]
+        cls,
+        index: VectorStoreIndex | None = None,
+        nodes: Sequence[BaseNode] | None = None,
+        docstore: BaseDocumentStore | None = None,
+        *,
+        language: str = "english",
+        **options: Any,
+    ) -> Self:
+        """Build an index in memory over nodes, over all nodes of a document store, or over the nodes of an index.
+
+        Args:
+            index: An index of LlamaIndex with a document store.
+            nodes: The nodes.
+            docstore: A document store.
+            language: Language of the stemmer; see `Analyzer`.
+            **options: Further arguments of the constructor.
+
+        Raises:
+            InputError: None or more than one of `index`, `nodes` and `docstore` is given.
+        """
+        if sum(source is not None for source in (index, nodes, docstore)) != 1:
+            raise InputError("Give exactly one of index, nodes and docstore.")
+        store = docstore if index is None else index.docstore
+        given = list(nodes or []) if store is None else list(store.docs.values())
+        return cls(NodeIndex(given, language=language), **options)
+
+    def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
+        """Rank the k best chunks by BM25; scores are above 0."""
+        return lexical_leg(self.chunk_index, query_of(query).lexical, k, filters or self._filters)
+
+    def specificity(self, text: str) -> float:
+        """Return how specific a text is among the chunks; see `specificity_of`."""
+        return self._lexical.specificity(text)
+
+    # BM25Retriever comes first in the order of the base classes.
+    _retrieve = RankingRetriever._retrieve
+    _aretrieve = RankingRetriever._aretrieve
+
+    def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
+        """Refuse, as only the indexes of a project are on disk.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError("A LexicalRetriever is not persisted: create a project, whose indexes are on disk.")
+
+
+# ---- by both ---------------------------------------------------------------------------------------------------------
+
+
+class HybridRetriever(QueryFusionRetriever, RankingRetriever):
+    """Fuse the weighted rankings of several retrievers and fetch only the nodes of the result.
+
+    A `SemanticRetriever` and a `LexicalRetriever` over the same index are fused without reading a node, with the scores
+    of the documents of the index. Other retrievers, and several generated queries, use LlamaIndex's own path with the
+    same fusion: by node id, weighted, and without changing the scores of the given nodes.
+
+    Args:
+        retrievers: The retrievers to fuse ("legs").
+        retriever_weights: One per leg, not all zero; None for equal weights. If only one of several legs has a weight,
+            the result has the order of that leg, without scores of documents.
+        similarity_top_k: Number of results of `retrieve`, 20 by default.
+        top_k: The same.
+        candidates: Hits taken from each leg before fusion, if the legs rank ids; other retrievers decide themselves.
+        fusion: By reciprocal ranks or by scaled scores.
+        rrf_k: Constant of reciprocal rank fusion.
+        document_weight: Weight of the documents' names, relative to the legs' weights, which are scaled to a sum of 1.
+            Fusion by score raises it for documents of more than ten chunks and lowers it for shorter ones.
+        sibling_weight: Share of the score of its document's best chunk that is added to each chunk.
+        filters: Only nodes that pass are ranked; needs legs over the same index, and a single query.
+        llm: Writes further queries if num_queries > 1.
+        num_queries: Number of queries, including the given one.
+        **kwargs: Further arguments of `QueryFusionRetriever`.
+
+    Raises:
+        ConfigurationError: There are no legs, a weight is NaN, infinite or negative, all weights are zero, or the
+            filters would not reach every leg.
+    """
+
+    def __init__(
+        self,
+        retrievers: list[BaseRetriever],
+        *,
+        retriever_weights: list[float] | None = None,
+        similarity_top_k: int | None = None,
+        top_k: int | None = None,
+        candidates: int = CANDIDATES,
+        fusion: Fusion = "rrf",
+        rrf_k: float = 10.0,
+        document_weight: float = 0.1,
+        sibling_weight: float = 0.5,
+        filters: MetadataFilters | None = None,
+        llm: LLM | None = None,
+        num_queries: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        try:
+            leg_weights = [1.0] * len(retrievers) if retriever_weights is None else retriever_weights
+            weights = normalise_weights(leg_weights, len(retrievers))
+        except ValueError as error:
+            raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
+        for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
+            if not (isinstance(weight, Real) and math.isfinite(weight) and weight >= 0):
+                raise ConfigurationError(
+                    f"HybridRetriever: {name} ({weight!r}) must be a finite number and not negative.", setting=name
+                )
+        super().__init__(
+            retrievers,
+            # Without an LLM the base class would use Settings.llm, which demands a key even for a single query.
+            llm=llm or (MockLLM() if num_queries <= 1 else None),
+            mode=FUSION_MODES.RECIPROCAL_RANK,
+            similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
+            num_queries=num_queries,
+            retriever_weights=weights,
+            **kwargs,
+        )
+        self.settings = FusionSettings(
+            by=fusion,
+            weights=weights,
+            rrf_k=rrf_k,
+            candidates=candidates,
+            document_weight=document_weight,
+            sibling_weight=sibling_weight,
+        )
+        self._filters = filters
+        self._legs = [one for one in retrievers if isinstance(one, RankingRetriever)]
+        if filters is not None and not self._ranks_rows:
+            raise ConfigurationError(
+                "HybridRetriever: filters need a SemanticRetriever and a LexicalRetriever over the same chunks, and a"
+                " single query: pass filters to each retriever instead.",
+                setting="filters",
+            )
+
+    @property
+    def _ranks_rows(self) -> bool:
+        """Whether the legs can be fused by row: all of them rank the same rows, and there is a single query."""
+        legs = [one for one in self._retrievers if isinstance(one, SemanticRetriever | LexicalRetriever)]
+        rows = {id(getattr(leg.chunk_index, "docstore", leg.chunk_index)) for leg in legs}
+        return self.num_queries <= 1 and len(legs) == len(self._retrievers) and len(rows) == 1
+
+    @property
+    def chunk_index(self) -> ChunkIndex:  # type: ignore[override]
+        """The index that all legs rank."""
+        return self._legs[0].chunk_index
+
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Rank with every leg, fuse the rankings, and add the scores of the documents.
+
+        Raises:
+            InputError: k is not positive, or the legs do not rank the rows of one index.
+        """
+        if not self._ranks_rows:
+            raise InputError(
+                "HybridRetriever ranks rows only if it has a SemanticRetriever and a LexicalRetriever over the same"
+                " chunks, and a single query: use retrieve()."
+            )
+        bundle, depth = as_bundle(query), max(self.settings.candidates, require_positive(k))
+        legs = [one.leg(bundle, depth, filters or self._filters) for one in self._legs]
+        settings, index = replace(self.settings, candidates=depth), self.chunk_index
+        return fused(legs, index.ids, settings, documents=index.documents, query=query_of(bundle).lexical)
+
+    def specificity(self, text: str) -> float | None:
+        """Return how specific a text is, by the first retriever that can measure it; see `specificity_of`."""
+        values = (specificity_of(retriever, text) for retriever in self._retrievers)
+        return next((value for value in values if value is not None), None)
+
+    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Return the query as prepared by every leg, for example with its embedding."""
+        for leg in self._legs:
+            bundle = await leg.aprepare(bundle)
+        return bundle
+
+    def prepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Blocking version of `aprepare`."""
+        for leg in self._legs:
+            bundle = leg.prepare(bundle)
+        return bundle
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self._ranks_rows:
+            return super(QueryFusionRetriever, self)._retrieve(query_bundle)
+        return super()._retrieve(query_bundle)
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self._ranks_rows:
+            return await super(QueryFusionRetriever, self)._aretrieve(query_bundle)
+        return await super()._aretrieve(query_bundle)
+
+    def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
+        """Fuse the hits of other retrievers by node id, weighted, into new objects that keep the evidence."""
+        rankings, chunks = [], dict[str, dict[str, Any]]()
+        for hits in results.values():
+            ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)
+            rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
+            for hit in hits:
+                fields = chunks.setdefault(hit.node.node_id, {"node": hit.node})
+                for leg in LEGS:
+                    if (evidence := getattr(hit, leg, None)) is not None:
+                        fields.setdefault(leg, evidence)
+        weights = [self._retriever_weights[leg] for _, leg in results]
+        if self.settings.by == "score":
+            ranking = score_fusion(rankings, weights)
+        else:
+            ranking = reciprocal_rank_fusion(rankings, weights, k=self.settings.rrf_k)
+        return [
+            RetrievedChunk(rank=rank, score=score, **chunks[node_id])
+            for rank, (node_id, score) in enumerate(ranking, start=1)
+        ]

@@ -1,0 +1,414 @@
+"""A published version as the stores of LlamaIndex, which cannot be changed, and as files for LlamaIndex's own classes.
+
+docstore.json, index_store.json, graph_store.json     SimpleDocumentStore, SimpleIndexStore, SimpleGraphStore
+default__vector_store.json                            FaissVectorStore (inner product)
+bm25/                                                 BM25Retriever
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from fsspec import AbstractFileSystem
+from llama_index.core.data_structs.data_structs import IndexDict
+from llama_index.core.graph_stores.simple import SimpleGraphStore
+from llama_index.core.schema import BaseNode, MetadataMode
+from llama_index.core.storage.docstore.keyval_docstore import (
+    DEFAULT_COLLECTION_DATA_SUFFIX,
+    DEFAULT_NAMESPACE,
+    DEFAULT_REF_DOC_COLLECTION_SUFFIX,
+    KVDocumentStore,
+)
+from llama_index.core.storage.docstore.simple_docstore import SimpleDocumentStore
+from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH
+from llama_index.core.storage.docstore.utils import doc_to_json
+from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
+from llama_index.core.storage.kvstore.simple_kvstore import SimpleKVStore
+from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION
+from llama_index.core.storage.storage_context import DEFAULT_PERSIST_DIR, StorageContext
+from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryResult,
+)
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.base import VersionIndex
+from llama_index_contextual.index.kvstore import refuse_write
+from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
+from llama_index_contextual.index.nodes import Nodes
+from llama_index_contextual.index.version import OpenVersion
+
+if TYPE_CHECKING:
+    from llama_index.vector_stores.faiss import FaissVectorStore
+
+INDEX_ID = "contextual"
+
+_UNFINISHED = ".unfinished-export"
+_NODES = f"{DEFAULT_NAMESPACE}{DEFAULT_COLLECTION_DATA_SUFFIX}"
+_DOCUMENTS = f"{DEFAULT_NAMESPACE}{DEFAULT_REF_DOC_COLLECTION_SUFFIX}"
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+class IndexDocumentStore(KVDocumentStore):
+    """The nodes of a published version, which cannot be changed.
+
+    Every change raises `ReadOnlyVersionError`.
+
+    Args:
+        nodes: The nodes.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        super().__init__(_KeyValues(nodes))
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __bool__(self) -> bool:
+        # LlamaIndex uses `docstore or SimpleDocumentStore()`, which must not replace an empty store.
+        return True
+
+    def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them."""
+        return self.nodes.get_nodes(node_ids, raise_error)
+
+    async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`."""
+        return self.nodes.get_nodes(node_ids, raise_error)
+
+    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
+        """Write the nodes to a file that `SimpleDocumentStore` loads."""
+        self.to_stock().persist(persist_path, fs)
+
+    def to_stock(self) -> SimpleDocumentStore:
+        """Return the nodes as LlamaIndex's own document store."""
+        stock = SimpleDocumentStore()
+        stock.add_documents(list(self.nodes.iterate()))
+        return stock
+
+
+class _KeyValues(SimpleKVStore):
+    """The nodes and documents of a version in the collections of LlamaIndex's document store."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        super().__init__()
+        self._nodes = nodes
+
+    def get(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
+        """Return a node, or the ids of the nodes of a document in the order of the text; None if there are none."""
+        if collection == _NODES:
+            nodes = self._nodes.get_nodes([key], raise_error=False)
+            return doc_to_json(nodes[0]) if nodes else None
+        if collection == _DOCUMENTS:
+            ids = self._nodes.ids_of_document(key)
+            return {"node_ids": ids} if ids else None
+        return None
+
+    def get_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
+        """Return all nodes by id, sorted by position, or all documents with the ids of their nodes."""
+        if collection == _NODES:
+            return {node.node_id: doc_to_json(node) for node in self._nodes.iterate()}
+        if collection == _DOCUMENTS:
+            return {doc_id: {"node_ids": ids} for doc_id, ids in self._nodes.ids_by_document().items()}
+        return {}
+
+    def put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
+        """Refuse, as a published version cannot be changed."""
+        refuse_write()
+
+    def put_all(
+        self,
+        kv_pairs: list[tuple[str, dict[str, Any]]],
+        collection: str = DEFAULT_COLLECTION,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+    ) -> None:
+        """Refuse, as a published version cannot be changed."""
+        refuse_write()
+
+    def delete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
+        """Refuse, as a published version cannot be changed."""
+        refuse_write()
+
+
+# ---- vectors ---------------------------------------------------------------------------------------------------------
+
+
+class IndexVectorStore(BasePydanticVectorStore):
+    """The vectors of a published version, which cannot be changed.
+
+    Args:
+        index: The index of the version.
+        version_directory: Directory of the version, with which `from_dict` opens it again.
+    """
+
+    stores_text: bool = True
+    is_embedding_query: bool = True
+    version_directory: str = Field(description="Directory of the version.")
+
+    _index: VersionIndex = PrivateAttr()
+
+    def __init__(self, index: VersionIndex, *, version_directory: str) -> None:
+        super().__init__(version_directory=version_directory)  # type: ignore[call-arg]
+        self._index = index
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of the class in serialized components."""
+        return "IndexVectorStore"
+
+    @property
+    def client(self) -> VersionIndex:
+        """The index."""
+        return self._index
+
+    def __len__(self) -> int:
+        return len(self._index.ids)
+
+    def __bool__(self) -> bool:
+        # LlamaIndex uses `vector_store or SimpleVectorStore()`, which must not replace an empty store.
+        return True
+
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Answer a LlamaIndex query with nodes, their cosine similarities (-1 to 1) and their ids."""
+        if query.query_embedding is None:
+            raise InputError("The query has no embedding: pass an embed_model to the retriever.")
+        vector = unit_vectors(np.asarray([query.query_embedding], dtype=np.float32))[0]
+        k = query.similarity_top_k
+        if len(vector) != self._index.dimensions:
+            raise InputError(
+                f"The query's embedding has {len(vector)} dimensions, the index {self._index.dimensions}:"
+                f" search with the embedding model that built the index."
+            )
+        if not vector.any():
+            return VectorStoreQueryResult(nodes=[], similarities=[], ids=[])
+        allowed = self._allowed(query.node_ids, query.doc_ids)
+        hits, _ = self._index.rank_vectors(vector, k if allowed is None else len(self), query.filters)
+        passing = slice(k) if allowed is None else np.flatnonzero(np.isin(hits.rows, allowed))[:k]
+        rows = hits.rows[passing].tolist()
+        return VectorStoreQueryResult(
+            nodes=[chunk.node for chunk in self._index.fetch(rows)],
+            similarities=hits.scores[passing].tolist(),
+            ids=[self._index.ids[row] for row in rows],
+        )
+
+    def _allowed(self, node_ids: Sequence[str] | None, doc_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
+        """Return the rows that a query names; None for all. Empty lists, as VectorStoreIndex passes, have no effect."""
+        docstore = self._index.docstore
+        sets = [docstore.rows(docstore.known(node_ids))] if node_ids else []
+        if doc_ids:
+            sets.append(docstore.rows([node_id for doc_id in doc_ids for node_id in docstore.ids_of_document(doc_id)]))
+        if not sets:
+            return None
+        return np.asarray(sorted(set.intersection(*map(set, sets))), dtype=np.int64)
+
+    def add(self, nodes: Sequence[BaseNode], **add_kwargs: Any) -> list[str]:
+        """Refuse, as a published version cannot be changed.
+
+        Raises:
+            ReadOnlyVersionError: Always.
+        """
+        refuse_write()
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Refuse, as a published version cannot be changed."""
+        refuse_write()
+
+    def delete_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
+    ) -> None:
+        """Refuse, as a published version cannot be changed."""
+        refuse_write()
+
+    def to_stock(self) -> FaissVectorStore:
+        """Return the vectors as LlamaIndex's own vector store, in an exact index that identifies nodes by row."""
+        # Imported here, because faiss is slow to import and not needed without vectors.
+        import faiss
+        from llama_index.vector_stores.faiss import FaissVectorStore
+
+        from llama_index_contextual.index.vectors import BLOCK
+
+        index = faiss.IndexFlatIP(self._index.dimensions or 0)
+        for start in range(0, len(self), BLOCK):
+            index.add(self._index.vectors(np.arange(start, min(start + BLOCK, len(self)))))
+        return FaissVectorStore(faiss_index=index)
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the directory of the version, with which `from_dict` opens it again."""
+        return {"class_name": self.class_name(), "version_directory": self.version_directory}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """Open the vectors of the version that `to_dict` names.
+
+        Raises:
+            CorruptVersionError: The version is damaged or was removed.
+        """
+        directory = Path(data["version_directory"])
+        return cls(OpenVersion(directory).index, version_directory=str(directory))
+
+
+# ---- all stores ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class VersionStorageContext(StorageContext):
+    """The stores of a published version, which cannot be changed.
+
+    Attributes:
+        has_lexical: Whether the version has a lexical index.
+    """
+
+    docstore: IndexDocumentStore
+    has_lexical: bool = False
+
+    def persist(  # type: ignore[override]  # LlamaIndex's parameters, without their names
+        self,
+        persist_dir: str | os.PathLike[str] = DEFAULT_PERSIST_DIR,
+        *names: str,
+        fs: AbstractFileSystem | None = None,
+        **named: str,
+    ) -> None:
+        """Write all stores and the lexical index as files that LlamaIndex's own classes load.
+
+        Files of the same names are replaced. A version contains neither images nor property graphs.
+
+        Args:
+            persist_dir: Target directory.
+            *names: Names of files, as for `StorageContext.persist`.
+            fs: File system of the directory; None for local files.
+            **named: Names of files by parameter, such as `docstore_fname`.
+
+        Raises:
+            InputError: The directory is a published version.
+
+        Example:
+            >>> project.storage_context.persist("stock")  # doctest: +SKIP
+            >>> StorageContext.from_defaults(
+            ...     persist_dir="stock", vector_store=FaissVectorStore.from_persist_dir("stock")
+            ... )  # doctest: +SKIP
+            >>> BM25Retriever.from_persist_dir("stock/bm25")  # doctest: +SKIP
+        """
+        if fs is not None:
+            with tempfile.TemporaryDirectory() as temporary:
+                self.persist(temporary, *names, **named)
+                fs.makedirs(str(persist_dir), exist_ok=True)
+                fs.put(f"{temporary}/", f"{persist_dir}/", recursive=True)
+            return
+        directory = Path(persist_dir).resolve()
+        if (directory / MANIFEST).exists():
+            raise InputError(f"{directory} is a published version: persist into another directory.", value=persist_dir)
+        building = self.build_beside(directory, *names, **named)
+        files.make_directory(directory)
+        files.remove_tree(directory / BM25_DIRECTORY)
+        for path in sorted(building.iterdir()):
+            files.rename(path, directory / path.name)
+        files.remove_tree(building)
+        files.sync_directory(directory)
+
+    def build_beside(self, directory: Path, *names: str, **named: str) -> Path:
+        """Write and sync all files in a new directory next to the given one, and return it."""
+        building = directory.with_name(f"{directory.name}{_UNFINISHED}")
+        files.remove_tree(building)
+        files.make_directory(building)
+        stock = self.to_stock()
+        files.let_write(building, lambda: stock.persist(building, *names, **named))
+        nodes = list(stock.docstore.docs.values())
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        if self.has_lexical and any(text.strip() for text in texts):
+            files.make_directory(building / BM25_DIRECTORY)
+            files.let_write(building / BM25_DIRECTORY, lambda: _export_bm25(nodes, building / BM25_DIRECTORY))
+        for path in files.walk(building):
+            files.sync_file(path)
+        for below in sorted({path.parent for path in files.walk(building)}):
+            files.sync_directory(below)
+        return building
+
+    def to_stock(self) -> StorageContext:
+        """Return the stores as LlamaIndex's own ones."""
+        index_store, vectors = SimpleIndexStore(), self.vector_store
+        stock = StorageContext(
+            docstore=self.docstore.to_stock(), index_store=index_store, vector_stores={}, graph_store=SimpleGraphStore()
+        )
+        if isinstance(vectors, IndexVectorStore):
+            rows = {str(row): node_id for row, node_id in enumerate(self.docstore.nodes.ids)}
+            index_store.add_index_struct(IndexDict(index_id=INDEX_ID, nodes_dict=rows))
+            stock.vector_stores[DEFAULT_VECTOR_STORE] = vectors.to_stock()
+        return stock
+
+
+def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
+    """Build an index for LlamaIndex's BM25Retriever, whose tokens differ from those of this package."""
+    from llama_index.retrievers.bm25 import BM25Retriever
+
+    retriever = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes)))
+    retriever.persist(str(directory), show_progress=False)
+
+
+def storage_context_of(version: OpenVersion) -> VersionStorageContext:
+    """Return a version as a LlamaIndex StorageContext that cannot be changed.
+
+    The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
+    """
+    index_store = SimpleIndexStore()
+    vector_store: BasePydanticVectorStore = SimpleVectorStore()
+    if version.has_semantic:
+        vector_store = IndexVectorStore(version.index, version_directory=str(version.directory))
+        index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
+    return VersionStorageContext(
+        docstore=IndexDocumentStore(version.docstore),
+        index_store=index_store,
+        vector_stores={DEFAULT_VECTOR_STORE: vector_store},
+        graph_store=SimpleGraphStore(),
+        has_lexical=version.has_lexical,
+    )
+
+
+def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
+    """Open a version as a LlamaIndex StorageContext that cannot be changed.
+
+    Args:
+        version_dir: versions/<name> of a project.
+
+    Raises:
+        CorruptVersionError: A file is damaged or missing, or belongs to another version.
+        FormatError: The version was written by another release.
+
+    Example:
+        >>> load_index_from_storage(open_storage_context(version_dir), embed_model=embed_model)  # doctest: +SKIP
+    """
+    return storage_context_of(OpenVersion(Path(version_dir)))
+
+
+def export_version(context: VersionStorageContext, directory: Path) -> None:
+    """Write a version for LlamaIndex's own stores; the directory appears only when it is complete.
+
+    Args:
+        context: The stores of the version.
+        directory: Target directory, which must be empty or not exist.
+
+    Raises:
+        InputError: The directory is not empty.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise InputError(f"{directory} is not empty: export into a new directory.", value=directory)
+    directory = directory.resolve()
+    building = context.build_beside(directory)
+    if directory.exists():
+        files.remove_if_empty(directory)
+    files.rename(building, directory)
