@@ -25,8 +25,7 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
 from llama_index_contextual.contextualizer.scheduler import LiveSender, Reply, Sender, reply_of
 from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Reservation, Spending
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
-from llama_index_contextual.index.batches import BatchJournal, BatchReply, OpenBatch
-from llama_index_contextual.index.ledger import content_key
+from llama_index_contextual.index.ledger import BatchJournal, BatchReply, OpenBatch, content_key
 from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.models import load_llm, provider_of
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from llama_index_contextual._utils.forks import keep_alive, new_guard, renewed, require_safe
 from llama_index_contextual.errors import NoSpaceError, ReadOnlyVersionError
+
+T = TypeVar("T")
 
 KV_TABLE = (
     "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
@@ -47,22 +50,20 @@ class Database:
         access: `read` for a published file; `build` for a file that is discarded after a crash; `durable` for a file
             whose commits must survive a power cut; `inspect` to read such a file, with permission for SQLite to roll
             back an interrupted write.
+        patience: Seconds to wait if another program has locked the file.
     """
 
-    def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
+    def __init__(self, path: Path | None = None, *, access: Access = "build", patience: float = 0.0) -> None:
         self.path = path
         self.access = access
+        self.patience = patience
         self._lock = new_guard()
-        self._opened: sqlite3.Connection | None = self._open()
+        self._opened: sqlite3.Connection | None = None
+        with self._errors():
+            self._opened = self._wait_for_lock(self._open)
         renewed(self)
-        if path is None:
-            with self._lock:
-                self._connection.execute(KV_TABLE)
-        if access not in ("read", "inspect"):
-            self._prepare()
-
-    def _prepare(self) -> None:
-        self.execute(KV_TABLE)
+        if access == "build":
+            self.execute(KV_TABLE)
 
     def _open(self) -> sqlite3.Connection:
         """Open the file and close it when the store is garbage-collected."""
@@ -86,10 +87,24 @@ class Database:
             self._opened = self._open()
         return self._opened
 
+    def _errors(self) -> AbstractContextManager[None]:
+        """Translate errors of SQLite that the user can do something about."""
+        return _needs_space(self.path)
+
+    def _wait_for_lock(self, work: Callable[[], T]) -> T:
+        until = time.monotonic() + self.patience
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= until:
+                    raise
+                time.sleep(0.02)  # SQLite itself has usually waited, but sometimes it fails at once
+
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a SELECT."""
-        with self._lock:
-            return self._connection.execute(sql, parameters).fetchall()
+        with self._lock, self._errors():
+            return self._wait_for_lock(lambda: self._connection.execute(sql, parameters).fetchall())
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement in its own transaction, and return the number of rows that it changed."""
@@ -98,11 +113,22 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for several statements that are committed together or not at all."""
+        """Yield the connection for several statements that are committed together or not at all.
+
+        Only BEGIN and COMMIT are repeated while another program has locked the file.
+        """
         if self.access == "read":
             refuse_write()
-        with self._lock, _needs_space(self.path), self._connection:
-            yield self._connection
+        with self._lock, self._errors():
+            self._wait_for_lock(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+            try:
+                yield self._connection
+                self._wait_for_lock(lambda: self._connection.execute("COMMIT"))
+            except BaseException:
+                # If this fails, SQLite rolls back when the file is opened again.
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
 
     def save_to(self, path: Path) -> None:
         """Copy all content to a new file; the store keeps using its own."""
@@ -130,27 +156,18 @@ class Database:
 
     def put(self, key: str, val: dict[str, Any], collection: str) -> None:
         """Store an object."""
-        self.put_all([(key, val)], collection)
-
-    def put_all(self, kv_pairs: Iterable[tuple[str, dict[str, Any]]], collection: str) -> None:
-        """Store objects in one transaction."""
-        rows = [(collection, key, json.dumps(value, ensure_ascii=False)) for key, value in kv_pairs]
-        with self.transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", rows)
+        value = json.dumps(val, ensure_ascii=False)
+        self.execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", (collection, key, value))
 
     def get(self, key: str, collection: str) -> dict[str, Any] | None:
         """Return an object, or None."""
         rows = self.query("SELECT value FROM kv WHERE collection = ? AND key = ?", (collection, key))
         return json.loads(rows[0][0]) if rows else None
 
-    def get_all(self, collection: str) -> dict[str, dict[str, Any]]:
-        """Return all objects of a collection."""
-        rows = self.query("SELECT key, value FROM kv WHERE collection = ?", (collection,))
-        return {key: json.loads(value) for key, value in rows}
 
-    def delete(self, key: str, collection: str) -> bool:
-        """Remove an object, and return whether it existed."""
-        return self.execute("DELETE FROM kv WHERE collection = ? AND key = ?", (collection, key)) > 0
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether another program has locked a file."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 @contextmanager
@@ -191,15 +208,9 @@ def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
 
 
 def _opened(path: Path | None, access: Access) -> sqlite3.Connection:
-    if path is None:
-        connection = sqlite3.connect(":memory:", check_same_thread=False)
-    elif access == "read":
-        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
-    elif access == "inspect":
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, check_same_thread=False)
-    else:
-        connection = sqlite3.connect(path, check_same_thread=False)
+    mode = {"read": "?mode=ro&immutable=1", "inspect": "?mode=rw"}.get(access, "")
+    name = ":memory:" if path is None else f"{path.resolve().as_uri()}{mode}"
+    connection = sqlite3.connect(name, uri=path is not None, check_same_thread=False, isolation_level=None)
     try:
         for pragma in _PRAGMAS[access]:
             connection.execute(pragma)

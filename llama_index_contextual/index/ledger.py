@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.index import files
-from llama_index_contextual.index.batches import BATCH_TABLES, BatchJournal
 from llama_index_contextual.index.ledger_file import TABLES, LedgerFile, Row
 from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.index.storable import storable_text
@@ -30,7 +29,8 @@ from llama_index_contextual.index.storable import storable_text
 LEDGER_FILE = "ledger.sqlite"
 
 FIELDS = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
-_MAX_VARIABLES = 900
+_BLOCK = 500  # rows that are read at once
+_KEY_AMONG_OTHERS = re.compile(r"(?P<own>\w+):(?P<digest>\w+):(?P<before>[0-9]+):(?P<number>[0-9]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,39 +142,7 @@ def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> l
     return [f"{vector_key(text, model, dimensions)}:{digest}:{at}:{len(texts)}" for at, text in enumerate(texts)]
 
 
-class _LiveVectors:
-    """Keys of the embeddings of live documents.
-
-    Args:
-        documents: Texts of the chunks of each document, in the order of the document.
-        models: Names of models with the lengths of their vectors.
-    """
-
-    def __init__(self, documents: Sequence[Sequence[str]], models: Collection[tuple[str, int | None]]) -> None:
-        self._documents = documents
-        self._places: dict[str, list[tuple[int, int]]] = {}
-        for of, texts in enumerate(documents):
-            for at, text in enumerate(texts):
-                for model in models:
-                    self._places.setdefault(vector_key(text, *model), []).append((of, at))
-        self._digest = cache(self._digest_of)
-
-    def __contains__(self, key: str) -> bool:
-        own, _, others = key.partition(":")
-        places = self._places.get(own, [])
-        match others.split(":"):
-            case [""]:
-                return bool(places)
-            case [digest, before, number] if before.isdecimal() and number.isdecimal():
-                starts = ((of, at - int(before)) for of, at in places)
-                return any(start >= 0 and self._digest(of, start, int(number)) == digest for of, start in starts)
-        return False
-
-    def _digest_of(self, document: int, start: int, number: int) -> str:
-        return content_key(*self._documents[document][start : start + number])
-
-
-class Ledger:
+class Ledger(LedgerFile):
     """The ledger of one project, or of an `LLMContextualizer` in a pipeline.
 
     Damaged rows are treated as missing, so their contexts and embeddings are requested again. SQLite errors are raised
@@ -186,48 +154,39 @@ class Ledger:
         identity: Identity of a ledger that is created; None generates one.
 
     Raises:
-        FormatError: The file was written by a newer release.
+        FormatError: The file was written by another release.
         CorruptVersionError: The file is damaged.
         LedgerBusyError: Another program has locked the file.
         LedgerError: The file cannot be opened, read or written.
-
-    Attributes:
-        path: The file.
-        batches: The batches that a provider is working on.
-        receipts: The costs of all runs.
     """
 
     def __init__(self, path: str | Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
-        path = None if path is None else Path(path)
-        self.path = path or Path("ledger in memory")
-        self._kv = LedgerFile(path, read_only=read_only, identity=identity)
-        self.batches = BatchJournal(self._kv)
-        self.receipts = Receipts(self._kv)
+        super().__init__(None if path is None else Path(path), read_only=read_only, identity=identity)
 
     @property
-    def identity(self) -> str | None:
-        """Unique id of this ledger; None for format 1 that has not been opened for writing yet."""
-        return self._kv.identity
+    def batches(self) -> BatchJournal:
+        """The batches that a provider is working on."""
+        return BatchJournal(self)
 
-    def context(self, key: str) -> str | None:
-        """Return the context with this key, or None."""
-        return self.contexts([key]).get(key)
+    @property
+    def receipts(self) -> Receipts:
+        """The costs of all runs."""
+        return Receipts(self)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the contexts with these keys, if they are in the ledger."""
-        rows = (row for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)))
-        return {key: context for key, context, *_ in map(_storable, rows) if context}
+        return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
         """Return those keys for which the LLM refused to write a context."""
-        return {row[0] for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)) if not row[1]}
+        return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
         """Commit contexts and refusals; they are on disk when this returns."""
         now = time.time()
         rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
-        with self._kv.transaction():
-            self._kv.insert("contexts", rows)
+        with self.transaction():
+            self.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
         """Return the embeddings with these keys, if they are in the ledger; all have the same length.
@@ -236,7 +195,7 @@ class Ledger:
             keys: Keys of the embeddings.
             dimensions: Length of the vectors; None selects the most frequent one.
         """
-        rows = (row for part in _parts(keys) for row in self._kv.rows("embeddings", *_one_of(part)))
+        rows = self.rows("embeddings", *_one_of(keys))
         vectors: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
         if dimensions is None and vectors:
             ((dimensions, _),) = Counter(map(len, vectors.values())).most_common(1)
@@ -246,26 +205,26 @@ class Ledger:
         """Commit embeddings, one row of `vectors` per key."""
         now = time.time()
         rows = [(key, row.astype("<f4").tobytes(), model, now) for key, row in zip(keys, vectors, strict=True)]
-        with self._kv.transaction():
-            self._kv.insert("embeddings", rows)
+        with self.transaction():
+            self.insert("embeddings", rows)
 
     def page(self, key: str) -> str | None:
         """Return the scanned page with this key as it was read by OCR, or None."""
-        rows = self._kv.rows("pages", "WHERE key = ?", (key,))
+        rows = self.rows("pages", "WHERE key = ?", (key,))
         return rows[0][1] if rows else None
 
     def add_page(self, key: str, page: str, engine: str) -> None:
         """Commit a scanned page that was read by OCR; it is on disk when this returns."""
-        with self._kv.transaction():
-            self._kv.insert("pages", [(key, page, engine, time.time())])
+        with self.transaction():
+            self.insert("pages", [(key, page, engine, time.time())])
 
-    def rows(self, table: str) -> Iterator[Row]:
+    def iterate(self, table: str) -> Iterator[Row]:
         """Yield the sound rows of a table, sorted by key."""
         key = TABLES[table][0]
-        keys = [of_row for (of_row,) in self._kv.query(f"SELECT {key} FROM {table} ORDER BY {key}")]
-        for part in _parts(keys):
-            rows = self._kv.rows(table, f"WHERE {key} IN ({', '.join('?' * len(part))}) ORDER BY {key}", part)
-            yield from map(_storable, rows) if table == "contexts" else rows
+        keys = [of_row for (of_row,) in self.query(f"SELECT {key} FROM {table} ORDER BY {key}")]
+        for at in range(0, len(keys), _BLOCK):
+            clause, parameters = _one_of(keys[at : at + _BLOCK], key)
+            yield from self.rows(table, f"{clause} ORDER BY {key}", parameters)
 
     def add_rows(self, rows: Iterable[tuple[str, Row]]) -> None:
         """Add rows to several tables in one transaction.
@@ -273,7 +232,7 @@ class Ledger:
         A context replaces that of the same key. Other rows are kept, and a receipt gets a number of this ledger unless
         the ledger has it already.
         """
-        with self._kv.transaction():
+        with self.transaction():
             known = [replace(run, run=0) for run in self.receipts.cost().runs]
             for table, row in rows:
                 if table == "runs":
@@ -281,12 +240,12 @@ class Ledger:
                     if receipt not in known:
                         self.receipts.insert(receipt)
                 else:
-                    self._kv.insert(table, [row], replace=table == "contexts")
+                    self.insert(table, [row], replace=table == "contexts")
 
     def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Copy rows of the same table of another ledger in one transaction; existing rows are kept."""
-        with self._kv.transaction():
-            self._kv.insert(table, rows, replace=False)
+        with self.transaction():
+            self.insert(table, rows, replace=False)
 
     def keep_only(
         self, contexts: Collection[str], documents: Sequence[Sequence[str]], *, dry_run: bool = False
@@ -304,29 +263,24 @@ class Ledger:
                 any model. Of those by contextual models, only embeddings among the same neighbours are kept.
             dry_run: Only count the rows.
         """
-        storable = set(map(storable_text, contexts))
-        context_keys = {key for key, context, *_ in self._contexts() if context in storable}
-        context_keys |= {key for key, *_ in self._kv.rows("contexts", "WHERE context = ''")}
-        models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
-        vector_keys = _LiveVectors(
-            documents, {model for name, length in models for model in ((name, None), (name, length))}
-        )
-        with self._kv.transaction() as connection:
-            removed = []
-            for table, keys_to_keep in (("contexts", context_keys), ("embeddings", vector_keys)):
-                # As bytes, because a damaged key may not be valid UTF-8.
-                keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
-                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in keys_to_keep]
-                removed.append(len(others))
+        contexts_to_keep = [key for key, context, *_ in self.rows("contexts") if not context or context in contexts]
+        models = self.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
+        keys = [key for (key,) in self.query("SELECT key FROM embeddings")]
+        embeddings_to_keep = _live_keys(keys, documents, [(name, size) for name, of in models for size in (None, of)])
+        removed = []
+        with self.transaction() as connection:
+            for table, kept in (("contexts", contexts_to_keep), ("embeddings", embeddings_to_keep)):
+                others = f"FROM {table} WHERE key NOT IN (SELECT value FROM json_each(?))"
+                removed.append(connection.execute(f"SELECT count(*) {others}", (json.dumps(kept),)).fetchone()[0])
                 if not dry_run:
-                    connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)
+                    connection.execute(f"DELETE {others}", (json.dumps(kept),))
             for table in () if dry_run else (*BATCH_TABLES, "pages"):
                 connection.execute(f"DELETE FROM {table}")
         return removed[0], removed[1]
 
     def copy_to(self, path: Path) -> None:
         """Write all rows, without deleted data, to a new file, and sync it."""
-        files.let_write(path, lambda: self._kv.query("VACUUM INTO ?", (str(path),)))
+        files.let_write(path, lambda: self.query("VACUUM INTO ?", (str(path),)))
         files.sync_file(path)
 
     def usage(self, contexts: Sequence[str]) -> LedgerUsage | None:
@@ -335,10 +289,9 @@ class Ledger:
         Args:
             contexts: The contexts of the chunks; one that is listed several times counts several times.
         """
-        tokens = {
-            context: (sent, cached or 0, answered) for _, context, _, _, sent, cached, answered in self._contexts()
-        }
-        rows = [tokens.get(storable_text(context), (None,)) for context in contexts]
+        stored = self.rows("contexts", "WHERE context != ''")
+        tokens = {context: (sent, cached or 0, answered) for _, context, _, _, sent, cached, answered in stored}
+        rows = [tokens.get(context, (None,)) for context in contexts]
         if any(None in row for row in rows):
             return None
         sent, cached, answered = (sum(column) for column in zip((0, 0, 0), *rows, strict=True))
@@ -346,63 +299,190 @@ class Ledger:
 
     def info(self) -> LedgerInfo:
         """Return the size of the ledger."""
-        contexts, sent, answered = self._kv.query(
+        contexts, sent, answered = self.query(
             "SELECT total(context != ''), total(input_tokens), total(output_tokens) FROM contexts"
         )[0]
-        ((embeddings,),) = self._kv.query("SELECT count(*) FROM embeddings")
+        ((embeddings,),) = self.query("SELECT count(*) FROM embeddings")
         return LedgerInfo(
             contexts=int(contexts),
             embeddings=embeddings,
             input_tokens=int(sent),
             output_tokens=int(answered),
             batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
-            pages=self._kv.query("SELECT count(*) FROM pages")[0][0],
+            pages=self.query("SELECT count(*) FROM pages")[0][0],
         )
 
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:
         """Return the mean number of tokens of a model's answers, or None if there are fewer than `at_least`."""
-        ((number, mean),) = self._kv.query(
+        ((number, mean),) = self.query(
             "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ? AND context != ''", (model,)
         )
         return float(mean) if number >= at_least else None
 
-    def entries(self) -> list[LedgerEntry]:
-        """Return all contexts, sorted by key."""
-        rows = (dict(zip(TABLES["contexts"], row, strict=True)) for row in self._contexts("ORDER BY key"))
-        return [LedgerEntry(**{field: row[field] for field in FIELDS}) for row in rows]
 
-    def block_writers(self) -> AbstractContextManager[object]:
-        """Lock the file against writing by other programs for the duration of a `with` block."""
-        return self._kv.block_writers()
-
-    def damage(self) -> str | None:
-        """Return the result of SQLite's integrity check, or None if the file is sound. Also see `damaged_rows`."""
-        return self._kv.malformed()
-
-    def damaged_rows(self) -> dict[str, list[str]]:
-        """Return the keys of damaged rows by table."""
-        return self._kv.damaged_rows()
-
-    def remove_damaged_rows(self) -> bool:
-        """Remove damaged rows, and return whether all of them could be removed."""
-        return self._kv.remove_damaged_rows()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._kv.close()
-
-    def _contexts(self, order: str = "") -> Iterator[Row]:
-        return (row for row in map(_storable, self._kv.rows("contexts", order)) if row[1])
+def _one_of(keys: Sequence[str], column: str = "key") -> tuple[str, tuple[str]]:
+    return f"WHERE {column} IN (SELECT value FROM json_each(?))", (json.dumps(keys),)
 
 
-def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (keys[at : at + _MAX_VARIABLES] for at in range(0, len(keys), _MAX_VARIABLES))
+def _live_keys(
+    keys: Iterable[str], documents: Sequence[Sequence[str]], models: Iterable[tuple[str, int | None]]
+) -> list[str]:
+    """Return those keys that belong to embeddings of live documents.
+
+    Args:
+        keys: Keys of embeddings.
+        documents: Texts of the chunks of each document, in the order of the document.
+        models: Names of models with the lengths of their vectors.
+    """
+    places: dict[str, list[tuple[int, int]]] = {}
+    for model in set(models):
+        for of, texts in enumerate(documents):
+            for at, text in enumerate(texts):
+                places.setdefault(vector_key(text, *model), []).append((of, at))
+
+    @cache
+    def digest(of: int, start: int, number: int) -> str:
+        return content_key(*documents[of][start : start + number])
+
+    def is_live(key: str) -> bool:
+        match = _KEY_AMONG_OTHERS.fullmatch(key)
+        if match is None:
+            return key in places
+        before, number = int(match["before"]), int(match["number"])
+        starts = ((of, at - before) for of, at in places.get(match["own"], ()))
+        return any(start >= 0 and digest(of, start, number) == match["digest"] for of, start in starts)
+
+    return list(filter(is_live, keys))
 
 
-def _one_of(keys: Sequence[str]) -> tuple[str, Sequence[str]]:
-    return f"WHERE key IN ({', '.join('?' * len(keys))})", keys
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+BATCH_TABLES = ("batches", "batch_requests", "batch_replies")
+"""The tables of the journal of batches."""
 
 
-def _storable(row: Row) -> Row:
-    """Clean the text of a context, as earlier releases stored the LLM's answer unchanged."""
-    return (row[0], storable_text(row[1]), *row[2:])
+@dataclass(frozen=True, kw_only=True)
+class OpenBatch:
+    """A batch whose replies have not arrived yet.
+
+    Attributes:
+        file_id: The provider's id of the uploaded requests.
+        batch_id: The provider's id of the batch; None if the process ended before it was known.
+        model: Name of the model, as in the settings.
+        created: When the requests were uploaded, seconds since 1970.
+        requests: Number of requests.
+    """
+
+    file_id: str
+    batch_id: str | None
+    model: str
+    created: float
+    requests: int
+
+
+@dataclass(frozen=True)
+class BatchReply:
+    """The answer to one request of a batch.
+
+    Attributes:
+        custom_id: Id of the request.
+        text: Text of the model's answer.
+        finish_reason: Why the model stopped, as reported by the provider.
+        input_tokens: Tokens of the prompt, or None if the provider did not report them.
+        cached_tokens: Input tokens that the provider read from its cache.
+        output_tokens: Tokens of the answer.
+    """
+
+    custom_id: str
+    text: str
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class BatchJournal:
+    """Journal of the batches that a provider is working on: their requests and replies.
+
+    If a process stops, the next one finds the batch, fetches its replies, and does not pay again. A reply is kept until
+    its contexts are in the ledger.
+
+    Args:
+        store: The open ledger file.
+    """
+
+    def __init__(self, store: LedgerFile) -> None:
+        self._store = store
+
+    def uploaded(self, file_id: str, *, model: str, custom_ids: Iterable[str]) -> None:
+        """Record requests that were uploaded, before their batch is created."""
+        rows = [(custom_id, file_id) for custom_id in custom_ids]
+        with self._store.transaction():
+            self._store.insert("batches", [(file_id, None, model, time.time())])
+            self._store.insert("batch_requests", rows)
+
+    def started(self, file_id: str, batch_id: str) -> None:
+        """Record the batch that was created for an upload."""
+        with self._store.transaction():
+            rows = self._store.rows("batches", "WHERE file_id = ?", (file_id,))
+            self._store.insert("batches", [(file_id, batch_id, model, created) for _, _, model, created in rows])
+
+    def requests(self, file_id: str) -> set[str]:
+        """Return the ids of the requests of an upload whose replies have not arrived yet."""
+        return {custom_id for custom_id, _ in self._store.rows("batch_requests", "WHERE file_id = ?", (file_id,))}
+
+    def closed(self, file_id: str, replies: Sequence[BatchReply]) -> None:
+        """Store the replies of a batch and remove the batch, in one transaction."""
+        with self._store.transaction() as connection:
+            self._store.insert("batch_replies", map(_reply_row, replies))
+            connection.execute("DELETE FROM batch_requests WHERE file_id = ?", (file_id,))
+            connection.execute("DELETE FROM batches WHERE file_id = ?", (file_id,))
+
+    def read(self, file_id: str, replies: Sequence[BatchReply]) -> None:
+        """Store some replies of a batch, which stays open for its other requests."""
+        with self._store.transaction() as connection:
+            self._store.insert("batch_replies", map(_reply_row, replies))
+            connection.executemany(
+                "DELETE FROM batch_requests WHERE file_id = ? AND custom_id = ?",
+                [(file_id, reply.custom_id) for reply in replies],
+            )
+
+    def open_batches(self, model: str | None = None) -> list[OpenBatch]:
+        """Return the batches whose replies have not arrived yet, of one model or of all, oldest first."""
+        counts = dict(self._store.query("SELECT file_id, count(*) FROM batch_requests GROUP BY file_id"))
+        rows = self._store.rows("batches", "ORDER BY created, file_id")
+        batches = [
+            OpenBatch(file_id=file_id, batch_id=batch_id, model=name, created=created, requests=counts.get(file_id, 0))
+            for file_id, batch_id, name, created in rows
+        ]
+        return [batch for batch in batches if model in (None, batch.model)]
+
+    def has_request(self, custom_id: str) -> bool:
+        """Return whether a request was sent or answered, so that it must not be sent again."""
+        return self.reply(custom_id) is not None or self.is_open(custom_id)
+
+    def is_open(self, custom_id: str) -> bool:
+        """Return whether a request was sent and its reply has not been read."""
+        # Without its batch, the reply would not be fetched.
+        files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
+        return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
+
+    def reply(self, custom_id: str) -> BatchReply | None:
+        """Return the reply to a request, or None."""
+        rows = self._store.rows("batch_replies", "WHERE custom_id = ?", (custom_id,))
+        return BatchReply(*rows[0]) if rows else None
+
+    def has_replies(self) -> bool:
+        """Return whether any replies are stored."""
+        return bool(self._store.query("SELECT 1 FROM batch_replies LIMIT 1"))
+
+    def forget_replies(self, custom_ids: Iterable[str]) -> None:
+        """Remove replies whose contexts are in the ledger."""
+        with self._store.transaction() as connection:
+            connection.executemany(
+                "DELETE FROM batch_replies WHERE custom_id = ?", [(custom_id,) for custom_id in custom_ids]
+            )
+
+
+def _reply_row(reply: BatchReply) -> tuple[object, ...]:
+    return astuple(replace(reply, text=storable_text(reply.text)))

@@ -10,13 +10,12 @@ import contextlib
 import json
 import logging
 import sqlite3
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -28,11 +27,10 @@ from llama_index_contextual.errors import (
     LedgerError,
     ProjectError,
 )
-from llama_index_contextual.index.kvstore import KV_TABLE, Database
+from llama_index_contextual.index.kvstore import KV_TABLE, Database, is_busy
 from llama_index_contextual.index.storable import has_surrogate
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 Row = tuple[Any, ...]
 
 FORMAT_VERSION = 3
@@ -66,32 +64,18 @@ _TYPES: Mapping[str, tuple[Any, ...]] = {
 _SQL = {str: "TEXT NOT NULL", bytes: "BLOB NOT NULL", float: "REAL NOT NULL", str | None: "TEXT", int | None: "INTEGER"}
 _MAX_COUNT = 2**53
 
-_CANNOT_LOCK = (
-    *(sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_IOERR_RDLOCK, sqlite3.SQLITE_IOERR_UNLOCK),
-    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
-)
-_CANNOT_ROLL_BACK = (
-    *(sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY, sqlite3.SQLITE_READONLY_CANTLOCK),
-    *(sqlite3.SQLITE_READONLY_CANTINIT, sqlite3.SQLITE_READONLY_DIRECTORY),
-)
-_ADVICE: dict[int, str] = {
+_CANNOT_OPEN = "cannot be opened ({}): allow this user to read and write the file and its folder"
+_ADVICE = {
     sqlite3.SQLITE_READONLY: "is read-only ({}): make the file and its folder writable for this user",
+    sqlite3.SQLITE_READONLY_ROLLBACK: "has an interrupted write that must be rolled back first ({}): make its folder"
+    " writable for this user, then run `verify`; nothing is lost",
     sqlite3.SQLITE_FULL: "cannot be written ({}): free space on its disk, then try again; committed data is kept",
-    sqlite3.SQLITE_IOERR: "cannot be read or written ({}): check its disk, its mount, quotas and limits of file sizes,"
-    " then try again; committed data is kept",
+    sqlite3.SQLITE_IOERR: "cannot be read or written ({}): check its disk, its mount, its locks, quotas and limits of"
+    " file sizes, then try again; committed data is kept",
+    sqlite3.SQLITE_CANTOPEN: _CANNOT_OPEN,
+    sqlite3.SQLITE_PERM: _CANNOT_OPEN,
+    sqlite3.SQLITE_AUTH: _CANNOT_OPEN,
 }
-_ADVICE |= dict.fromkeys(
-    (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
-    "cannot be opened ({}): allow this user to read and write the file and its folder",
-)
-_ADVICE |= dict.fromkeys(
-    _CANNOT_LOCK, "cannot be locked ({}): move the project to a local disk, or mount its file system with locks"
-)
-_ADVICE |= dict.fromkeys(
-    _CANNOT_ROLL_BACK,
-    "has an interrupted write that must be rolled back first ({}): make its folder writable for this user, then run"
-    " `verify`; nothing is lost",
-)
 _BUSY = (
     "is locked by another program ({}): wait until it has finished, or close it (a backup, a database browser), then"
     " try again; if no program holds it, its file system cannot lock files: move the project to a local disk"
@@ -108,7 +92,7 @@ def translate_error(error: sqlite3.Error, name: str) -> ProjectError:
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damage_error(name, str(error))
-    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if is_busy(error):
         return LedgerBusyError(f"{name} {_BUSY.format(error)}.")
     advice = _ADVICE.get(code) or _ADVICE.get(code & 0xFF) or "cannot be used ({}): check that it is a ledger"
     return LedgerError(f"{name} {advice.format(error)}.")
@@ -142,7 +126,7 @@ def is_plausible(table: str, values: Sequence[Any]) -> bool:
     """Return whether values have the types and ranges of a row, as imported rows must."""
     if not all(map(isinstance, values, _TYPES[table])) or not values[0]:
         return False
-    if any(isinstance(value, int) and not 0 <= value < _MAX_COUNT for value in values):
+    if any(isinstance(value, int) and not (type(value) is int and 0 <= value < _MAX_COUNT) for value in values):
         return False
     if any(isinstance(value, str) and has_surrogate(value) for value in values):
         return False
@@ -181,23 +165,20 @@ class LedgerFile(Database):
     def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
         self.identity: str | None = None
         self._name = "The ledger in memory" if path is None else path.name
-        self._patience = PATIENCE_READING if read_only else PATIENCE_WRITING
         self._warned = False
         if read_only and (path is None or not path.exists() or path.stat().st_size == 0):
             path, read_only = None, False
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._translate_errors())
-            stack.callback(self._close_what_is_open)
-            self._wait_for_lock(partial(super().__init__, path, access="inspect" if read_only else "durable"))
+        access, patience = ("inspect", PATIENCE_READING) if read_only else ("durable", PATIENCE_WRITING)
+        super().__init__(path, access=access, patience=patience)  # type: ignore[arg-type]
+        try:
             if not self._has_format() and not read_only:
                 with self.transaction():
-                    if not self._has_format():
+                    if not self._has_format():  # another process may have created it meanwhile
                         self._create(identity)
                 self._has_format()
-            stack.pop_all()
-
-    def _prepare(self) -> None:
-        """Do not create tables before the file is known to be a ledger."""
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self) -> sqlite3.Connection:
         connection = super()._open()
@@ -205,53 +186,14 @@ class LedgerFile(Database):
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         return connection
 
-    def _close_what_is_open(self) -> None:
-        if hasattr(self, "_connection"):
-            self.close()
-
-    # ---- waiting, and errors ----------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
-    def _translate_errors(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError):
             raise  # caused by the call, not by the file
         except sqlite3.DatabaseError as error:
             raise translate_error(error, self._name) from error
-
-    def _wait_for_lock(self, work: Callable[[], T]) -> T:
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                return work()
-            except sqlite3.OperationalError as error:
-                is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-                if not is_busy or time.monotonic() >= until:
-                    raise
-                time.sleep(0.02)  # SQLite itself has usually waited, but sometimes it fails at once
-
-    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows of a SELECT, waiting for other programs that write."""
-        with self._lock, self._translate_errors():
-            return self._wait_for_lock(lambda: self._connection.execute(sql, parameters).fetchall())
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for several statements that are committed together or not at all.
-
-        Only BEGIN and COMMIT are repeated while another program has locked the file.
-        """
-        with self._lock, self._translate_errors():
-            self._wait_for_lock(lambda: self._connection.execute("BEGIN IMMEDIATE"))
-            try:
-                yield self._connection
-                self._wait_for_lock(lambda: self._connection.execute("COMMIT"))
-            except BaseException:
-                # If this fails, SQLite rolls back when the file is opened again.
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-                raise
 
     @contextlib.contextmanager
     def block_writers(self) -> Iterator[None]:
@@ -273,21 +215,19 @@ class LedgerFile(Database):
                 if any(self.query(f"SELECT 1 FROM {table} LIMIT 1") for table in names - {"kv"}):
                     raise ValueError("it is missing")
                 return False
-            if row.get("xxh3", _seal(row)) != _seal(row):
-                raise ValueError("its checksum is wrong")
             version = int(row["version"])
             if version > FORMAT_VERSION:
                 raise FormatError(
                     f"{self._name} has format {version}, this release reads up to {FORMAT_VERSION}:"
                     f" upgrade llama-index-contextual."
                 )
-            if version < FORMAT_VERSION and (version == 1 or "xxh3" in row):
+            if row.get("xxh3") != _seal(row):
+                raise ValueError("its checksum is wrong")
+            if version < FORMAT_VERSION:
                 raise FormatError(
                     f"{self._name} has format {version}, this release reads {FORMAT_VERSION}: run `ledger export` with"
                     f" the commit that wrote it, and `ledger import` for a new project."
                 )
-            if version != FORMAT_VERSION or "xxh3" not in row:
-                raise ValueError("it is unknown")
             if missing := sorted(TABLES.keys() - names):
                 raise ValueError(f"its table {missing[0]!r} is missing")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -346,7 +286,7 @@ class LedgerFile(Database):
     def damaged_rows(self) -> dict[str, list[str]]:
         """Return the keys of damaged rows by table; tables without any are left out."""
         damaged_keys: dict[str, list[str]] = {}
-        with self._lock, self._translate_errors():
+        with self._lock, self._errors():
             names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
             for table in TABLES.keys() & names:
                 select = f"SELECT {_columns(table)} FROM {table}"
@@ -355,30 +295,10 @@ class LedgerFile(Database):
                     damaged_keys[table] = keys
         return damaged_keys
 
-    def remove_damaged_rows(self) -> bool:
-        """Remove damaged rows, and return whether all of them could be removed."""
-        try:
-            with self.transaction() as connection:
-                for table, keys in self.damaged_rows().items():
-                    # A key that is not valid UTF-8 can only be passed as bytes.
-                    raw = [(key.encode("utf-8", "surrogateescape"),) for key in keys]
-                    connection.executemany(f"DELETE FROM {table} WHERE {TABLES[table][0]} = CAST(? AS TEXT)", raw)
-                # Without its batch, a request would neither be answered nor be sent again.
-                connection.execute("DELETE FROM batch_requests WHERE file_id NOT IN (SELECT file_id FROM batches)")
-                if self.damaged_rows():
-                    raise _UnreachableRowError
-        except _UnreachableRowError:
-            return False
-        return True
-
     def malformed(self) -> str | None:
         """Return the first problem that SQLite's integrity check finds, or None."""
         answer = str(self.query("PRAGMA integrity_check(1)")[0][0])
         return None if answer == "ok" else answer
-
-
-class _UnreachableRowError(Exception):
-    """A damaged row cannot be found by its key."""
 
 
 def _columns(table: str) -> str:

@@ -1,23 +1,22 @@
-"""Export and import of a ledger as JSON lines, and recovery of rows from a damaged ledger."""
+"""Export and import of a ledger as JSON lines."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import json
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, Ledger, LedgerEntry
-from llama_index_contextual.index.ledger_file import TABLES, Row, is_plausible, is_sound
+from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, Ledger
+from llama_index_contextual.index.ledger_file import TABLES, Row, is_plausible
 from llama_index_contextual.index.project_file import project_ledger, write_lock
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text
@@ -30,9 +29,6 @@ _EXPORTED = {
     "runs": "receipts",
 }
 """The tables of an export, with what their rows are called in `LedgerRows`."""
-_MAX_COUNT = 2**53
-_RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
-"""Bounds of the ranges of keys in which a damaged table is read; most keys are hexadecimal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +105,7 @@ def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
 
     def fill(file: IO[bytes]) -> None:
         for table in _EXPORTED:
-            for row in ledger.rows(table):
+            for row in ledger.iterate(table):
                 counts[table] += 1
                 file.write(f"{json.dumps(_line(table, row), ensure_ascii=False)}\n".encode())
 
@@ -172,9 +168,11 @@ def _row(raw: Any) -> tuple[str, Row]:
     if table not in _EXPORTED:
         raise ValueError(f"{table!r} is not a table of an export")
     if table == "contexts":
-        entry = _entry(raw)
-        tokens = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
-        return table, (entry.key, entry.context, entry.model, time.time(), *tokens)
+        raw = {**dict.fromkeys(FIELDS[3:]), **raw, "created": time.time()}
+        if isinstance(text := raw.get("context"), str) and text:  # an empty one is a refusal
+            raw["context"] = storable_text(text)
+            if not raw["context"]:
+                raise ValueError("its context has no character that can be stored")
     if unknown := raw.keys() ^ set(TABLES[table]):
         raise ValueError(f"it must have {', '.join(TABLES[table])}: {min(unknown)!r} is missing or unknown")
     if table == "embeddings":
@@ -185,62 +183,3 @@ def _row(raw: Any) -> tuple[str, Row]:
     if table == "runs":
         RunCost(**json.loads(raw["receipt"]))
     return table, row
-
-
-def salvage(damaged: Path, ledger: Ledger) -> None:
-    """Copy all rows that can still be read from a damaged ledger to a new one.
-
-    Args:
-        damaged: The damaged file, which is only read.
-        ledger: The new ledger.
-    """
-    for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
-        ledger.restore(table, _readable(damaged, table))
-    # Without its batch, a request would neither be answered nor be sent again.
-    batches = {batch.file_id for batch in ledger.batches.open_batches()}
-    ledger.restore("batch_requests", (row for row in _readable(damaged, "batch_requests") if row[1] in batches))
-
-
-def _readable(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield the sound rows of a table that can be read, some of them repeatedly.
-
-    Rows after a damaged page are read backwards from the end, and rows between damaged pages by ranges of keys.
-    """
-    key = TABLES[table][0]
-    with contextlib.suppress(sqlite3.DatabaseError):
-        yield from _select(damaged, table, f"ORDER BY {key}")
-        return
-    for first, last in zip(_RANGES, (*_RANGES[1:], "\U0010ffff"), strict=True):
-        for order in ("ASC", "DESC"):
-            with contextlib.suppress(sqlite3.DatabaseError):
-                yield from _select(
-                    damaged, table, f"WHERE {key} >= '{first}' AND {key} < '{last}' ORDER BY {key} {order}"
-                )
-                break
-
-
-def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
-    # Not mode=ro, which cannot read anything before an interrupted write is rolled back.
-    uri = f"{damaged.resolve().as_uri()}?mode=rw"
-    with contextlib.closing(sqlite3.connect(uri, uri=True)) as source:
-        source.execute("PRAGMA query_only = ON")
-        source.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-        for row in source.execute(f"SELECT * FROM {table} {rest}"):
-            if is_sound(table, row):
-                yield row[: len(TABLES[table])]
-
-
-def _entry(raw: Any) -> LedgerEntry:
-    entry = LedgerEntry(**raw)
-    texts = [entry.key, entry.model]
-    if entry.context != "":  # which is a refusal
-        if isinstance(entry.context, str):
-            entry = replace(entry, context=storable_text(entry.context))
-        texts.append(entry.context)
-    counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
-    if not all(isinstance(text, str) and text for text in texts):
-        raise ValueError("key, context and model must be text")
-    "".join(texts).encode()
-    if not all(count is None or (type(count) is int and 0 <= count < _MAX_COUNT) for count in counts):
-        raise ValueError("token counts must be whole numbers")
-    return entry

@@ -1,14 +1,15 @@
 """Check and repair of the file of a ledger.
 
 A ledger is repaired only if a checksum of a row is wrong, or if SQLite finds the file malformed after it has rolled
-back an interrupted write, with the file locked.
+back an interrupted write, with the file locked. Then a new file with all rows that can still be read replaces it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError, Ledg
 from llama_index_contextual.index import files
 from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_lines import salvage
+from llama_index_contextual.index.ledger_file import TABLES, Row, is_sound
 from llama_index_contextual.index.project_file import ledger_identity, record_ledger
 from llama_index_contextual.index.versions import live_if_sound, version_directory
 
 DAMAGED = ".damaged"
-
-_JOURNAL = "-journal"
+_RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
+"""Bounds of the ranges of keys in which a damaged table is read; most keys are hexadecimal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ def check_ledger(path: Path, *, locked: bool = False) -> LedgerState:
     """
     try:
         with closing(Ledger(path, read_only=True)) as ledger, ledger.block_writers() if locked else nullcontext():
-            if malformed := ledger.damage():
+            if malformed := ledger.malformed():
                 return LedgerState(malformed=malformed, identity=ledger.identity)
             return LedgerState(damaged=ledger.damaged_rows(), identity=ledger.identity)
     except CorruptVersionError as error:
@@ -62,7 +63,7 @@ def check_ledger(path: Path, *, locked: bool = False) -> LedgerState:
 
 
 def repair_ledger(project_dir: Path) -> None:
-    """Remove damaged rows, or replace a malformed file by a new one; begin a new ledger if that of a project is gone.
+    """Replace a damaged file by a new one with its sound rows; begin a new ledger if that of a project is gone.
 
     Raises:
         FormatError: The ledger was written by a newer release.
@@ -74,17 +75,13 @@ def repair_ledger(project_dir: Path) -> None:
             with closing(Ledger(path)) as ledger:
                 record_ledger(project_dir, ledger.identity)
         return
-    journal, journal_copy = (
-        path.with_name(f"{path.name}{_JOURNAL}"),
-        path.with_name(f"{path.name}{_JOURNAL}{files.NEW}"),
-    )
+    state = check_ledger(path, locked=True)
+    if state.malformed is None and not state.damaged:
+        if recorded is not None and state.identity not in (None, recorded):
+            record_ledger(project_dir, state.identity)
+        return
     try:
-        if journal.exists():
-            files.copy(journal, journal_copy)  # SQLite removes the journal when it has rolled back
-        try:
-            _mend_ledger(path, journal_copy, recorded)
-        finally:
-            files.remove(journal_copy)
+        _start_anew(path, recorded or state.identity)
     except OSError as error:
         raise LedgerError(
             f"{path.name} could not be repaired ({error.strerror or error}): make its folder writable and make room for"
@@ -92,31 +89,57 @@ def repair_ledger(project_dir: Path) -> None:
         ) from error
 
 
-def _mend_ledger(path: Path, journal: Path, recorded: str | None) -> None:
-    state = check_ledger(path, locked=True)
-    if state.malformed is None and state.damaged:
-        with closing(Ledger(path)) as ledger:
-            is_mended = ledger.remove_damaged_rows()
-    else:
-        is_mended = state.malformed is None
-    if not is_mended:
-        _start_anew(path, journal, recorded or state.identity)
-    elif recorded is not None and state.identity not in (None, recorded):
-        record_ledger(path.parent, state.identity)
-
-
-def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
+def _start_anew(path: Path, identity: str | None) -> None:
     """Keep a copy of a damaged ledger, and replace it by a new one with all rows that can still be read."""
-    damaged = _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}"))
-    files.copy(path, damaged)
-    if journal.exists():
-        files.rename(journal, damaged.with_name(f"{damaged.name}{_JOURNAL}"))
+    files.copy(path, _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}")))
     new = path.with_name(f"{path.name}{files.NEW}")
     with closing(Ledger(new, identity=identity)) as ledger:
         salvage(path, ledger)
-    if (stale := path.with_name(f"{path.name}{_JOURNAL}")).exists():
-        files.remove(stale)  # otherwise SQLite would apply it to the new file
+    files.remove(path.with_name(f"{path.name}-journal"))  # otherwise SQLite would apply it to the new file
     files.rename(new, path)
+
+
+def salvage(damaged: Path, ledger: Ledger) -> None:
+    """Copy all rows that can still be read from a damaged ledger to a new one.
+
+    Args:
+        damaged: The damaged file, which is only read.
+        ledger: The new ledger.
+    """
+    for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
+        ledger.restore(table, _readable(damaged, table))
+    # Without its batch, a request would neither be answered nor be sent again.
+    batches = {batch.file_id for batch in ledger.batches.open_batches()}
+    ledger.restore("batch_requests", (row for row in _readable(damaged, "batch_requests") if row[1] in batches))
+
+
+def _readable(damaged: Path, table: str) -> Iterator[Row]:
+    """Yield the sound rows of a table that can be read, some of them repeatedly.
+
+    Rows after a damaged page are read backwards from the end, and rows between damaged pages by ranges of keys.
+    """
+    key = TABLES[table][0]
+    with suppress(sqlite3.DatabaseError):
+        yield from _select(damaged, table, f"ORDER BY {key}")
+        return
+    for first, last in zip(_RANGES, (*_RANGES[1:], "\U0010ffff"), strict=True):
+        for order in ("ASC", "DESC"):
+            with suppress(sqlite3.DatabaseError):
+                yield from _select(
+                    damaged, table, f"WHERE {key} >= '{first}' AND {key} < '{last}' ORDER BY {key} {order}"
+                )
+                break
+
+
+def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
+    # Not mode=ro, which cannot read anything before an interrupted write is rolled back.
+    uri = f"{damaged.resolve().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(uri, uri=True)) as source:
+        source.execute("PRAGMA query_only = ON")
+        source.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        for row in source.execute(f"SELECT * FROM {table} {rest}"):
+            if is_sound(table, row):
+                yield row[: len(TABLES[table])]
 
 
 def damaged_ledgers(project_dir: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from llama_index_contextual.contextualizer.batch import (
     split,
 )
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.batches import BatchJournal, BatchReply
+from llama_index_contextual.index.ledger import BatchJournal, BatchReply
 from llama_index_contextual.index.ledger_file import LedgerFile
 from tests.support.batches import BatchPlan, Files
 from tests.support.replies import context_for

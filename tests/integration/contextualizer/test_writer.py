@@ -111,8 +111,8 @@ async def test_answers_refused_by_a_locked_ledger_are_stored_at_the_end(
 ) -> None:
     ledger.go.set()
     writer = ContextWriter(ledger)
-    ledger._kv._patience = 0
-    ledger._kv._connection.execute("PRAGMA busy_timeout = 0")
+    ledger.patience = 0
+    ledger._connection.execute("PRAGMA busy_timeout = 0")
     holder = sqlite3.connect(ledger.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     for number in range(2):

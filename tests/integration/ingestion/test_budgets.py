@@ -13,7 +13,8 @@ import pytest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger, salvage
+from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
+from llama_index_contextual.index.ledger_repair import salvage
 from llama_index_contextual.index.receipts import Receipts, RunCost
 from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
@@ -143,7 +144,7 @@ def test_a_changed_receipt_is_reported_and_not_counted(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
         for paid in (1.0, 2.0):
             ledger.receipts.write(RunCost(paid=paid, ended=1.0))
-        ledger._kv.execute("UPDATE runs SET receipt = replace(receipt, '\"paid\": 1.0', '\"paid\": 0.0')")
+        ledger.execute("UPDATE runs SET receipt = replace(receipt, '\"paid\": 1.0', '\"paid\": 0.0')")
         cost = ledger.receipts.cost()
         assert (cost.dollars, cost.damaged) == (2.0, 1)
 
@@ -268,7 +269,7 @@ def test_refusals_survive_forgetting_and_are_no_contexts(provider: LoopbackProvi
     project.retry_failed()
     assert provider.chat_calls == []
     with closing(Ledger(project.directory / LEDGER_FILE, read_only=True)) as ledger:
-        assert len(ledger.entries()) == 3
+        assert ledger.info().contexts == 3
     project.remove(ids(project))
     assert project.estimate(passages(6)).chosen is None, "a refused context is not counted"
 

@@ -417,7 +417,7 @@ def _check_sound(disk: Path, found: list[str], paid: Sequence[LedgerEntry]) -> N
     path = project.directory / LEDGER_FILE
     if paid:
         with contextlib.closing(Ledger(path)) as ledger:
-            found.extend(f"context {e.key} is lost" for e in paid if ledger.context(e.key) != e.context)
+            found.extend(f"context {e.key} is lost" for e in paid if ledger.contexts([e.key]).get(e.key) != e.context)
 
 
 def open_below(folder: Path) -> list[str]:

@@ -57,7 +57,7 @@ def violations(folder: Path, known: Sequence[list[LedgerEntry]], begun: Sequence
     try:
         with contextlib.closing(Ledger(path)) as ledger:
             for batch in begun:
-                there = [ledger.context(entry.key) == entry.context for entry in batch]
+                there = [ledger.contexts([entry.key]).get(entry.key) == entry.context for entry in batch]
                 if batch in known and not all(there):
                     results.append(f"{there.count(False)} acknowledged contexts are lost")
                 elif any(there) and not all(there):

@@ -28,8 +28,7 @@ import numpy as np
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import ContextualError, CorruptVersionError, FormatError
 from llama_index_contextual.index import ledger_file
-from llama_index_contextual.index.batches import BatchReply
-from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
+from llama_index_contextual.index.ledger import LEDGER_FILE, BatchReply, Ledger, LedgerEntry, content_key
 from llama_index_contextual.index.ledger_file import TABLES
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.verify import LEFTOVER, repair_project, verify_project
@@ -309,11 +308,11 @@ def leave_a_journal(path: Path, rows: int = 3_000) -> None:
 
     def die() -> None:
         with contextlib.closing(Ledger(path)) as ledger:
-            ledger._kv.query("PRAGMA cache_size = 10")
-            with ledger._kv.transaction() as connection:
+            ledger.query("PRAGMA cache_size = 10")
+            with ledger.transaction() as connection:
                 connection.execute("UPDATE contexts SET context = 'half'")
                 values = ((f"x{number}", "half " * 50, "m", 0.0, None, None, None) for number in range(rows))
-                ledger._kv.insert("contexts", values)
+                ledger.insert("contexts", values)
                 os.kill(os.getpid(), signal.SIGKILL)
 
     if _in_a_child(die) != signal.SIGKILL:

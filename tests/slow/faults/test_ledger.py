@@ -15,8 +15,7 @@ from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.index import kvstore, ledger_file
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry
 from llama_index_contextual.index.ledger_file import TABLES
-from llama_index_contextual.index.ledger_lines import salvage
-from llama_index_contextual.index.ledger_repair import damaged_ledgers
+from llama_index_contextual.index.ledger_repair import damaged_ledgers, salvage
 from llama_index_contextual.index.verify import repair_project, verify_project
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, manager
 from tests.slow.faults.commits import faulty_commits, power_cuts, record

