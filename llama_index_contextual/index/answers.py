@@ -18,6 +18,7 @@ from typing import TypeVar
 import xxhash
 
 from llama_index_contextual.index import files
+from llama_index_contextual.index.kvstore import Database
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,18 +51,20 @@ class AnswerFile:
         self._max_entries = max_entries
 
     def __len__(self) -> int:
-        return self._attempt(lambda: len(self._rows("SELECT key FROM answers")), 0)
+        count = "SELECT count(*) FROM answers"
+        return self._attempt(lambda file: int(file.query(count)[0][0]), 0) if self.path.exists() else 0
 
     def get(self, key: str) -> bytes | None:
         """Return the answer with this key, or None."""
 
-        def read() -> bytes | None:
-            rows = self._rows("SELECT answer, checksum FROM answers WHERE key = ?", key)
-            if rows and rows[0][1] != _checksum(key, rows[0][0]):
-                raise _DamageError("a checksum is wrong")
-            return rows[0][0] if rows else None
+        def read(file: Database) -> bytes | None:
+            for answer, checksum in file.query("SELECT answer, checksum FROM answers WHERE key = ?", (key,)):
+                if checksum != _checksum(key, answer):
+                    raise _DamageError("a checksum is wrong")
+                return bytes(answer)
+            return None
 
-        return self._attempt(read, None)
+        return self._attempt(read, None) if self.path.exists() else None
 
     def put(self, key: str, answer: bytes, *, is_current: Callable[[], bool] = lambda: True) -> None:
         """Keep an answer.
@@ -71,21 +74,19 @@ class AnswerFile:
             answer: The answer.
             is_current: Whether it may still be kept; called while no other process can `clear` the file.
         """
-        if len(answer) > _MAX_BYTES:
-            return
 
-        def write() -> None:
-            with self._open() as connection, _transaction(connection):
+        def write(file: Database) -> None:
+            with file.transaction() as connection:
                 if not is_current():
                     return
-                connection.execute(_TABLE)
                 row = (key, answer, _checksum(key, answer))
                 connection.execute("INSERT OR REPLACE INTO answers (key, answer, checksum) VALUES (?, ?, ?)", row)
                 connection.execute(
                     "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) - ?", (self._max_entries,)
                 )
 
-        self._attempt(write, None)
+        if len(answer) <= _MAX_BYTES:
+            self._attempt(write, None)
 
     def clear(self) -> None:
         """Remove all answers, and their text from the file.
@@ -96,32 +97,24 @@ class AnswerFile:
         if not self.path.exists():
             return
         try:
-            with self._open() as connection, _transaction(connection):
-                connection.execute("DROP TABLE IF EXISTS answers")
+            with self._open() as file:
+                file.execute("DELETE FROM answers")
         except (sqlite3.Error, OSError):
             self._discard()
 
-    def _rows(self, sql: str, *parameters: str) -> list[tuple[bytes, ...]]:
-        if not self.path.exists():
-            return []
-        with self._open() as connection:
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'answers'").fetchall():
-                return []
-            return connection.execute(sql, parameters).fetchall()
-
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self) -> Iterator[Database]:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         os.close(descriptor)
-        with contextlib.closing(sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)) as connection:
-            connection.execute("PRAGMA secure_delete = ON")
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("PRAGMA synchronous = FULL")
-            yield connection
+        with contextlib.closing(Database(self.path, access="durable", patience=_PATIENCE)) as file:
+            file.query("PRAGMA secure_delete = ON")
+            file.execute(_TABLE)
+            yield file
 
-    def _attempt(self, work: Callable[[], T], otherwise: T) -> T:
+    def _attempt(self, work: Callable[[Database], T], otherwise: T) -> T:
         try:
-            return work()
+            with self._open() as file:
+                return work(file)
         except (sqlite3.Error, _DamageError) as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code in _DAMAGED:
@@ -137,18 +130,6 @@ class AnswerFile:
     def _discard(self) -> None:
         for name in (f"{self.path.name}-journal", self.path.name):
             files.remove(self.path.with_name(name))
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _checksum(key: str, answer: bytes) -> bytes:
