@@ -24,8 +24,7 @@ from llama_index_contextual.errors import InputError, Remedy
 from llama_index_contextual.evaluation.questions import Evidence, Question, ids_by_name, require_files
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.project_file import project_ledger, write_lock
-from llama_index_contextual.index.scratch import scratch
+from llama_index_contextual.index.project_file import project_ledger, scratch, write_lock
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.estimate import estimate
 from llama_index_contextual.ingestion.plan import RunOptions

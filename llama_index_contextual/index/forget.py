@@ -15,8 +15,7 @@ from llama_index_contextual.index.engine import forget_chunks
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.manifest import PARTS
-from llama_index_contextual.index.project_file import project_ledger
-from llama_index_contextual.index.scratch import remove_scratch
+from llama_index_contextual.index.project_file import project_ledger, remove_scratch
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import VERSIONS, remove_unused_parts, remove_version, version_names
 

@@ -1,26 +1,30 @@
-"""The file `project.json` with a project's settings and the identity of its ledger, and the project's write lock."""
+"""The directory of a project: `project.json` with the settings and the identity of the ledger, locks, and the scratch
+directory next to it, which may contain text of documents."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
+    LedgerError,
     ProjectError,
     ProjectLockedError,
+    ProjectNotFoundError,
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.lock import directory_lock
 from llama_index_contextual.index.manifest import FORMAT, checksum, require_format
-from llama_index_contextual.index.receipts import RunCost, record_answers
-from llama_index_contextual.index.scratch import remove_scratch, scratch_directory
+from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.versions import remove_leftovers
 
 logger = logging.getLogger(__name__)
@@ -30,6 +34,9 @@ _CHECKSUM = "xxh3"
 _LEDGER = "ledger"
 _EMBED_OBJECT = "embed_object"
 _RECORDED = (_LEDGER, _EMBED_OBJECT)
+
+LOCK_FILE = ".lock"
+_WINDOWS = os.name == "nt"
 
 
 def is_project(project_dir: Path) -> bool:
@@ -159,6 +166,67 @@ def _damage_error(project_dir: Path, error: Exception) -> ProjectError:
     )
 
 
+def record_answers_of(project_dir: Path, cost: RunCost) -> None:
+    """Add the cost of answers to the receipts of a project.
+
+    Raises:
+        LedgerError: The ledger is missing, or it cannot be opened or written.
+    """
+    path = project_dir / LEDGER_FILE
+    if path.exists():
+        with contextlib.closing(Ledger(path)) as ledger:
+            ledger.receipts.add_answers(cost)
+    elif ledger_identity(project_dir) is not None:
+        raise LedgerError(f"{path.name} does not exist.")
+    else:
+        with write_lock(project_dir), project_ledger(project_dir) as ledger:  # nothing was paid for before
+            ledger.receipts.add_answers(cost)
+
+
+# ---- locks -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
+    """Lock a directory; the operating system releases the lock if the process dies.
+
+    Args:
+        directory: The directory.
+        name: Name of the project, for error messages.
+        busy: Activity of a process that holds the lock, such as "writing to project".
+
+    Raises:
+        ProjectLockedError: Another process or thread holds the lock.
+        ProjectNotFoundError: The directory does not exist.
+        ProjectError: The lock file cannot be written.
+    """
+    if not directory.is_dir():
+        # FileLock would create the directory.
+        raise _not_found(name)
+    lock = FileLock(directory / LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ProjectLockedError(
+            f"Another process is {busy} {name!r}: wait until it has finished.", name=name
+        ) from error
+    except OSError as error:
+        raise ProjectError(
+            f"Project {name!r} cannot be changed ({error.strerror or error}): make its folder writable for this user.",
+            name=name,
+        ) from error
+    try:
+        if not (directory / LOCK_FILE).exists():
+            raise _not_found(name)  # deleted while this process was acquiring the lock
+        yield
+    finally:
+        lock.release()
+
+
+def _not_found(name: str) -> ProjectNotFoundError:
+    return ProjectNotFoundError(f"Project {name!r} no longer exists: it was deleted or moved.", name=name)
+
+
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
     """Hold the write lock of a project, and first remove leftovers of interrupted writers and comparisons.
@@ -175,11 +243,52 @@ def write_lock(project_dir: Path) -> Iterator[None]:
         yield
 
 
-def record_answers_of(project_dir: Path, cost: RunCost) -> None:
-    """Add the cost of answers to the receipts of a project."""
-    ledger = project_dir / LEDGER_FILE
-    if ledger.exists() or ledger_identity(project_dir) is not None:
-        record_answers(ledger, cost)
-        return
-    with write_lock(project_dir), project_ledger(project_dir) as created:  # nothing was paid for before
-        created.receipts.add_answers(cost)
+# ---- scratch directory -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def scratch(project_dir: Path) -> Iterator[Path]:
+    """Yield an empty directory that no other process uses, and remove it afterwards.
+
+    Raises:
+        ProjectLockedError: Another process is using it.
+    """
+    directory = scratch_directory(project_dir)
+    files.make_directory(directory)
+    try:
+        with directory_lock(directory, name=project_dir.name, busy="comparing variants of project"):
+            _clear(directory)
+            try:
+                yield directory
+            finally:
+                _clear(directory)
+                if not _WINDOWS:
+                    # Before the lock is released, because afterwards another process may hold it.
+                    files.remove(directory / LOCK_FILE)
+        if _WINDOWS:
+            files.remove(directory / LOCK_FILE)
+    finally:
+        files.remove_if_empty(directory)
+
+
+def remove_scratch(project_dir: Path) -> None:
+    """Remove the directory if an interrupted process has left it, and sync the removal to disk.
+
+    Raises:
+        ProjectLockedError: A process is using it.
+    """
+    if scratch_directory(project_dir).exists():
+        with scratch(project_dir):
+            pass
+    files.sync_directory(project_dir.parent)
+
+
+def scratch_directory(project_dir: Path) -> Path:
+    """Return the path of the directory, which exists while a process uses it or after it was killed."""
+    return project_dir.with_name(f".{project_dir.name}.compare")
+
+
+def _clear(directory: Path) -> None:
+    for path in sorted(directory.iterdir()):
+        if path.name != LOCK_FILE:
+            (files.remove_tree if path.is_dir() else files.remove)(path)

@@ -7,13 +7,10 @@ forgotten.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
-from llama_index_contextual.errors import LedgerError
 from llama_index_contextual.index.ledger_file import LedgerFile
 
 ANSWERS = "answers"
@@ -197,17 +194,3 @@ def _sum(row: RunCost, cost: RunCost) -> RunCost:
         output_tokens=row.output_tokens + cost.output_tokens,
         paid=None if row.paid is None or cost.paid is None else row.paid + cost.paid,
     )
-
-
-def record_answers(path: Path, cost: RunCost) -> None:
-    """Add the cost of answers to the file of a ledger.
-
-    Raises:
-        LedgerError: The file does not exist, or it cannot be opened or written.
-        CorruptVersionError: The file is damaged.
-        FormatError: The file was written by a newer release.
-    """
-    if not path.exists():
-        raise LedgerError(f"{path.name} does not exist.")
-    with contextlib.closing(LedgerFile(path)) as store:
-        Receipts(store).add_answers(cost)

@@ -25,17 +25,17 @@ from llama_index_contextual.index.engine import COLLECTION_FILE, check_backend, 
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
-from llama_index_contextual.index.lock import LOCK_FILE
 from llama_index_contextual.index.manifest import PARTS
 from llama_index_contextual.index.project_file import (
+    LOCK_FILE,
     PROJECT_FILE,
     is_project,
     read_config,
     record_ledger,
+    remove_scratch,
     write_config,
     write_lock,
 )
-from llama_index_contextual.index.scratch import remove_scratch
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
 from llama_index_contextual.ingestion.state import require_llm

@@ -11,8 +11,7 @@ import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError, ProjectError, ProjectLockedError, ProjectNotFoundError
-from llama_index_contextual.index.project_file import read_config, write_config, write_lock
-from llama_index_contextual.index.scratch import scratch, scratch_directory
+from llama_index_contextual.index.project_file import read_config, scratch, scratch_directory, write_config, write_lock
 
 
 @pytest.fixture
