@@ -1,9 +1,8 @@
 """Cut segments into chunks that hold a limited number of tokens and overlap slightly.
 
 `ChunkNodeParser` is the LlamaIndex component. It passes the text of each segment to a `ChunkCutter`, which fills one
-chunk after another: `CutPoints` finds the last acceptable cut within a budget of tokens, `overlap_start` the beginning
-of the overlap with the previous chunk. Both read the `Layout` of the text: its headings, paragraphs, sentences and
-lines, and the code fences and tables that should stay whole.
+chunk after another, each up to the last acceptable cut within a budget of tokens. The `Layout` of the text knows the
+possible cuts at headings, paragraphs, sentences and lines, and the code fences and tables that should stay whole.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -26,13 +25,11 @@ from llama_index_contextual.metadata import (
     CHUNK_INDEX,
     FACTS,
     FILE_KEYS,
-    HEADINGS,
     METADATA_TEMPLATE,
     OCR_CONFIDENCE,
     PAGE_END,
     PAGE_LABEL,
     PAGE_START,
-    PAGES,
     RESERVED_KEYS,
     SECTION,
     SECTION_SEPARATOR,
@@ -41,7 +38,6 @@ from llama_index_contextual.metadata import (
     SEGMENT_START,
     SOURCE_LINE,
     TABLE_HEAD,
-    TABLES,
     TEXT_TEMPLATE,
     TOKEN_COUNT,
     DocumentMap,
@@ -52,7 +48,7 @@ from llama_index_contextual.metadata import (
     source_line,
     user_metadata,
 )
-from llama_index_contextual.node_parser.base import (
+from llama_index_contextual.node_parser.segment import (
     SEGMENT_CORE,
     Origin,
     SpanNodeParser,
@@ -60,26 +56,26 @@ from llama_index_contextual.node_parser.base import (
     heading_offsets_in,
     is_segment,
     link_neighbours,
+    map_of,
     table_spans,
-    tables_of,
     text_of,
     tokens_of,
 )
 from llama_index_contextual.readers.boundaries import (
     FENCE_MARKS,
-    LAST_NON_WORD_CHARACTER,
+    GRAPHEME,
     NON_WORD_CHARACTER,
     WORD_START,
     Rank,
+    Span,
     blocks,
     containing,
     grapheme_boundaries,
-    grapheme_end,
     grapheme_floor,
     heading_offsets,
-    in_word,
+    is_clean,
     is_grapheme_boundary,
-    is_surrogate_pair,
+    is_outside,
     lines_of,
     skip_space,
     strip_end,
@@ -105,15 +101,15 @@ class ChunkNodeParser(SpanNodeParser):
     for a node of another parser that does not record its position in the document.
 
     Raises:
-        ConfigurationError: A size is not positive, or the overlap is not smaller than the size. Pydantic raises it as a
-            ValidationError, which is a ValueError too.
+        ValueError: The size is not positive, the overlap is negative or not smaller than the size.
     """
 
     chunk_size: int = Field(
-        default=800, description="Maximum number of tokens (o200k_base) of a chunk when it is encoded alone."
+        default=800, gt=0, description="Maximum number of tokens (o200k_base) of a chunk when it is encoded alone."
     )
     chunk_overlap: int = Field(
         default=80,
+        ge=0,
         description="Number of tokens that neighbouring chunks share; the actual number is half to one and a half "
         "times as large.",
     )
@@ -129,11 +125,6 @@ class ChunkNodeParser(SpanNodeParser):
         check_overlap(self.chunk_size, self.chunk_overlap, "chunk")
         return self
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name of the component in serialized pipelines."""
-        return "ChunkNodeParser"
-
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
         documents: dict[str, list[TextNode]] = {}
         named = self.name_facts and self.include_metadata
@@ -147,24 +138,18 @@ class ChunkNodeParser(SpanNodeParser):
         return [chunk for chunks in documents.values() for chunk in chunks]
 
     def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
-        tokens = tokens_of(part.node, part.text)
-        base = part.origin.base
+        tokens, base = tokens_of(part.node, part.text), part.origin.base
         # Do not repeat the whole last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
-        layout = Layout.of(
-            part.text,
-            tokens,
-            self.chunk_size,
-            heading_offsets_in(part.map.headings, base),
-            table_spans(part.text, part.map.tables, base or 0),
-        )
+        headings = heading_offsets(part.text, heading_offsets_in(part.map.headings, base))
+        layout = Layout.of(tokens, self.chunk_size, headings, table_spans(part.text, part.map.tables, base or 0))
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
     def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:
         parent, origin = part.node, part.origin
         text = part.text[span.start : span.end]
         return TextNode(
-            id_=self._node_id(number, parent, lambda: origin.span_id("chunk", span.start, span.end, text)),
+            id_=origin.span_id("chunk", span.start, span.end, text),
             text=text,
             start_char_idx=None if origin.base is None else origin.base + span.start,
             end_char_idx=None if origin.base is None else origin.base + span.end,
@@ -203,7 +188,7 @@ class ChunkNodeParser(SpanNodeParser):
             SEGMENT_END: part.segment[1],
             CHUNK_INDEX: number,
             TOKEN_COUNT: span.tokens,
-            TABLE_HEAD: part.head(part.map.table(start)),  # the last one, so that it stands right above the text
+            TABLE_HEAD: _head(part.map.table(start)),  # the last one, so that it stands right above the text
         }
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
         line = source_line(metadata)
@@ -225,25 +210,17 @@ class _Part:
     excluded_embed: list[str]
     excluded_llm: list[str]
     facts: str
-    head: Callable[[Table | None], str | None]
 
 
 def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
-    maps: dict[tuple[str | None, ...], DocumentMap] = {}
-    counts: dict[str, int] = {}
-    head = cache(_head)  # a long one is tokenised many times, and most chunks are of the same table
+    counts: Counter[str] = Counter()
     for node in nodes:
         text, origin = text_of(node), Origin.of(node)
-        # All segments of a document carry the same strings: parse them once.
-        key = tuple(node.metadata.get(name) for name in (PAGES, HEADINGS, TABLES))
-        if key not in maps:
-            maps[key] = DocumentMap.from_metadata(node.metadata)
-        where = maps[key]
-        if not is_segment(node) and (tables := tables_of(node, text, origin.base)) is not None:
-            where = replace(where, tables=tables)
-        number = counts.get(origin.source.node_id, 0)
-        index, start, end = _segment(node, origin, text, number)
-        counts[origin.source.node_id] = max(number, index) + 1
+        index, start, core = counts[origin.source.node_id], origin.base or 0, 0
+        if is_segment(node):
+            index, start = node.metadata[SEGMENT_INDEX], node.metadata[SEGMENT_START]
+            core = node.metadata[SEGMENT_CORE] - start
+        counts[origin.source.node_id] = max(counts[origin.source.node_id], index) + 1
         embed = excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
         llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
         values = user_metadata(node) if name_facts else {}
@@ -252,20 +229,8 @@ def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (FACTS,))]
         parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
-        core = node.metadata[SEGMENT_CORE] - start if is_segment(node) else 0
-        yield _Part(node, text, origin, parent, where, index, (start, end), core, embed, llm, line, head)
-
-
-def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:
-    """Return index, start and end of the segment that a node is or lies in; any other node is its own segment."""
-    base = origin.base or 0
-    values = (node.metadata.get(key) for key in (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END))
-    given = [value for value in values if isinstance(value, int)]
-    if len(given) == 3:
-        index, start, end = given
-        if start <= base and base + len(text) <= end:
-            return index, start, end
-    return number, base, base + len(text)
+        segment, where = (start, start + len(text)), map_of(node, text, origin.base)
+        yield _Part(node, text, origin, parent, where, index, segment, core, embed, llm, line)
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
@@ -290,6 +255,7 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
     return max(holding, key=len, default=max(held, key=held.__getitem__, default=section))
 
 
+@lru_cache(maxsize=64)  # a long one is tokenised many times, and most chunks are of the same table
 def _head(table: Table | None) -> str | None:
     """Return the column head of a table; of a long one, the lower lines that fit."""
     if table is None:
@@ -332,8 +298,11 @@ class ChunkSpan:
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
-# Characters per token of a chunk. Longer graphemes and words are treated as too long without reading further.
-_LONGEST_GRAPHEME = 8
+# Bounds of the overlap as shares of the wanted one. If a tenth of the chunk is wanted, 5 to 15 % are shared.
+_LEAST_SHARED, _MOST_SHARED = 0.55, 1.45
+# The words at both ends of a slice may have a few tokens more or fewer when the slice is encoded alone.
+_SLACK = 5
+# Characters per token of a chunk. Longer words are treated as too long without reading further.
 _LONGEST_WORD = 64
 
 
@@ -353,10 +322,6 @@ class ChunkCutter:
     size: int
     overlap: int
 
-    @cached_property
-    def _points(self) -> CutPoints:
-        return CutPoints(self.tokens.text, self.layout)
-
     def spans(self, core_start: int = 0, floor: int = -1) -> Iterator[ChunkSpan]:
         """Yield the chunks of the text in order.
 
@@ -371,8 +336,7 @@ class ChunkCutter:
         start = self._overlap_start(core, end, floor)
         while core < tail:
             cut = self._cut(start, core, tail)
-            if cut is None:
-                # A code fence, table row or word would fit into the chunk with less overlap.
+            if cut is None:  # a code fence, table row or word may fit into the chunk with less overlap
                 start = self._overlap_start(core, end, start)
                 continue
             next_core, end, count = cut
@@ -386,18 +350,13 @@ class ChunkCutter:
             count = self.tokens.count(start, tail)
             if count <= self.size:
                 return len(self.tokens.text), tail, count
-        for budget in dict.fromkeys((self._balanced(rest), self.size)):
-            cut = self._fitting_cut(start, core, budget)
-            if cut:
-                return cut
-        if start < core and self._unit_fits(core, tail):
-            return None
-        return self._forced_cut(start, core, tail)
-
-    def _balanced(self, rest: int) -> int:
-        """Return a number of tokens that does not leave a tiny last chunk."""
+        # A number of tokens that does not leave a tiny last chunk.
         least = int(_LEAST_TAIL * self.size)
-        return min(self.size, max(rest - least, self.size - least))
+        balanced = min(self.size, max(rest - least, self.size - least))
+        for budget in dict.fromkeys((balanced, self.size)):
+            if cut := self._fitting_cut(start, core, budget):
+                return cut
+        return self._forced_cut(core, tail) if start == core else None
 
     def _fitting_cut(self, start: int, core: int, budget: int) -> tuple[int, int, int] | None:
         text = self.tokens.text
@@ -414,234 +373,86 @@ class ChunkCutter:
         return None
 
     def _choose(self, start: int, core: int, budget: int) -> int | None:
-        first = self.tokens.index(start)
-        limit = self._limit(start, core, self.tokens.offset(first + budget))
-        least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
+        text, first = self.tokens.text, self.tokens.index(start)
+        limit = self.tokens.offset(first + budget)
+        if limit < len(text) and (text[limit].isspace() or text[limit - 1].isspace()):
+            limit = skip_space(text, limit)
         for rank, fill in _FILL:
             low = max(core + 1, self.tokens.offset(first + int(fill * budget)))
-            offset = self._points.last_of(rank, low, limit, core)
-            if offset is not None:
+            if (offset := self.layout.last(rank, low, limit)) is not None:
                 return offset
-        offset = self._points.last_word_start(least, limit, core)
-        if offset is None:
-            offset = self._points.last_word_end(least, limit, core)
-        return self._choose_early(core, limit) if offset is None else offset
+        least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
+        for low in (least, core + 1):
+            for offsets in (self._word_starts(low, limit), self._word_ends(low, limit, core)):
+                if whole := [offset for offset in offsets if not self.layout.whole_at(offset)]:
+                    return skip_space(text, whole[-1])
+        return None
 
-    def _choose_early(self, core: int, limit: int) -> int | None:
-        """Return a cut that leaves the chunk less than half full."""
-        points = self._points
-        early = points.last_word_start(core + 1, limit, core), points.last_word_end(core + 1, limit, core)
-        offset = max((offset for offset in early if offset is not None), default=None)
-        if offset is None:
-            # Separating a combining mark from the white space that it joins is better than dividing a word.
-            return points.last_divided_word_start(core + 1, limit)
-        if self._oversized_word(offset):
-            # The word must be divided anyway, so fill the chunk with its beginning.
-            return max(offset, grapheme_floor(self.tokens.text, limit, offset))
-        return offset
+    def _word_starts(self, low: int, high: int) -> list[int]:
+        return [match.start() for match in WORD_START.finditer(self.tokens.text, low, high + 1)]
 
-    def _limit(self, start: int, core: int, offset: int) -> int:
+    def _word_ends(self, low: int, high: int, known: int) -> list[int]:
+        """Return the offsets after characters that do not belong to a word, such as a comma without a space."""
         text = self.tokens.text
-        whole = self.layout.whole_at(core + 1) if start == core else None
-        if whole and whole[0] == core:
-            offset = max(offset, whole[1])
-        if offset < len(text) and (text[offset].isspace() or text[offset - 1].isspace()):
-            offset = skip_space(text, offset)
-        return min(offset, len(text))
+        ends = [match.end() for match in NON_WORD_CHARACTER.finditer(text, low - 1, high)]
+        return grapheme_boundaries(text, ends, known)
 
-    def _oversized_word(self, offset: int) -> bool:
-        end = self._word_end(offset, len(self.tokens.text))
-        return end - offset > self.size and self.tokens.estimate(offset, end) > self.size
-
-    def _word_end(self, start: int, tail: int) -> int:
-        return self._points.word_end(start, min(tail, start + _LONGEST_WORD * self.size))
-
-    def _unit_fits(self, core: int, tail: int) -> bool:
-        """Return whether the word, code fence or table row at `core` fits into a chunk without overlap."""
-        whole = self.layout.whole_at(core + 1)
-        if whole and whole[0] == core:
-            return True
-        end = self._word_end(core, tail)
-        return self.tokens.estimate(core, end) <= self.size + 16 and self.tokens.count(core, end) <= self.size
-
-    def _forced_cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
+    def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
         """Divide a word that exceeds a chunk between graphemes, and a grapheme that exceeds one between characters."""
         text, tokens = self.tokens.text, self.tokens
-        if start == core and self._unit_fits(core, tail):
-            offset = self._word_end(core, tail)
-            if is_grapheme_boundary(text, offset, core):
-                end = strip_end(text, core, offset)
-                return skip_space(text, offset), end, tokens.count(core, end)
+        stop = min(tail, core + _LONGEST_WORD * self.size)
+        whole = self.layout.whole_at(core + 1)
+        word = NON_WORD_CHARACTER.search(text, core + 1, stop)
+        unit = whole[1] if whole and whole[0] == core else word.start() if word else stop
+        end = unit if is_grapheme_boundary(text, unit, core) else stop
         budget = self.size
-        while budget > 0:
-            limit = min(tail, tokens.offset(tokens.index(start) + budget))
-            offset = grapheme_floor(text, limit, core)
-            if offset <= core:
-                whole = grapheme_end(text, core, min(tail, core + _LONGEST_GRAPHEME * self.size))
-                if tokens.count(start, whole) <= self.size:
-                    offset = whole
-                elif start < core or limit <= core:
-                    break
-                else:
-                    offset = limit
-            end = strip_end(text, core, offset)
-            count = tokens.count(start, end)
-            if count <= self.size:
-                return skip_space(text, offset), end, count
-            budget -= max(1, count - self.size)
-        if start < core:
-            return None
-        offset = core + (2 if is_surrogate_pair(text, core) else 1)
-        return skip_space(text, offset), offset, tokens.count(core, offset)
+        while (count := tokens.count(core, end)) > self.size and end > core + 1:
+            limit = max(core + 1, tokens.offset(tokens.index(core) + budget))
+            end = grapheme_floor(text, limit, core)
+            if end == core:
+                end = GRAPHEME.match(text, core, stop).end() if budget == self.size else limit
+            budget -= 1
+        return skip_space(text, end), end, count
 
     def _overlap_start(self, core: int, end: int, floor: int) -> int:
-        return overlap_start(self.tokens, self.layout, self.overlap, core=core, end=end, floor=floor)
+        """Return the offset at which a chunk begins so that it overlaps the previous one.
 
+        Sentences of the previous chunk are preferred to lines, and lines to words.
 
-# Overlap
+        Args:
+            core: First character that the previous chunk does not hold.
+            end: End of the previous chunk.
+            floor: Offset after which the chunk must begin.
 
-LEAST, MOST = 0.55, 1.45
-"""Bounds of the overlap as shares of the wanted one. If a tenth of the chunk is wanted, 5 to 15 % are shared."""
-# The words at both ends of a slice may have a few tokens more or fewer when the slice is encoded alone.
-_SLACK = 5
-
-
-def overlap_start(tokens: TokenMap, layout: Layout, wanted: int, *, core: int, end: int, floor: int) -> int:
-    """Return the offset at which a chunk begins so that it overlaps the previous one.
-
-    Sentences of the previous chunk are preferred to lines, and lines to words.
-
-    Args:
-        tokens: The text and its tokens.
-        layout: Its structure.
-        wanted: Number of tokens to share.
-        core: First character that the previous chunk does not hold.
-        end: End of the previous chunk.
-        floor: Offset after which the chunk must begin.
-
-    Returns:
-        The offset nearest to the wanted overlap that shares 0.55 to 1.45 times as many tokens, or `core` if there is
-        none.
-    """
-    if not wanted or end <= 0 or core >= len(tokens.text):
+        Returns:
+            The offset nearest to the wanted overlap that shares 0.55 to 1.45 times as many tokens, or `core` if there
+            is none.
+        """
+        tokens, wanted = self.tokens, self.overlap
+        if not wanted or end <= 0 or core >= len(tokens.text):
+            return core
+        least, most = math.ceil(_LEAST_SHARED * wanted), int(_MOST_SHARED * wanted)
+        at = tokens.index(end)
+        low, high = max(floor + 1, tokens.offset(at - most), 1), tokens.offset(at - least)
+        ideal = tokens.offset(at - wanted)
+        for near in self._beginnings(low, high, max(0, floor)):
+            for offset in sorted(near, key=lambda offset: abs(offset - ideal)):
+                if low <= offset <= high and self._shares(offset, end, least, most):
+                    return offset
         return core
-    least, most = math.ceil(LEAST * wanted), int(MOST * wanted)
-    at = tokens.index(end)
-    low, high = max(floor + 1, tokens.offset(at - most), 1), tokens.offset(at - least)
-    ideal = tokens.offset(at - wanted)
-    for near in _tiers(tokens.text, layout, low, high):
-        whole = grapheme_boundaries(tokens.text, sorted(near), max(0, floor))
-        for offset in sorted(whole, key=lambda offset: abs(offset - ideal)):
-            if low <= offset <= high and _is_within(tokens, offset, end, least, most):
-                return offset
-    return core
 
+    def _shares(self, start: int, end: int, least: int, most: int) -> bool:
+        """Return whether a slice has `least` to `most` tokens; count exactly only near the bounds."""
+        if least + _SLACK <= self.tokens.estimate(start, end) <= most - _SLACK:
+            return True
+        return least <= self.tokens.count(start, end) <= most
 
-def _is_within(tokens: TokenMap, start: int, end: int, least: int, most: int) -> bool:
-    """Return whether a slice has `least` to `most` tokens; count exactly only near the bounds."""
-    if least + _SLACK <= tokens.estimate(start, end) <= most - _SLACK:
-        return True
-    return least <= tokens.count(start, end) <= most
-
-
-def _tiers(text: str, layout: Layout, low: int, high: int) -> Iterator[Iterable[int]]:
-    """Yield the possible beginnings of an overlap: sentences, lines, words, and ends of other characters."""
-    for rank in (Rank.SENTENCE, Rank.LINE):
-        yield layout.between(rank, low, high)
-    words = (match.start() for match in WORD_START.finditer(text, low, high + 1))
-    yield (offset for offset in words if not layout.whole_at(offset))
-    after = (match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high))
-    yield (o for o in after if not (layout.whole_at(o) or in_word(text, o) or text[o].isspace()))
-
-
-# Search for cuts
-
-# Bounds the search in a text in which every word begins with a combining mark.
-_MOST_TRIES = 64
-
-
-@dataclass(frozen=True)
-class CutPoints:
-    """Search for the last possible cut of a given kind.
-
-    A cut is the offset of the first character after it; the white space before it belongs to neither side. In all
-    methods, `known` is an earlier offset at which a grapheme begins.
-
-    Attributes:
-        text: The text to cut.
-        layout: Its structure.
-    """
-
-    text: str
-    layout: Layout
-
-    def last_of(self, rank: Rank, low: int, high: int, known: int) -> int | None:
-        """Return the last cut of at least this rank."""
-        offset = self.layout.last(rank, low, high)
-        while offset is not None and not self.is_clean(offset, known):
-            offset = self.layout.last(rank, low, offset - 1)
-        return offset
-
-    def is_clean(self, offset: int, known: int) -> bool:
-        """Return whether no grapheme is divided, neither at `offset` nor before the white space that precedes it."""
-        text = self.text
-        if not is_grapheme_boundary(text, offset, known):
-            return False
-        return not text[offset - 1].isspace() or is_grapheme_boundary(text, strip_end(text, known, offset), known)
-
-    def last_word_start(self, low: int, high: int, known: int) -> int | None:
-        """Return the last cut that follows white space."""
-        text = self.text
-        offset = _word_start(text, low, high)
-        for _ in range(_MOST_TRIES):
-            if offset is None:
-                break
-            whole = self.layout.whole_at(offset)
-            if whole:
-                offset = whole[0]
-                if offset < low:
-                    return None
-            if text[offset - 1].isspace() and self.is_clean(offset, known):
-                return offset
-            offset = _word_start(text, low, offset - 1)
-        return None
-
-    def last_word_end(self, low: int, high: int, known: int) -> int | None:
-        """Return the last cut after a character that does not belong to a word, such as a comma without a space."""
-        text = self.text
-        while high >= low:
-            match = LAST_NON_WORD_CHARACTER.search(text, low - 1, high)
-            if not match:
-                return None
-            offset = grapheme_floor(text, match.end(), known)
-            whole = self.layout.whole_at(offset)
-            if not whole and offset >= low and not in_word(text, offset) and self.is_clean(offset, known):
-                return skip_space(text, offset)
-            high = min(whole[0] if whole else offset, match.start())
-        return None
-
-    def last_divided_word_start(self, low: int, high: int) -> int | None:
-        """Return the last cut that follows white space, even if a combining mark joins that white space."""
-        offset = _word_start(self.text, low, high)
-        return None if offset is None or self.layout.whole_at(offset) else offset
-
-    def word_end(self, start: int, stop: int) -> int:
-        """Return the end of the word that begins at `start`, or `stop` if the word goes on after it."""
-        match = NON_WORD_CHARACTER.search(self.text, start + 1, stop)
-        return int(match.start()) if match else stop
-
-
-def _word_start(text: str, low: int, high: int) -> int | None:
-    """Return the last offset from `low` to `high` that follows white space and is not white space itself."""
-    if low > high:
-        return None
-    if high < len(text) and text[high - 1].isspace() and not text[high].isspace():
-        return high
-    head = text[low - 1 : high].rstrip()
-    words = head.rsplit(None, 1)
-    if not words or len(words[-1]) == len(head):
-        return None
-    return low - 1 + len(head) - len(words[-1])
+    def _beginnings(self, low: int, high: int, known: int) -> Iterator[Iterable[int]]:
+        """Yield the possible beginnings of an overlap: sentences, lines, words, and ends of other characters."""
+        yield self.layout.beginnings(Rank.SENTENCE, low, high)
+        yield self.layout.beginnings(Rank.LINE, low, high)
+        for offsets in (self._word_starts(low, high), self._word_ends(low + 1, high, known)):
+            yield (o for o in offsets if not (self.layout.whole_at(o) or self.tokens.text[o].isspace()))
 
 
 # Structure of a text
@@ -652,7 +463,7 @@ class Layout:
     """Structure of one text: possible cuts by rank, and spans that must not be divided.
 
     Attributes:
-        offsets: Sorted offsets of the possible cuts, by rank.
+        cuts: For each rank, the sorted offsets of the possible cuts of at least this rank.
         wholes: Spans that are never divided: code fences and tables that fit into a chunk. Of larger ones, the lines
             that fit.
         rows: Offsets of the rows of tables that fit into a chunk. An overlap may begin at a row, because the previous
@@ -660,100 +471,67 @@ class Layout:
             an opening one.
     """
 
-    offsets: Mapping[Rank, Sequence[int]]
-    wholes: Sequence[tuple[int, int]]
+    cuts: dict[Rank, list[int]]
+    wholes: Sequence[Span]
     rows: Sequence[int]
 
     @classmethod
-    def of(
-        cls,
-        text: str,
-        tokens: TokenMap,
-        size: int,
-        headings: Iterable[int] | None = None,
-        table_rows: Iterable[tuple[int, int]] = (),
-    ) -> Layout:
+    def of(cls, tokens: TokenMap, size: int, headings: list[int], table_rows: Sequence[Span] = ()) -> Layout:
         """Scan a text.
 
         Args:
-            text: The text.
-            tokens: Its tokens.
+            tokens: The text and its tokens.
             size: Maximum number of tokens of a chunk.
-            headings: Offsets of the headings, if the reader has recorded them.
+            headings: Offsets of the headings.
             table_rows: Spans of the rows of tables, in order; the first row of a table with its head.
         """
-        wholes, rows = _wholes(text, tokens, size, table_rows)
-        offsets = structural_offsets(text)
-        offsets[Rank.LINE] = sorted([*offsets[Rank.LINE], *(start for start, _ in wholes)])
-        offsets[Rank.HEADING] = heading_offsets(text, headings)
-        return cls(offsets, wholes, rows)
+        text = tokens.text
+        wholes, rows = _wholes(tokens, size, table_rows)
+        ranked = structural_offsets(text)
+        ranked[Rank.LINE] += [start for start, _ in wholes]
+        ranked[Rank.HEADING] = headings
+        cuts: dict[Rank, list[int]] = {}
+        known: set[int] = set()
+        for rank in sorted(Rank, reverse=True):
+            known |= {o for o in ranked[rank] if not containing(wholes, o) and is_clean(text, o)}
+            cuts[rank] = sorted(known)
+        return cls(cuts, wholes, rows)
 
-    @cached_property
-    def _whole_starts(self) -> list[int]:
-        return [start for start, _ in self.wholes]
-
-    def whole_at(self, offset: int) -> tuple[int, int] | None:
+    def whole_at(self, offset: int) -> Span | None:
         """Return the undivided span that contains `offset`, or None."""
-        return containing(self.wholes, self._whole_starts, offset) if self.wholes else None
+        return containing(self.wholes, offset)
 
     def last(self, rank: Rank, low: int, high: int) -> int | None:
-        """Return the last cut of at least this rank from `low` to `high` that is not within an undivided span."""
-        while True:
-            best = -1
-            for offsets in self._by_least_rank[rank]:
-                at = bisect_right(offsets, high) - 1
-                if at >= 0 and offsets[at] > best:
-                    best = offsets[at]
-            if best < low:
-                return None
-            whole = self.whole_at(best)
-            if not whole:
-                return best
-            high = whole[0]
+        """Return the last cut of at least this rank from `low` to `high`."""
+        return max(_within(self.cuts[rank], low, high), default=None)
 
-    def between(self, rank: Rank, low: int, high: int) -> list[int]:
+    def beginnings(self, rank: Rank, low: int, high: int) -> list[int]:
         """Return the offsets of at least this rank from `low` to `high` at which an overlap may begin."""
-        ranked = (o for offsets in self._by_least_rank[rank] for o in within(offsets, low, high))
-        return sorted({*(o for o in ranked if not self.whole_at(o)), *within(self.rows, low, high)})
-
-    @cached_property
-    def _by_least_rank(self) -> dict[Rank, list[Sequence[int]]]:
-        return {rank: [self.offsets[other] for other in Rank if other >= rank] for rank in Rank}
+        return [*_within(self.cuts[rank], low, high), *_within(self.rows, low, high)]
 
 
-def within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
+def _within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
     """Return the part of the sorted `offsets` that lies from `low` to `high`, both included."""
     return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
 
 
-def _wholes(
-    text: str, tokens: TokenMap, size: int, table_rows: Iterable[tuple[int, int]]
-) -> tuple[list[tuple[int, int]], list[int]]:
+def _wholes(tokens: TokenMap, size: int, table_rows: Sequence[Span]) -> tuple[list[Span], list[int]]:
     """Return the undivided spans and the rows of a text, see `Layout`."""
-    wholes: list[tuple[int, int]] = []
+    text = tokens.text
+    wholes = [row for row in table_rows if _fits(tokens, *row, size)]
     rows: list[int] = []
-    recorded = sorted(table_rows)
-    starts = [start for start, _ in recorded]
     for start, end in blocks(text):
         lines = lines_of(text, start, end)
-        if not _fits(tokens, start, end, size):
-            within_table = recorded[bisect_left(starts, start) : bisect_left(starts, end)]
-            wholes.extend(part for part in within_table or lines if _fits(tokens, *part, size))
-            continue
-        wholes.append((start, end))
-        if not text.startswith(FENCE_MARKS, start):
-            rows.extend(line[0] for line in lines)
-    at = 0
-    merged: list[tuple[int, int]] = []
-    for whole in sorted([*wholes, *(row for row in recorded if _fits(tokens, *row, size))], key=_widest_first):
-        if whole[0] >= at:
-            merged.append(whole)
-            at = whole[1]
-    return merged, rows
-
-
-def _widest_first(span: tuple[int, int]) -> tuple[int, int]:
-    return span[0], -span[1]
+        if _fits(tokens, start, end, size):
+            wholes.append((start, end))
+            rows += [] if text.startswith(FENCE_MARKS, start) else [line[0] for line in lines]
+        elif is_outside(table_rows, start, end):
+            wholes += [line for line in lines if _fits(tokens, *line, size)]
+    outer: list[Span] = []
+    for start, end in sorted(wholes, key=lambda span: (span[0], -span[1])):
+        if not outer or start >= outer[-1][1]:
+            outer.append((start, end))
+    return outer, rows
 
 
 def _fits(tokens: TokenMap, start: int, end: int, size: int) -> bool:

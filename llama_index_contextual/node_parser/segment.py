@@ -1,48 +1,52 @@
-"""Split documents into segments at cuts that depend on the content, so that an edit changes only the segments near it.
+"""Base of both node parsers, and the parser that splits Documents into segments.
 
-Each cut depends only on the previous one and on the text after it. In the last fifth of a segment, the best structural
-rank is chosen, and among equals the offset whose neighbourhood has the lowest hash, as in content-defined chunking
-(FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts are the same again as
-soon as the windows before and after the edit contain the same best offset.
+The cuts of segments depend on the content, so that an edit changes only the segments near it: each depends only on the
+previous cut and on the text after it. In the last fifth of a segment, the best structural rank is chosen, and among
+equals the offset whose neighbourhood has the lowest hash, as in content-defined chunking (FastCDC: Xia et al., USENIX
+ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts are the same again as soon as the windows before and
+after the edit contain the same best offset.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
+import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import xxhash
-from llama_index.core.bridge.pydantic import Field, model_validator
-from llama_index.core.schema import BaseNode, NodeRelationship, TextNode
+from llama_index.core.bridge.pydantic import Field, PrivateAttr, model_validator
+from llama_index.core.node_parser import NodeParser
+from llama_index.core.node_parser.interface import IdFuncCallable
+from llama_index.core.node_parser.node_utils import default_id_func
+from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 from llama_index.core.utils import get_tqdm_iterable
+from numpy.typing import NDArray
 
 from llama_index_contextual._utils.tokens import TokenMap
+from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.metadata import (
     FILE_KEYS,
     METADATA_TEMPLATE,
+    PAGES,
+    RESERVED_KEYS,
     SEGMENT_END,
     SEGMENT_INDEX,
     SEGMENT_START,
     TABLES,
     TEXT_TEMPLATE,
     DocumentMap,
+    Heading,
+    Table,
     excluded_embed_keys,
     excluded_llm_keys,
+    shape_fault,
     user_metadata,
-)
-from llama_index_contextual.node_parser.base import (
-    SEGMENT_CORE,
-    Origin,
-    SegmentNode,
-    SpanNodeParser,
-    check_overlap,
-    heading_offsets_in,
-    link_neighbours,
-    table_spans,
-    tables_of,
-    text_of,
 )
 from llama_index_contextual.readers.boundaries import (
     NON_WORD_CHARACTER,
@@ -52,13 +56,209 @@ from llama_index_contextual.readers.boundaries import (
     containing,
     grapheme_boundaries,
     heading_offsets,
-    in_word,
-    is_grapheme_boundary,
+    is_clean,
     lines_of,
     skip_space,
     strip_end,
     structural_offsets,
 )
+from llama_index_contextual.readers.tables import tables_in_text
+
+SEGMENT_CORE = "_contextual_segment_core"
+"""Metadata key: document offset at which a segment's own text begins, after the overlap with the previous segment."""
+
+_CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
+_NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
+
+
+def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str:
+    """Return the UUIDv5 of a span; the same document, span and text give the same id in every run.
+
+    Args:
+        kind: "segment" or "chunk", because a chunk may have the same span as its segment.
+        document_id: The id of the source document.
+        start: Offset of the first character in the document.
+        end: Offset of the end in the document (exclusive).
+        text: The text of the span.
+    """
+    digest = xxhash.xxh3_128_hexdigest(text.encode())
+    return str(uuid.uuid5(_NAMESPACE, f"{kind}\n{start}:{end}\n{digest}\n{document_id}"))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Position of an input node in its document.
+
+    Attributes:
+        source: The document, with empty metadata.
+        base: Offset of the node's first character in the document, or None if unknown.
+        node_id: Id of the input node.
+    """
+
+    source: RelatedNodeInfo
+    base: int | None
+    node_id: str
+
+    @classmethod
+    def of(cls, node: BaseNode) -> Origin:
+        """Read the SOURCE link and the offsets of `node`; a node without a link is its own document.
+
+        Raises:
+            InputError: The metadata of the node cannot be copied to its parts.
+        """
+        if fault := shape_fault(node.metadata):
+            raise InputError(f"Node {node.node_id!r} cannot be parsed: {fault}.", value=node)
+        source = node.source_node
+        if source is None:
+            info = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type(), hash=node.hash)
+            return cls(info, 0, node.node_id)
+        info = RelatedNodeInfo(node_id=source.node_id, node_type=source.node_type, hash=source.hash)
+        start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+        if start is None or end is None or end - start != len(text_of(node)):
+            return cls(info, None, node.node_id)
+        if SEGMENT_CORE in node.metadata and not is_segment(node):
+            # A LlamaIndex parser has split a segment: its offsets count from the beginning of the segment.
+            start += node.metadata[SEGMENT_START]
+        return cls(info, start, node.node_id)
+
+    def span_id(self, kind: str, start: int, end: int, text: str) -> str:
+        """Return the id of a span; the offsets refer to the text of the input node."""
+        if self.base is None:
+            return span_id(kind, f"{self.source.node_id}\n{self.node_id}", start, end, text)
+        return span_id(kind, self.source.node_id, self.base + start, self.base + end, text)
+
+
+class SegmentNode(TextNode):
+    """Segment that keeps the token widths of its text, so that both parsers tokenise a document only once.
+
+    The widths are not a field: a segment that was stored and loaded, or whose text was changed, is tokenised again.
+    """
+
+    _widths: tuple[str, bytes] = PrivateAttr(default=("", b""))
+
+    @classmethod
+    def with_tokens(cls, widths: NDArray[np.uint8], **fields: Any) -> SegmentNode:
+        """Return a segment with the given fields and the widths of its tokens, see `TokenMap.widths`."""
+        node = cls(**fields)
+        node._widths = node.text, widths.tobytes()
+        return node
+
+
+def tokens_of(node: BaseNode, text: str) -> TokenMap:
+    """Tokenise the text of a node, reusing the widths that a `SegmentNode` keeps."""
+    kept, widths = node._widths if isinstance(node, SegmentNode) else ("", b"")
+    return TokenMap.of(text, np.frombuffer(widths, dtype=np.uint8) if kept == text else None)
+
+
+def is_segment(node: BaseNode) -> bool:
+    """Return whether a node is a segment itself; a node made from one has the same metadata keys."""
+    if SEGMENT_CORE not in node.metadata:
+        return False
+    start, end = node.metadata[SEGMENT_START], node.metadata[SEGMENT_END]
+    return len(text_of(node)) == end - start and getattr(node, "start_char_idx", None) in (None, start)
+
+
+def text_of(node: BaseNode) -> str:
+    """Return the text of a node without metadata."""
+    return node.get_content(metadata_mode=MetadataMode.NONE)
+
+
+def link_neighbours(nodes: Sequence[BaseNode]) -> None:
+    """Set the PREVIOUS and NEXT links of consecutive nodes, without metadata."""
+    links = [RelatedNodeInfo(node_id=node.node_id, node_type=ObjectType.TEXT) for node in nodes]
+    for number in range(1, len(nodes)):
+        nodes[number - 1].relationships[NodeRelationship.NEXT] = links[number]
+        nodes[number].relationships[NodeRelationship.PREVIOUS] = links[number - 1]
+
+
+def heading_offsets_in(headings: Sequence[Heading], base: int | None) -> list[int] | None:
+    """Return the offsets of headings in the part of their document that begins at `base`, or None if unknown.
+
+    Headings that were recognised by their appearance name sections, but are not used to cut: they are numerous and not
+    always certain, and half-empty chunks lower the recall.
+    """
+    marked = [heading.start - base for heading in headings if heading.is_marked] if base is not None else []
+    return marked or None
+
+
+@lru_cache(maxsize=8)
+def _recorded(items: tuple[tuple[str, str], ...]) -> DocumentMap:
+    return DocumentMap.from_metadata(dict(items))
+
+
+def map_of(node: BaseNode, text: str, base: int | None) -> DocumentMap:
+    """Return the pages, headings and tables of the document of a node; a reader has recorded them in its metadata.
+
+    If no reader has looked for tables, those of the text are added. Their offsets count from the beginning of the
+    document, or of the node if its position is unknown.
+    """
+    # All segments of a document carry the same strings: parse them once.
+    where = _recorded(tuple((key, node.metadata[key]) for key in RESERVED_KEYS if key in node.metadata))
+    if is_segment(node) or (base is not None and (PAGES in node.metadata or TABLES in node.metadata)):
+        return where
+    shift = base or 0
+    tables = [
+        table._replace(start=table.start + shift, body=table.body + shift, end=table.end + shift)
+        for table in tables_in_text(text)
+    ]
+    return replace(where, tables=tables)
+
+
+def table_spans(text: str, tables: Sequence[Table], base: int) -> list[tuple[int, int]]:
+    """Return the spans of the rows of tables in the part of their document that begins at `base`.
+
+    The first row is one span with the head. A row whose first cell is blank belongs to the row above it.
+    """
+    first = bisect_right(tables, base, key=lambda table: table.end)
+    spans: list[tuple[int, int]] = []
+    for table in tables[first:]:
+        if table.start >= base + len(text):
+            break
+        own: list[tuple[int, int]] = []
+        for start, end in lines_of(text, max(0, table.start - base), min(len(text), table.end - base)):
+            is_first = own and own[0][0] + base == table.start and start + base <= table.body
+            if own and (is_first or _CONTINUED_ROW.match(text, start)):
+                own[-1] = own[-1][0], end
+            else:
+                own.append((start, end))
+        spans += own
+    return spans
+
+
+class SpanNodeParser(NodeParser):
+    """Base class of both parsers, which set spans, ids and links while they parse."""
+
+    id_func: IdFuncCallable = Field(
+        default=default_id_func, exclude=True, description="Not used: ids are derived from document id, span and text."
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of the component in serialized pipelines."""
+        return cls.__name__
+
+    def _postprocess_parsed_nodes(self, nodes: list[BaseNode], parent_doc_map: dict[str, Any]) -> list[BaseNode]:
+        # The inherited version would overwrite what is set already: it searches for each text from the beginning of
+        # the document, links nodes by SOURCE only, and drops PARENT.
+        return nodes
+
+    async def _aparse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
+        return await asyncio.to_thread(self._parse_nodes, nodes, show_progress=show_progress, **kwargs)
+
+
+def check_overlap(size: int, overlap: int, prefix: str) -> None:
+    """Raise ConfigurationError unless overlap < size, both in tokens."""
+    if overlap >= size:
+        raise ConfigurationError(
+            f"{prefix}_overlap ({overlap}) must be smaller than {prefix}_size ({size}): "
+            f"lower {prefix}_overlap or raise {prefix}_size.",
+            setting=f"{prefix}_overlap",
+        )
+
+
+# Segments
 
 _WINDOW = 0.2
 _NEIGHBOURHOOD = 32
@@ -100,29 +300,6 @@ class SegmentCutter:
     wholes: Sequence[tuple[int, int]]
     rows: Sequence[tuple[int, int]] = ()
 
-    @classmethod
-    def of(
-        cls,
-        text: str,
-        *,
-        size: int,
-        overlap: int,
-        headings: Iterable[int] | None = None,
-        table_rows: Sequence[tuple[int, int]] = (),
-    ) -> SegmentCutter:
-        """Tokenise and scan `text`.
-
-        Args:
-            text: The text of a document.
-            size: As in the attributes.
-            overlap: As in the attributes.
-            headings: Offsets that the reader has recorded, if any.
-            table_rows: Spans of the rows of tables; those of more than half a segment may be divided.
-        """
-        tokens = TokenMap.of(text)
-        rows = [row for row in table_rows if tokens.estimate(*row) <= size // 2]
-        return cls(tokens, size, overlap, heading_offsets(text, headings), blocks(text), rows)
-
     def spans(self) -> Iterator[SegmentSpan]:
         """Yield the segments in the order of the text; none if it is all white space.
 
@@ -156,49 +333,30 @@ class SegmentCutter:
         return self._forced(low, high, core) if cut is None else cut
 
     def _best(self, low: int, high: int, known: int) -> int | None:
-        starts = [start for start, _ in self.wholes]
-        whole = containing(self.wholes, starts, low)
+        text = self.tokens.text
+        whole = containing(self.wholes, low)
         if whole and whole[1] > high:
             if whole[0] > known and self.tokens.estimate(*whole) <= self.size // 2:
                 return whole[0]
-            rows = [start for start, _ in lines_of(self.tokens.text, low, high) if self._line_start(start)]
-            return self._lowest(self._undivided(rows[1:] if rows and rows[0] == low else rows), known)
-        ranked = structural_offsets(self.tokens.text, low, high)
+            lines = (start for start, _ in lines_of(text, low, high) if start > low and _begins_line(text, start))
+            return self._lowest(lines, known)
+        ranked = structural_offsets(text, low, high)
         ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
         for rank in sorted(ranked, reverse=True):
-            outside = (offset for offset in ranked[rank] if not containing(self.wholes, starts, offset))
-            cut = self._lowest(self._undivided(outside), known)
-            if cut is not None:
+            outside = (offset for offset in ranked[rank] if not containing(self.wholes, offset))
+            if (cut := self._lowest(outside, known)) is not None:
                 return cut
         return None
 
-    def _undivided(self, offsets: Iterable[int]) -> Iterator[int]:
-        """Yield the offsets that are not within a row of a table."""
-        return (offset for offset in offsets if not containing(self.rows, self._row_starts, offset))
-
-    @cached_property
-    def _row_starts(self) -> list[int]:
-        return [start for start, _ in self.rows]
-
-    def _line_start(self, offset: int) -> bool:
-        text = self.tokens.text
-        return offset > 0 and "\n" in text[strip_end(text, 0, offset) : offset]
-
     def _lowest(self, offsets: Iterable[int], known: int) -> int | None:
-        """Return the offset with the lowest hash of its neighbourhood among those that divide no grapheme."""
-        for offset in sorted(offsets, key=lambda o: (self._hash(o), o)):
-            if self._is_clean(offset, known):
-                return offset
-        return None
+        """Return the offset with the lowest hash of its neighbourhood that divides no grapheme and no table row."""
+        text = self.tokens.text
+        undivided = (o for o in offsets if not containing(self.rows, o) and is_clean(text, o, known))
+        return min(undivided, key=lambda o: (self._hash(o), o), default=None)
 
     def _hash(self, offset: int) -> int:
         near = self.tokens.text[max(0, offset - _NEIGHBOURHOOD) : offset + _NEIGHBOURHOOD]
-        return xxhash.xxh3_64_intdigest(near.encode("utf-8", "surrogatepass"))
-
-    def _is_clean(self, offset: int, known: int) -> bool:
-        text = self.tokens.text
-        before = strip_end(text, known, offset)
-        return is_grapheme_boundary(text, offset, known) and is_grapheme_boundary(text, before, known)
+        return xxhash.xxh3_64_intdigest(near.encode())
 
     def _forced(self, low: int, high: int, known: int) -> int:
         """Return a cut between words or, in a word that is longer than half a segment, between graphemes."""
@@ -207,9 +365,8 @@ class SegmentCutter:
         for first, last in ((low, high), (half, low)):
             words = [match.start() for match in WORD_START.finditer(text, first, last)]
             after = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
-            for offsets in (words, [o for o in after if o < last and not in_word(text, o)]):
-                whole = grapheme_boundaries(text, offsets, known)
-                if whole:
+            for offsets in (words, [offset for offset in after if offset < last]):
+                if whole := grapheme_boundaries(text, offsets, known):
                     return skip_space(text, min(whole, key=self._hash))
         starts = grapheme_boundaries(text, range(low, high), known)
         return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
@@ -224,9 +381,8 @@ class SegmentCutter:
             return next_core
         ranked = structural_offsets(tokens.text, low, high)
         for rank in sorted(ranked, reverse=True):
-            for offset in ranked[rank]:
-                if self._is_clean(offset, core):
-                    return offset
+            if clean := [offset for offset in ranked[rank] if is_clean(tokens.text, offset, core)]:
+                return clean[0]
         # A long word fills that range: begin at the first word after it.
         words = [match.start() for match in WORD_START.finditer(tokens.text, low, end)]
         return next(iter(grapheme_boundaries(tokens.text, words, core)), next_core)
@@ -237,6 +393,10 @@ class SegmentCutter:
             match = WORD_START.search(self.tokens.text, start + 1, core)
             start = match.start() if match else core
         return start
+
+
+def _begins_line(text: str, offset: int) -> bool:
+    return "\n" in text[strip_end(text, 0, offset) : offset]
 
 
 class SegmentNodeParser(SpanNodeParser):
@@ -250,13 +410,13 @@ class SegmentNodeParser(SpanNodeParser):
     metadata are the same offsets.
 
     Raises:
-        ConfigurationError: A size is not positive, or the overlap is not smaller than the size. Pydantic raises it as a
-            ValidationError, which is a ValueError too.
+        ValueError: The size is not positive, the overlap is negative or not smaller than the size.
     """
 
-    segment_size: int = Field(default=8_000, description="Maximum number of tokens (o200k_base) of a segment.")
+    segment_size: int = Field(default=8_000, gt=0, description="Maximum number of tokens (o200k_base) of a segment.")
     segment_overlap: int = Field(
         default=800,
+        ge=0,
         description="Maximum number of tokens that neighbouring segments share; they share at least three quarters "
         "of it.",
     )
@@ -265,11 +425,6 @@ class SegmentNodeParser(SpanNodeParser):
     def _check(self) -> SegmentNodeParser:
         check_overlap(self.segment_size, self.segment_overlap, "segment")
         return self
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name of the component in serialized pipelines."""
-        return "SegmentNodeParser"
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
         out: list[BaseNode] = []
@@ -282,22 +437,22 @@ class SegmentNodeParser(SpanNodeParser):
 
     def _segments(self, node: BaseNode) -> list[TextNode]:
         text, origin = text_of(node), Origin.of(node)
-        where = DocumentMap.from_metadata(node.metadata)
-        tables = tables_of(node, text, origin.base)
-        if tables is None:
-            tables = list(where.tables)
-        cutter = SegmentCutter.of(
-            text,
-            size=self.segment_size,
-            overlap=self.segment_overlap,
-            headings=heading_offsets_in(where.headings, origin.base),
-            table_rows=table_spans(text, tables, origin.base or 0),
+        where, tokens = map_of(node, text, origin.base), TokenMap.of(text)
+        rows = table_spans(text, where.tables, origin.base or 0)
+        cutter = SegmentCutter(
+            tokens,
+            self.segment_size,
+            self.segment_overlap,
+            heading_offsets(text, heading_offsets_in(where.headings, origin.base)),
+            blocks(text),
+            [row for row in rows if tokens.estimate(*row) <= self.segment_size // 2],
         )
         metadata = {key: value for key, value in node.metadata.items() if key != TABLES}
-        metadata |= DocumentMap(tables=tables).to_metadata()
-        return [
-            self._node(node, origin, index, span, cutter.tokens, metadata) for index, span in enumerate(cutter.spans())
-        ]
+        metadata |= DocumentMap(tables=where.tables).to_metadata()
+        if not self.include_metadata:
+            left_out = {*user_metadata(node), *FILE_KEYS}
+            metadata = {key: value for key, value in metadata.items() if key not in left_out}
+        return [self._node(node, origin, index, span, tokens, metadata) for index, span in enumerate(cutter.spans())]
 
     def _node(
         self,
@@ -310,11 +465,7 @@ class SegmentNodeParser(SpanNodeParser):
     ) -> TextNode:
         part, base = tokens.text[span.start : span.end], origin.base
         shift = base or 0
-        metadata = dict(inherited)
-        if not self.include_metadata:
-            left_out = {*user_metadata(parent), *FILE_KEYS}
-            metadata = {key: value for key, value in metadata.items() if key not in left_out}
-        metadata |= {
+        metadata = inherited | {
             SEGMENT_INDEX: index,
             SEGMENT_START: span.start + shift,
             SEGMENT_END: span.end + shift,
@@ -322,7 +473,7 @@ class SegmentNodeParser(SpanNodeParser):
         }
         return SegmentNode.with_tokens(
             tokens.widths(span.start, span.end),
-            id_=self._node_id(index, parent, lambda: origin.span_id("segment", span.start, span.end, part)),
+            id_=origin.span_id("segment", span.start, span.end, part),
             text=part,
             start_char_idx=None if base is None else span.start + base,
             end_char_idx=None if base is None else span.end + base,

@@ -6,10 +6,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from operator import itemgetter
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
-from llama_index_contextual.readers.tables import pipe_blocks
+Span = tuple[int, int]
 
 
 class Rank(IntEnum):
@@ -60,6 +61,7 @@ _PATTERNS = (
 FENCE_MARKS = ("```", "~~~")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)", re.MULTILINE)
 _ATX_HEADING = re.compile(r"#(?<![^\n]#)#{0,5}[ \t]+\S")
+_PIPE_TO_LINE_END = re.compile(r"\|[^\n]*")
 _VISIBLE_LINE = re.compile(r"\S[^\n]*")
 _NON_SPACE = re.compile(r"\S")
 
@@ -94,36 +96,25 @@ def heading_offsets(text: str, known: Iterable[int] | None = None) -> list[int]:
         known: Offsets that the reader has recorded. Those that do not follow white space are dropped, as they belong
             to another text. If None, lines that begin with "#" outside code fences are headings.
     """
-    headings = {skip_space(text, offset) for offset in known or () if 0 <= offset < len(text)}
-    if known is None and "#" in text:
-        fences = code_fences(text)
-        starts = [start for start, _ in fences]
-        for match in _ATX_HEADING.finditer(text):
-            at = bisect_right(starts, match.start()) - 1
-            if at < 0 or match.start() >= fences[at][1]:
-                headings.add(match.start())
+    if known is None:
+        fences = code_fences(text) if "#" in text else []
+        known = [at for match in _ATX_HEADING.finditer(text) if is_outside(fences, at := match.start(), at)]
+    headings = {skip_space(text, offset) for offset in known if 0 <= offset < len(text)}
     return sorted(offset for offset in headings if offset == 0 or text[offset - 1].isspace())
 
 
-def blocks(text: str) -> list[tuple[int, int]]:
+def blocks(text: str) -> list[Span]:
     """Return the spans of Markdown code fences and tables, in order and without overlap."""
     fences = code_fences(text)
-    starts = [start for start, _ in fences]
-    out = list(fences)
-    for start, end in tables(text):
-        at = bisect_right(starts, end) - 1
-        if at < 0 or fences[at][1] <= start:
-            out.append((start, end))
-    return sorted(out)
+    tables = ((skip_space(text, lines[0][0]), lines[-1][1]) for lines in pipe_blocks(text))
+    return sorted([*fences, *(table for table in tables if is_outside(fences, *table))])
 
 
-def code_fences(text: str) -> list[tuple[int, int]]:
+def code_fences(text: str) -> list[Span]:
     """Return the spans of closed Markdown code fences, from the first mark to the end of the closing line."""
-    if not any(mark in text for mark in FENCE_MARKS):
-        return []
-    out: list[tuple[int, int]] = []
+    out: list[Span] = []
     opening: re.Match[str] | None = None
-    for match in _FENCE.finditer(text):
+    for match in _FENCE.finditer(text) if any(mark in text for mark in FENCE_MARKS) else ():
         mark, info = match.group(1), match.group(2).strip()
         if opening is None or (info and opening.group(1)[0] == mark[0]):
             opening = match
@@ -133,37 +124,48 @@ def code_fences(text: str) -> list[tuple[int, int]]:
     return out
 
 
-def tables(text: str) -> list[tuple[int, int]]:
-    """Return the spans of at least two consecutive lines with a "|", from the first to the last visible character."""
-    return [(skip_space(text, block[0][0]), block[-1][1]) for block in pipe_blocks(text)]
+def pipe_blocks(text: str) -> Iterator[list[Span]]:
+    """Yield the spans of the lines in each stretch of at least two lines with a "|", as in Markdown tables."""
+    block: list[Span] = []
+    for match in _PIPE_TO_LINE_END.finditer(text):
+        start = text.rfind("\n", 0, match.start()) + 1
+        if block and start != block[-1][1] + 1:
+            if len(block) > 1:
+                yield block
+            block = []
+        block.append((start, match.end()))
+    if len(block) > 1:
+        yield block
 
 
-def lines_of(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def lines_of(text: str, start: int, end: int) -> list[Span]:
     """Return the spans of the non-blank lines between `start` and `end`, each from its first visible character."""
     return [match.span() for match in _VISIBLE_LINE.finditer(text, start, end)]
 
 
-def containing(spans: Sequence[tuple[int, int]], starts: Sequence[int], offset: int) -> tuple[int, int] | None:
-    """Return the span that a cut at `offset` would divide, or None. `starts` are the starts of the sorted `spans`."""
-    at = bisect_right(starts, offset) - 1
-    if at >= 0 and spans[at][0] < offset < spans[at][1]:
-        return spans[at]
-    return None
+def is_outside(spans: Sequence[Span], start: int, end: int) -> bool:
+    """Return whether none of the sorted `spans` overlaps the one from `start` to `end`."""
+    at = bisect_right(spans, end, key=itemgetter(0)) - 1
+    return at < 0 or spans[at][1] <= start
+
+
+def containing(spans: Sequence[Span], offset: int) -> Span | None:
+    """Return the one of the sorted `spans` that a cut at `offset` would divide, or None."""
+    at = bisect_right(spans, offset, key=itemgetter(0)) - 1
+    return spans[at] if at >= 0 and spans[at][0] < offset < spans[at][1] else None
 
 
 # Words and graphemes
 
-WORD_CHARACTER = regex.compile(r"[\w\p{L}\p{M}\p{N}]")
 NON_WORD_CHARACTER = regex.compile(r"[^\w\p{L}\p{M}\p{N}]")
-LAST_NON_WORD_CHARACTER = regex.compile(r"(?r)[^\w\p{L}\p{M}\p{N}]")
 WORD_START = re.compile(r"(?<=\s)\S")
-_FEW = 8
-_GRAPHEME = regex.compile(r"\X")
-# There is always a boundary between two characters of these ranges (CR LF is handled separately): Latin without
-# combining marks, CJK punctuation, kana without sound marks, Han. There is also one before visible ASCII or a space,
-# unless the previous character is of the class Prepend.
+_REACH = 200
+GRAPHEME = regex.compile(r"\X")
+# There is always a boundary between two characters of these ranges, except CR LF: Latin without combining marks, CJK
+# punctuation, kana without sound marks, Han. There is also one before visible ASCII or a space, unless the previous
+# character is of the class Prepend.
 _PLAIN = "\u0000-\u02ff\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60"
-_SURE_BOUNDARY = regex.compile(rf"[{_PLAIN}](?=[{_PLAIN}])|\P{{GCB=Prepend}}(?=[ -~])")
+_SURE_BOUNDARY = regex.compile(rf"(?!\r\n)[{_PLAIN}](?=[{_PLAIN}])|\P{{GCB=Prepend}}(?=[ -~])")
 
 
 def skip_space(text: str, offset: int) -> int:
@@ -180,79 +182,39 @@ def strip_end(text: str, start: int, end: int) -> int:
     return end
 
 
-def in_word(text: str, offset: int) -> bool:
-    """Return whether the characters on both sides of `offset` are word characters."""
-    if not 0 < offset < len(text):
-        return False
-    return bool(WORD_CHARACTER.match(text, offset - 1) and WORD_CHARACTER.match(text, offset))
-
-
-def is_surrogate_pair(text: str, offset: int) -> bool:
-    """Return whether two surrogates that encode one character stand at `offset`."""
-    return "\ud800" <= text[offset] <= "\udbff" and "\udc00" <= text[offset + 1 : offset + 2] <= "\udfff"
+def is_clean(text: str, offset: int, known: int = 0) -> bool:
+    """Return whether a cut at `offset` divides no grapheme, apart from white space joined by a combining mark."""
+    return text[offset - 1].isspace() or is_grapheme_boundary(text, offset, known)
 
 
 def is_grapheme_boundary(text: str, offset: int, known: int = 0) -> bool:
-    """Return whether no extended grapheme cluster (UAX #29) spans `offset`.
+    """Return whether no extended grapheme cluster (UAX #29) spans `offset`; `known` is an earlier boundary."""
+    return grapheme_floor(text, offset, known) == offset
+
+
+def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
+    """Return the last grapheme boundary at or before `offset`.
 
     Args:
         text: Any string.
         offset: The position to check.
         known: An earlier boundary; the text before it is not read.
     """
-    if not known < offset < len(text):
-        return True
-    before, after = text[offset - 1], text[offset]
-    if before < "\u0300" and after < "\u0300":
-        return before != "\r" or after != "\n"
-    if is_surrogate_pair(text, offset - 1):
-        return False
-    if _SURE_BOUNDARY.match(text, offset - 1):
-        return True
-    return _cluster_start(text, offset, known) == offset
-
-
-def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
-    """Return the last grapheme boundary at or before `offset`, not before `known`."""
-    if is_grapheme_boundary(text, offset, known):
+    if not known < offset < len(text) or _SURE_BOUNDARY.match(text, offset - 1):
         return offset
-    if is_surrogate_pair(text, offset - 1):
-        return offset - 1
-    return _cluster_start(text, offset, known)
+    sure = _SURE_BOUNDARY.search(text, max(known, offset - _REACH), offset)
+    start = sure.end() if sure else known
+    return start + _grapheme_starts(text[start : offset + 1])[-1]
 
 
 def grapheme_boundaries(text: str, offsets: Sequence[int], known: int = 0) -> list[int]:
-    """Return the grapheme boundaries among the sorted `offsets`, in one pass; `known` is an earlier boundary."""
-    if len(offsets) < _FEW or text[offsets[0] - 1 : offsets[-1] + 1].isascii():
-        return [offset for offset in offsets if is_grapheme_boundary(text, offset, known)]
-    starts = set(_cluster_starts(text, _safe_start(text, offsets[0], known), offsets[-1] + 1))
-    return [offset for offset in offsets if offset in starts and not is_surrogate_pair(text, offset - 1)]
+    """Return the grapheme boundaries among the sorted `offsets`; `known` is an earlier boundary."""
+    if not offsets:
+        return []
+    first = grapheme_floor(text, offsets[0], known)
+    starts = {first + start for start in _grapheme_starts(text[first : offsets[-1] + 1])}
+    return [offset for offset in offsets if offset in starts]
 
 
-def grapheme_end(text: str, start: int, limit: int) -> int:
-    """Return the end of the grapheme cluster that begins at `start`, or `limit` if it is longer."""
-    if is_surrogate_pair(text, start):
-        return start + 2
-    match = _GRAPHEME.match(text, start, limit)
-    return int(match.end()) if match else limit
-
-
-def _cluster_start(text: str, offset: int, known: int) -> int:
-    *_, last = _cluster_starts(text, _safe_start(text, offset, known), offset + 1)
-    return last
-
-
-def _cluster_starts(text: str, start: int, stop: int) -> Iterator[int]:
-    # On a slice, because \X counts all regional indicators before a match, back to the beginning of the string.
-    return (start + int(match.start()) for match in _GRAPHEME.finditer(text[start:stop]))
-
-
-def _safe_start(text: str, offset: int, known: int) -> int:
-    for width in (64, 1_024):
-        begin = offset - width
-        if begin <= known:
-            break
-        match = _SURE_BOUNDARY.search(text, begin, offset)
-        if match:
-            return int(match.end())
-    return known
+def _grapheme_starts(text: str) -> list[int]:
+    return [match.start() for match in GRAPHEME.finditer(text)]

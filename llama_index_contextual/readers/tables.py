@@ -2,20 +2,19 @@
 
 A chunk that begins inside a table does not say what its columns are. Readers and node parsers therefore look for tables
 and record the column head of each: `figure_tables` in lines with separate cells, as a PDF has them, `tables_in_text` in
-Markdown and plain text. A table without a recognisable head is left out, because there is nothing that a chunk could
+Markdown. A table without a recognisable head is left out, because there is nothing that a chunk could
 carry.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from llama_index_contextual.metadata import Table
+from llama_index_contextual.readers.boundaries import code_fences, is_outside, pipe_blocks
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.outline import PlacedLine
@@ -54,79 +53,41 @@ class TextLine(NamedTuple):
         return self.start + len(self.text)
 
 
-# Markdown and plain text
+# Markdown
 
-_PIPE_TO_LINE_END = re.compile(r"\|[^\n]*")
 _PIPE = re.compile(r"(?<!\\)\|")
 _DELIMITER = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
 _DELIMITER_CHARACTERS = frozenset("|:- \t\r")
 _INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
 _CAPTION = re.compile(r"[*_]*(?:table|tab\.|tabelle|tableau|tabla|tabella)\b", re.IGNORECASE)
-_GAP = re.compile(r"(?<=[^\s.!?:;])(?: {2}| ?\t)[ \t]*+(?=[^\s|])")
-_CODE = frozenset("{};=")
-REACH = 1_000
-"""Most characters between two lines with gaps of one table, and of the text above it that is searched for its head."""
-
-MIN_ALIGNED = 0.6
-"""Share of the rows of a table in columns whose last cells stand in one column."""
-MIN_PROSE = 45
-"""Characters of a line that the next one may continue as a paragraph."""
-
-Span = tuple[int, int]
 
 
-def tables_in_text(text: str, left_out: Sequence[Span] = ()) -> list[Table]:
-    """Return the tables of a Markdown or plain text, in the order of the text.
-
-    Found are tables with pipes and a row of hyphens below their head, and figures in columns that are set with spaces
-    or tabs.
-
-    Args:
-        text: The text.
-        left_out: Sorted spans in which there are no tables, such as code fences.
+def tables_in_text(text: str) -> list[Table]:
+    """Return the Markdown tables of a text, but not in its code: lines with pipes, a row of hyphens below the head.
 
     Example:
         >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
         >>> tables_in_text(text)
         [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee')]
     """
-    starts = [start for start, _ in left_out]
-    tables: list[Table] = []
-    for table in sorted([*_pipe_tables(text), *_aligned_tables(text)]):
-        at = bisect_right(starts, table.end) - 1
-        if (at < 0 or left_out[at][1] <= table.start) and (not tables or tables[-1].end <= table.start):
-            tables.append(table)
-    return tables
-
-
-def pipe_blocks(text: str) -> Iterator[list[Span]]:
-    """Yield the spans of the lines in each stretch of at least two lines with a "|"."""
-    block: list[Span] = []
-    for match in _PIPE_TO_LINE_END.finditer(text):
-        start = text.rfind("\n", 0, match.start()) + 1
-        if block and start != block[-1][1] + 1:
-            if len(block) > 1:
-                yield block
-            block = []
-        block.append((start, match.end()))
-    if len(block) > 1:
-        yield block
-
-
-def is_delimiter(line: str) -> bool:
-    """Return whether a line is the row of hyphens below the head of a Markdown table."""
-    return _DELIMITER_CHARACTERS.issuperset(line) and _DELIMITER.fullmatch(line.strip()) is not None
+    fences = code_fences(text)
+    return [table for table in _pipe_tables(text) if is_outside(fences, table.start, table.end)]
 
 
 def _pipe_tables(text: str) -> Iterator[Table]:
     for block in pipe_blocks(text):
-        below = next((at for at in range(1, len(block) - 1) if is_delimiter(text[slice(*block[at])])), 0)
+        below = next((at for at in range(1, len(block) - 1) if _is_delimiter(text[slice(*block[at])])), 0)
         columns = _columns(text[slice(*block[below - 1])]) if below else ""
         if columns:
             (start, stop), (body, _), (_, end) = block[below - 1], block[below + 1], block[-1]
             start += len(text[start:stop]) - len(text[start:stop].lstrip())
             caption = _caption_above(text, start) if below == 1 else ""
             yield Table(start, body, end, shortened([line for line in (caption, columns) if line]))
+
+
+def _is_delimiter(line: str) -> bool:
+    """Return whether a line is the row of hyphens below the head of a Markdown table."""
+    return _DELIMITER_CHARACTERS.issuperset(line) and _DELIMITER.fullmatch(line.strip()) is not None
 
 
 def _columns(line: str) -> str:
@@ -142,63 +103,6 @@ def _caption_above(text: str, start: int) -> str:
     line = above.rpartition("\n")[2].strip()
     is_caption = _CAPTION.match(line) and len(line.split()) <= MAX_CAPTION_WORDS
     return _INLINE.sub("", line) if is_caption else caption_of(line)
-
-
-def _aligned_tables(text: str) -> Iterator[Table]:
-    for start, end in _stretches(text):
-        yield from (table for table in figure_tables(_text_lines(text, start, end)) if _is_aligned(text, table))
-
-
-def _is_aligned(text: str, table: Table) -> bool:
-    """Return whether the last cells of most rows begin or end at the same place, or follow as many tabs."""
-    places: tuple[Counter[int], ...] = (Counter(), Counter(), Counter())
-    rows = 0
-    for match in _VISIBLE_LINE.finditer(text, text.rfind("\n", 0, table.body) + 1, table.end):
-        line = match.group().rstrip()
-        gaps = list(_GAP.finditer(line[:MAX_HEAD]))
-        if gaps:
-            indent = match.start() - text.rfind("\n", 0, match.start())
-            rows += 1
-            last_cell = indent + gaps[-1].end(), indent + len(line), line.count("\t") or -rows
-            for counter, place in zip(places, last_cell, strict=True):
-                counter[place] += 1
-    return rows > MIN_ROWS and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
-
-
-def _stretches(text: str) -> Iterator[Span]:
-    """Yield the parts of a text in which lines have gaps, from some lines above the first one."""
-    if "  " not in text and "\t" not in text:
-        return
-    first = last = -1
-    count = 0
-    for match in _GAP.finditer(text):
-        if first >= 0 and match.start() - last > REACH:
-            if count > MIN_ROWS:
-                yield first, last
-            first, count = -1, 0
-        if first < 0:
-            first = text.rfind("\n", 0, max(0, match.start() - REACH)) + 1
-        last, count = match.end(), count + 1
-    if first >= 0 and count > MIN_ROWS:
-        yield first, last
-
-
-def _text_lines(text: str, start: int, end: int) -> Iterator[TextLine]:
-    stop = text.find("\n", end)
-    paragraph: list[TextLine] = []
-    for match in _VISIBLE_LINE.finditer(text, start, len(text) if stop < 0 else stop):
-        line = match.group().rstrip()
-        indent = match.start() - text.rfind("\n", start, match.start()) - 1 if match.start() > start else 0
-        cells = 1 if _CODE.intersection(line) or "|" in line else 1 + len(_GAP.findall(line[:MAX_HEAD]))
-        before = paragraph[-1] if paragraph else None
-        if before and (cells > 1 or len(before.text) < MIN_PROSE or text.count("\n", before.end, match.start()) != 1):
-            yield _joined(paragraph)
-            paragraph = []
-        paragraph.append(TextLine(line, match.start(), cells, float(indent)))
-        if cells > 1:
-            yield paragraph.pop()
-    if paragraph:
-        yield _joined(paragraph)
 
 
 # Lines with cells
@@ -224,7 +128,6 @@ _HEAD_WORD = re.compile(
     r"values?|quantit(?:y|ies)|years?|months?|quarters?|weeks?|ended|ending|as of)\b",
     re.IGNORECASE,
 )
-_VISIBLE_LINE = re.compile(r"\S[^\n]*")
 _UNIT = re.compile(r"\((?:in|dollars|amounts|shares|unaudited|\$)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
@@ -235,9 +138,10 @@ def pdf_tables(pages: Iterable[Iterable[PlacedLine]]) -> list[Table]:
 
 
 def _paragraphs(lines: Iterable[PlacedLine]) -> Iterator[TextLine]:
-    parts: list[TextLine] = []
+    """Yield the lines, those of a paragraph joined."""
+    parts: list[PlacedLine] = []
     for line in lines:
-        parts.append(TextLine(line.text, line.start, line.cells, line.x0))
+        parts.append(line)
         if line.end != " ":
             yield _joined(parts)
             parts = []
@@ -245,9 +149,10 @@ def _paragraphs(lines: Iterable[PlacedLine]) -> Iterator[TextLine]:
         yield _joined(parts)
 
 
-def _joined(parts: Sequence[TextLine]) -> TextLine:
-    """Return the lines of a paragraph as one."""
-    return parts[0] if len(parts) == 1 else parts[0]._replace(text=" ".join(part.text for part in parts), cells=1)
+def _joined(parts: Sequence[PlacedLine]) -> TextLine:
+    first = parts[0]
+    cells = first.cells if len(parts) == 1 else 1
+    return TextLine(" ".join(part.text for part in parts), first.start, cells, first.x0)
 
 
 class _Sorted(NamedTuple):
@@ -269,30 +174,25 @@ def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
         if read[at].kind != "row" or not _is_table(read, at):
             at += 1
             continue
-        head = _head(read, at, done)
-        stop = _end(read, at)
+        head, stop = _head(read, at, done), _end(read, at)
         if head is not None and not _is_table_of_contents(read[at:stop]):
-            end = _last_row(read, at, stop)
-            tables.append(
-                Table(read[head[0]].line.start, read[at].line.start, read[end].line.end, _head_text(read, *head, done))
-            )
+            last = next(one for one in reversed(read[at:stop]) if one.kind in ("row", "columns"))
+            text = _head_text(read, *head, done)
+            tables.append(Table(read[head[0]].line.start, read[at].line.start, last.line.end, text))
         at = done = stop
     return tables
 
 
 def _sorted(line: TextLine) -> _Sorted:
-    text = line.text
-    cells = line.cells
-    bullet = _BULLET.match(text)
-    if bullet and cells > 1:
-        cells -= 1
-    words = text.split()
+    words = line.text.split()
+    bullet = _BULLET.match(line.text)
+    cells = line.cells - (bullet is not None and line.cells > 1)
     figures, dates = _figures(words)
     if figures and (cells > 1 or figures > 1) and len(words) <= 4 * MAX_LABEL_WORDS:
         return _Sorted(line, "row", dates > 0)
-    is_short = len(words) <= MAX_LABEL_WORDS and not (text.endswith(".") and len(words) > MAX_SENTENCE_WORDS)
     if (cells > 1 or dates > 1) and not bullet and len(words) <= 3 * MAX_LABEL_WORDS:
         return _Sorted(line, "columns", dates > 0 or any(_YEAR.fullmatch(word.strip(_MARKS + ",")) for word in words))
+    is_short = len(words) <= MAX_LABEL_WORDS and not (line.text.endswith(".") and len(words) > MAX_SENTENCE_WORDS)
     return _Sorted(line, "label" if is_short else "prose", dates > 0)
 
 
@@ -302,11 +202,10 @@ def _figures(words: Sequence[str]) -> tuple[int, int]:
     at = len(words) - 1
     while at >= 0:
         word = words[at]
-        before = words[at - 1] if at else ""
         bare = word.strip(_MARKS)
         if _YEAR.fullmatch(bare.rstrip(",;")) and "," not in bare[:-1]:
             years += 1
-        elif _DAY.fullmatch(bare) and _MONTH.fullmatch(before.strip(_MARKS)):
+        elif at and _DAY.fullmatch(bare) and _MONTH.fullmatch(words[at - 1].strip(_MARKS)):
             days += 1
             at -= 1
         elif _NUMBER.fullmatch(bare) or _DASHES.fullmatch(word):
@@ -335,12 +234,8 @@ def is_figure(text: str) -> bool:
 
 def _is_table(read: Sequence[_Sorted], at: int) -> bool:
     """Return whether a second row follows the one at `at`, with nothing but labels between them."""
-    for other in read[at + 1 : at + 2 + MAX_LABELS]:
-        if other.kind == "row":
-            return True
-        if other.kind != "label":
-            return False
-    return False
+    below = (other.kind for other in read[at + 1 : at + 2 + MAX_LABELS] if other.kind != "label")
+    return next(below, None) == "row"
 
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
@@ -359,12 +254,9 @@ def _page_number(line: TextLine) -> int:
 
 def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
     """Return the first and the last line of the column head above the row at `at`, or None."""
-    last = at - 1
-    while (
-        last >= done and at - last <= MAX_LABELS and read[last].kind == "label" and not _is_column_label(read, last, at)
-    ):
-        last -= 1
-    if last < done or at - last > MAX_LABELS or not (read[last].kind == "columns" or _is_column_label(read, last, at)):
+    above = range(at - 1, max(done, at - MAX_LABELS) - 1, -1)
+    last = next((place for place in above if read[place].kind != "label" or _is_column_label(read, place, at)), None)
+    if last is None or read[last].kind not in ("columns", "label"):
         return _narrow_head(read, at, done)
     first = last
     while first > done and last - first + 1 < MAX_HEAD_LINES and read[first - 1].kind in ("columns", "label"):
@@ -380,12 +272,14 @@ def _narrow_head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int]
     for first in range(at - 1, max(done, at - MAX_NARROW_LINES) - 1, -1):
         if read[first].kind not in ("label", "columns"):
             return None
-        if at - first > 1 and (read[first].has_dates or _UNIT.match(read[first].line.text)):
-            above = first - 1
-            if above >= done and (read[above].has_dates or _UNIT.match(read[above].line.text)):
-                first = above
-            return first, at - 1
+        if at - first > 1 and _names_columns(read[first]):
+            return first - (first > done and _names_columns(read[first - 1])), at - 1
     return None
+
+
+def _names_columns(one: _Sorted) -> bool:
+    """Return whether a line has the dates or the unit of a head."""
+    return one.has_dates or _UNIT.match(one.line.text) is not None
 
 
 def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
@@ -424,10 +318,6 @@ def _labels_before(read: Sequence[_Sorted], place: int) -> int:
     while count < MAX_LABELS and read[place - count - 1].kind == "label":
         count += 1
     return count
-
-
-def _last_row(read: Sequence[_Sorted], at: int, stop: int) -> int:
-    return next(place for place in range(stop - 1, at - 1, -1) if read[place].kind in ("row", "columns"))
 
 
 def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str:

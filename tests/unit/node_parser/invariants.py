@@ -74,8 +74,7 @@ def check_sizes(chunks: Sequence[TextNode], size: int) -> None:
     for chunk in chunks:
         count = tokens(chunk.text)
         assert chunk.metadata["token_count"] == count
-        single = len(chunk.text) == 1 or (len(chunk.text) == 2 and "\ud800" <= chunk.text[0] <= "\udbff")
-        assert count <= size or single, f"{count} tokens"
+        assert count <= size or len(chunk.text) == 1, f"{count} tokens"
 
 
 def check_cuts(text: str, chunks: Sequence[TextNode], size: int) -> None:
@@ -96,7 +95,6 @@ def check_cuts(text: str, chunks: Sequence[TextNode], size: int) -> None:
                 # A mark behind a space forms a cluster with it, and a chunk has no white space at its ends.
                 loose = cluster[0].isspace() or cluster[-1].isspace()
                 assert loose or tokens(cluster) > size, f"a grapheme is cut: {cluster!r}"
-            assert not ("\ud800" <= text[offset - 1] <= "\udbff" and "\udc00" <= text[offset] <= "\udfff")
 
 
 def check_overlaps(text: str, chunks: Sequence[TextNode], overlap: int, size: int) -> None:

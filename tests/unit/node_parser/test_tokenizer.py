@@ -83,7 +83,7 @@ def test_a_document_is_tokenised_once_for_both_parsers(monkeypatch: pytest.Monke
 
 def test_segments_that_were_copied_or_stored_or_came_from_elsewhere_give_the_same_chunks() -> None:
     segmenter, chunker = small()
-    text = prose(1_500, seed=6) + "字" * 1_500 + " \ud800 end. " * 200
+    text = prose(1_500, seed=6) + "字" * 1_500
     segments = segmenter([Document(id_="d", text=text)])
     expected = chunker(segments)
     stored = [TextNode.from_dict(segment.to_dict()) for segment in segments]

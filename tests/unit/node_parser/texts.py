@@ -37,20 +37,19 @@ PIECES = (
     "\u00a0\u3000\u200b",
     "\u0301",
     "\u0600",
-    "\ud83d",
-    "\ude00",
     "<|endoftext|>",
     '{"a":1,"b":[1,2,3]},',
     "http://example.com/a/b?c=d&e=f",
     "don't",
 )
 
+_character = st.characters(exclude_categories=("Cs",))
 _piece = st.one_of(
     st.sampled_from(PIECES),
-    st.text(max_size=40),
+    st.text(_character, max_size=40),
     st.builds(lambda piece, times: piece * times, st.sampled_from(PIECES), st.integers(1, 30)),
 )
-texts = st.one_of(st.lists(_piece, max_size=40).map("".join), st.text(max_size=400))
+texts = st.one_of(st.lists(_piece, max_size=40).map("".join), st.text(_character, max_size=400))
 
 
 def prose(words: int, *, seed: int) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import OWN_KEYS, TITLE
 from llama_index_contextual.readers import ParsedFile
@@ -15,11 +13,9 @@ from llama_index_contextual.readers import markdown as outline
 from llama_index_contextual.readers.markdown import (
     MAX_FRONT_MATTER,
     TITLE_REACH,
-    line_starts,
     markdown_headings,
     read_front_matter,
     read_markdown,
-    scan_headings,
 )
 from tests.support.trees import write
 from tests.unit.readers.examples import sections
@@ -79,56 +75,16 @@ class TestHeadings:
         assert warnings == ("has more than 3 headings: the later ones are left out",)
 
 
-LINES = [
-    *("# a\n", "## b **c**\n", "text\n", "text\r\n", "\n", "```\n", "~~~\n", "- x\n", "  y\n", "    # code\n"),
-    *("> q\n", "> # h\n", "===\n", "---\n", "<!--\n", "-->\n", "<div>\n", "</div>\n", "1. a\n", "2. b\n", "[a]: b\n"),
-    *("[a]:\n", "| a | b |\n", "|---|---|\n", "\t# z\n", "- # h\n", "   # three\n", "\r", "<pre>\n", '"t\n', "  \n"),
-]
-markdown = st.lists(st.sampled_from(LINES), max_size=40).map("".join)
-
-
 class TestLargeFiles:
-    @given(markdown, st.integers(1, 9))
-    def test_the_result_does_not_depend_on_the_pieces(self, text: str, lines: int) -> None:
-        assert markdown_headings(text, piece_lines=lines) == markdown_headings(text, piece_lines=1000)
-
-    @given(st.text(alphabet="a\n\r", max_size=30))
-    def test_a_line_ends_as_in_commonmark(self, text: str) -> None:
-        ends = text.replace("\r\n", "\n\n").replace("\r", "\n")
-        expected = [at for at in range(len(text)) if at == 0 or ends[at - 1] == "\n"]
-        # The line feed of a pair ends no line of its own.
-        expected = [at for at in expected if text[at - 1 : at + 1] != "\r\n" or at == 0]
-        assert list(line_starts(text)) == expected
-
-    @given(
-        st.lists(
-            st.sampled_from(["# a\n", "## b ##\n", "text\n\n", "\n", "```\n", "~~~\n", "```py\n", "text\n\nt\n===\n"]),
-            max_size=15,
-        ).map("".join)
-    )
-    def test_the_line_scan_agrees_with_the_parser_on_simple_files(self, text: str) -> None:
-        assert tuple(scan_headings(text)) == markdown_headings(text)[0]
-
-    @pytest.mark.parametrize(
-        "text", ["<!--\n# no\n-->\n# yes\n", "~~~\n# no\n```\n# no\n~~~~\n# yes\n", "# yes\n<!-- a"]
-    )
-    def test_the_line_scan_respects_comments_and_fences(self, text: str) -> None:
-        assert [heading.title for heading in scan_headings(text)] == ["yes"]
-
-    def test_one_endless_block_is_scanned_line_by_line_with_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(outline, "MAX_BLOCK_LINES", 50)
-        text = "# One\n\n" + "- item\n" * 500 + "\n# Two\n"
-        found, warnings = markdown_headings(text, piece_lines=10)
-        assert [heading.title for heading in found] == ["One", "Two"]
-        assert warnings == ("is too long or nested: its headings from line 3 on are recognised line by line",)
-
-    def test_what_is_too_much_for_the_parser_is_scanned(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(outline, "MAX_WORK", 50)
-        text = "# **One**\n\ntext\n\n" * 100
-        found, warnings = markdown_headings(text, piece_lines=10)
-        assert [heading.title for heading in found] == ["One"] * 100
-        assert [heading.start for heading in found] == list(range(0, len(text), len(text) // 100))
-        assert "recognised line by line" in warnings[0]
+    @pytest.mark.parametrize("text", ["# One\n\n", "# **One** #\n```\n# no\n```\n\n"])
+    def test_in_a_very_long_file_lines_that_begin_with_marks_are_headings(
+        self, monkeypatch: pytest.MonkeyPatch, text: str
+    ) -> None:
+        monkeypatch.setattr(outline, "MAX_LINES", 50)
+        found, warnings = markdown_headings(text * 100)
+        assert [(heading.level, heading.title) for heading in found] == [(1, "One")] * 100
+        assert [heading.start for heading in found] == list(range(0, len(text) * 100, len(text)))
+        assert warnings == ("is too long or nested: only lines that begin with # are recognised as headings",)
 
     @pytest.mark.parametrize(
         "text", ["> " * 5_000 + "a", "- " * 5_000 + "a", ">" * 5_000, "[" * 50_000, "*a_" * 20_000]
