@@ -9,7 +9,7 @@ from itertools import chain, islice
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
 from llama_index_contextual.readers.base import FileAccount, ParsedFile
 from llama_index_contextual.readers.discovery import one_line
-from llama_index_contextual.readers.headings import plain_outline
+from llama_index_contextual.readers.text import plain_outline
 
 GAP = "  "
 """Separator of the cells in a row: of all unambiguous ones it changes the embedding of a row least."""

@@ -1,9 +1,12 @@
-"""Read text files and detect their encoding.
+"""Read text files: detect the encoding, and recognise headings by their numbering, keyword or capitals.
 
 `decode_file` tries a byte order mark, UTF-16 and UTF-32 without one, UTF-8, and finally legacy encodings. Encodings of
 Latin scripts use nearly the same bytes for letters of different languages. They are told apart by alphabets: a text is
 written in one language, so its letters beyond ASCII belong to one alphabet. charset-normalizer decides all other cases:
 Cyrillic, Greek, Hebrew, Arabic, Thai, Chinese, Japanese and Korean text, and Latin text of several languages.
+
+`plain_outline` compares each line that may be a heading with its neighbours: items of a list follow one another without
+text in between, running headers repeat, and a heading has text below it. Doubtful lines are not headings.
 """
 
 from __future__ import annotations
@@ -12,19 +15,21 @@ import codecs
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.metadata import DocumentMap, Heading
 from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits
-from llama_index_contextual.readers.discovery import read_limited
-from llama_index_contextual.readers.headings import plain_outline
+from llama_index_contextual.readers.boundaries import Span
+from llama_index_contextual.readers.discovery import one_line, read_limited
 
 
 def read_text(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
-    """Read a plain text file and recognise headings by their numbering, keywords and capitals.
+    """Read a plain text file and recognise its headings.
 
     The text is kept as it is, including newlines; only a byte order mark is removed.
 
@@ -46,7 +51,8 @@ def parse_text(decoded: Decoded) -> ParsedFile:
     )
 
 
-PIECE_BYTES = 1 << 20
+# Encoding
+
 SAMPLE_BYTES = 1 << 16
 _REPLACEMENT = "\ufffd"
 _BINARY = "is a binary file, not text: remove it, or give it the extension of its type"
@@ -58,19 +64,13 @@ class Decoded:
 
     Attributes:
         text: The text with the newlines of the file, without byte order mark.
-        encoding: Name of the codec.
         warnings: Assumptions and replacements.
         digest: xxh3-128 of the bytes that were decoded, in hexadecimal.
     """
 
     text: str
-    encoding: str
     warnings: tuple[str, ...] = ()
     digest: str = ""
-
-    def with_warning(self, warning: str) -> Decoded:
-        """Return a copy with one more warning."""
-        return replace(self, warnings=(*self.warnings, warning))
 
 
 def decode_file(path: Path, *, limits: ReadLimits) -> Decoded:
@@ -98,118 +98,60 @@ def decode_bytes(path: Path, data: bytes, *, charset: str | None = None) -> Deco
     Raises:
         ReadError: The bytes are empty or not text.
     """
-    source = _Source(path, data)
     name = _DECLARED.get((charset or "").strip().lower(), (charset or "").strip())
     if name and data and not marked_encoding(data):
-        try:
-            return _without_nul(source, Decoded(source.text(name), name))
-        except (LookupError, ValueError):  # unknown, not an encoding of text, or not that of this text
-            pass
-    return _decode(source)
-
-
-class _Source:
-    """Bytes of a file that can be decoded with several encodings."""
-
-    def __init__(self, path: Path, data: bytes) -> None:
-        self.path = path
-        self._data = data
-
-    def fail(self, reason: str) -> ReadError:
-        return ReadError(str(self.path), reason)
-
-    def head(self) -> bytes:
-        return self._data[:SAMPLE_BYTES]
-
-    def pieces(self) -> Iterator[bytes]:
-        for at in range(0, len(self._data), PIECE_BYTES):
-            yield self._data[at : at + PIECE_BYTES]
-
-    def characters(self, encoding: str, errors: str) -> Iterator[str]:
-        decoder = codecs.getincrementaldecoder(encoding)(errors)
-        for piece in self.pieces():
-            yield decoder.decode(piece)
-        yield decoder.decode(b"", final=True)
-
-    def text(self, encoding: str, errors: str = "strict") -> str:
-        return self._data.decode(encoding, errors)
-
-
-def _decode(source: _Source) -> Decoded:
-    head = source.head()
+        with suppress(LookupError, ValueError):  # unknown, not an encoding of text, or not that of this text
+            return _without_nul(path, data.decode(name), [])
+    head = data[:SAMPLE_BYTES]
     if not head:
-        raise source.fail("is empty")
+        raise ReadError(str(path), "is empty")
     if kind := signature(head):
-        raise source.fail(f"is not text but {kind}: give it the extension of its type")
+        raise ReadError(str(path), f"is not text but {kind}: give it the extension of its type")
     marked = marked_encoding(head)
     unmarked = None if marked else unmarked_encoding(head)
     if not marked and not unmarked and looks_binary(head):
-        raise source.fail(_BINARY)
-    encoding = marked or unmarked or "utf-8"
-    decoded = _decode_strictly(source, encoding) or _decode_damaged(source, encoding) or _decode_legacy(source)
+        raise ReadError(str(path), _BINARY)
+    text, warnings = _from_unicode(path, data, marked or unmarked or "utf-8") or _from_legacy(path, data)
     if unmarked:
-        decoded = decoded.with_warning(
-            f"has no byte order mark: read as {unmarked}; save it as UTF-8 if letters look wrong"
-        )
-    return _without_nul(source, decoded)
+        warnings.append(f"has no byte order mark: read as {unmarked}; save it as UTF-8 if letters look wrong")
+    return _without_nul(path, text, warnings)
 
 
-def _decode_strictly(source: _Source, encoding: str) -> Decoded | None:
-    try:
-        return Decoded(source.text(encoding), encoding)
-    except UnicodeDecodeError:
-        return None
-
-
-def _decode_damaged(source: _Source, encoding: str) -> Decoded | None:
-    """Decode Unicode that is damaged in a few places; return None if it is not Unicode at all."""
-    damaged = foreign = total = 0
-    for piece in source.characters(encoding, "replace"):
-        damaged += piece.count(_REPLACEMENT)
-        foreign += len(piece) - len(piece.encode("ascii", "ignore"))
-        total += len(piece)
+def _from_unicode(path: Path, data: bytes, encoding: str) -> tuple[str, list[str]] | None:
+    """Decode Unicode that may be damaged in a few places; return None if it is not Unicode at all."""
+    with suppress(UnicodeDecodeError):
+        return data.decode(encoding), []
+    text = data.decode(encoding, "replace")
+    damaged, foreign = text.count(_REPLACEMENT), len(text) - len(text.encode("ascii", "ignore"))
     # Text in a legacy encoding is rarely valid UTF-8: if most characters are valid, it is damaged UTF-8.
     if encoding == "utf-8" and foreign < 10 * damaged:
         return None
-    if damaged * 10 > total:
-        raise source.fail(_BINARY)
+    if damaged * 10 > len(text):
+        raise ReadError(str(path), _BINARY)
     characters = f"{damaged:,} damaged characters were" if damaged != 1 else "1 damaged character was"
-    decoded = Decoded(source.text(encoding, "replace"), encoding)
-    return decoded.with_warning(f"is not quite valid {encoding}: {characters} replaced by U+FFFD")
+    return text, [f"is not quite valid {encoding}: {characters} replaced by U+FFFD"]
 
 
-def _decode_legacy(source: _Source) -> Decoded:
-    for window in _windows(source):
-        if looks_binary(window):
-            raise source.fail(_BINARY)
-    for encoding in (legacy_encoding(source.pieces()), "cp1252"):
-        decoded = _decode_strictly(source, encoding) if encoding else None
-        if decoded:
-            return decoded.with_warning(f"is not UTF-8: read as {encoding}; save it as UTF-8 if letters look wrong")
-    decoded = Decoded(source.text("cp1252", "replace"), "cp1252")
-    count = decoded.text.count(_REPLACEMENT)
-    return decoded.with_warning(
-        f"has an unknown encoding: read as cp1252, {count:,} characters replaced; save it as UTF-8"
-    )
+def _from_legacy(path: Path, data: bytes) -> tuple[str, list[str]]:
+    if any(looks_binary(data[at : at + SAMPLE_BYTES]) for at in range(0, len(data), SAMPLE_BYTES)):
+        raise ReadError(str(path), _BINARY)
+    encoding = legacy_encoding(data) or "cp1252"
+    text = data.decode(encoding, "replace")
+    count = text.count(_REPLACEMENT)
+    damage = f", {count:,} characters replaced" if count else ""
+    return text, [f"is not UTF-8: read as {encoding}{damage}; save it as UTF-8 if letters look wrong"]
 
 
-def _windows(source: _Source) -> Iterator[bytes]:
-    for piece in source.pieces():
-        for at in range(0, len(piece), SAMPLE_BYTES):
-            yield piece[at : at + SAMPLE_BYTES]
-
-
-def _without_nul(source: _Source, decoded: Decoded) -> Decoded:
-    if not decoded.text or decoded.text.isspace():
-        raise source.fail("is empty: it contains only white space")
-    count = decoded.text.count("\0")
-    if not count:
-        return decoded
-    if count * 50 > len(decoded.text):
-        raise source.fail(_BINARY)
-    characters = f"{count:,} NUL characters were" if count != 1 else "1 NUL character was"
-    text = decoded.text.replace("\0", _REPLACEMENT)
-    return Decoded(text, decoded.encoding, decoded.warnings).with_warning(f"{characters} replaced by U+FFFD")
+def _without_nul(path: Path, text: str, warnings: list[str]) -> Decoded:
+    if not text or text.isspace():
+        raise ReadError(str(path), "is empty: it contains only white space")
+    count = text.count("\0")
+    if count * 50 > len(text):
+        raise ReadError(str(path), _BINARY)
+    if count:
+        characters = f"{count:,} NUL characters were" if count != 1 else "1 NUL character was"
+        warnings.append(f"{characters} replaced by U+FFFD")
+    return Decoded(text.replace("\0", _REPLACEMENT), tuple(warnings))
 
 
 # Detection by byte order mark, signature and control characters
@@ -319,9 +261,9 @@ LEGACY = (
 )
 
 
-def legacy_encoding(pieces: Iterable[bytes]) -> str | None:
+def legacy_encoding(data: bytes) -> str | None:
     """Return the most likely encoding of a text that is not Unicode, from a sample of its non-ASCII lines."""
-    sample = _foreign_lines(pieces)
+    sample = _foreign_lines(data)
     if latin := latin_encoding(sample):
         return latin
     from charset_normalizer import from_bytes
@@ -330,31 +272,23 @@ def legacy_encoding(pieces: Iterable[bytes]) -> str | None:
     return match.encoding if match else None
 
 
-def _foreign_lines(pieces: Iterable[bytes]) -> bytes:
+def _foreign_lines(data: bytes, width: int = 4096) -> bytes:
     lines: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        if piece.isascii():
-            continue
-        for line in piece.splitlines():
-            if not line.isascii():
-                lines.append(_around_first_foreign(line))
-                size += len(lines[-1])
-            if size >= SAMPLE_BYTES:
-                return b"\n".join(lines)
+    size = at = 0
+    while size < SAMPLE_BYTES and (foreign := _FOREIGN.search(data, at)):
+        start = max(data.rfind(b"\n", at, foreign.start()) + 1, foreign.start() - 200, at)
+        at = data.find(b"\n", foreign.start())
+        at = len(data) if at < 0 else at
+        line = data[start:at]
+        if len(line) > width:
+            # Cut at a byte below 0x30, which is not the second half of a character in any of the encodings.
+            line = line[: max(line.rfind(byte, 0, width) for byte in b" ,.!") + 1] or line[:width]
+        lines.append(line)
+        size += len(line)
     return b"\n".join(lines)
 
 
-def _around_first_foreign(line: bytes, width: int = 4096) -> bytes:
-    if len(line) <= width:
-        return line
-    match = re.search(rb"[\x80-\xff]", line)
-    start = max(0, match.start() - 200 if match else 0)
-    window = line[start : start + width]
-    # Cut at a byte below 0x30, which is not the second half of a character in any of the encodings.
-    ends = [window.rfind(byte) for byte in (b" ", b",", b".", b"!")]
-    return window[: max(ends) + 1] or window
-
+_FOREIGN = re.compile(rb"[\x80-\xff]")
 
 # charset-normalizer confuses Latin alphabets. It reads French text in Windows-1252 as Windows-1257 ("Oł qu'il soit" for
 # "Où qu'il soit"), and Italian and Swedish text as Windows-1250 ("societŕ" for "società", "bĺda" for "båda").
@@ -438,3 +372,246 @@ def _foreign(text: str) -> Counter[str]:
         else:
             counts["odd"] += 1
     return counts
+
+
+# Headings
+
+MAX_HEADINGS = 100_000
+MAX_REPEATED = 2
+"""Times that a line in capitals occurs; one that occurs more often is a running header."""
+
+_HEAD = 400
+_BODY = 80
+# Searching for a pattern that begins with a fixed character is ten times faster.
+_BLANK = {"\n": re.compile(r"\n[ \t\f\v\r]*\n\s*"), "\r": re.compile(r"\r[ \t\f\v]*\r\s*")}
+_LEADING = re.compile(r"\s*")
+_NEWLINE = re.compile(r"\r\n|\n|\r")
+
+
+@dataclass(frozen=True)
+class PlainOutline:
+    """The headings of a plain text.
+
+    Attributes:
+        headings: The headings in the order of the text.
+        title: The first line of the text, if it is a heading in capitals or underlined.
+        warnings: Headings that were left out.
+    """
+
+    headings: tuple[Heading, ...] = ()
+    title: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def plain_outline(text: str) -> PlainOutline:
+    """Find the headings of a plain text.
+
+    The level follows from the numbering: "3.2" is below "3", and both are below "PART", "ARTICLE" and similar keywords.
+    """
+    spans = list(_paragraphs(text))
+    found: list[_Candidate] = []
+    around = [None, *spans, None]
+    for before, span, after in zip(around, spans, around[2:], strict=False):
+        candidate = _classify(_block(text, span)) if _may_be_heading(text, span[0]) else None
+        if candidate and (candidate.has_body or _fits(candidate, _block(text, before), _block(text, after))):
+            found.append(candidate)
+    counts = Counter(candidate.title for candidate in found)
+    kept = [one for one in found if one.kind != "capitals" or counts[one.title] <= MAX_REPEATED]
+    ranks = sorted({one.depth for one in kept if one.kind == "keyword"})
+    # A heading with a number or keyword is a section; only one without can be the title of the document.
+    opens = kept and kept[0].kind == "capitals" and not text[: kept[0].start].strip()
+    many = f"has more than {MAX_HEADINGS:,} headings: the later ones are left out"
+    return PlainOutline(
+        headings=tuple(Heading(one.start, _level(one, ranks), one_line(one.title)) for one in kept[:MAX_HEADINGS]),
+        title=one_line(kept[0].title) if opens else None,
+        warnings=(many,) if len(kept) > MAX_HEADINGS else (),
+    )
+
+
+def _level(candidate: _Candidate, ranks: list[int]) -> int:
+    """Return the level of a heading: the ranks of keywords that occur, the numbers below, and 1 for capitals."""
+    if candidate.kind == "keyword":
+        return ranks.index(candidate.depth) + 1
+    return candidate.depth + (len(ranks) if candidate.kind == "number" else 0)
+
+
+def _paragraphs(text: str) -> Iterator[Span]:
+    """Yield the spans of the paragraphs, which are separated by blank lines."""
+    leading = _LEADING.match(text)
+    at = leading.end() if leading else 0
+    for gap in _BLANK["\n" if "\n" in text else "\r"].finditer(text, at):
+        yield at, gap.start()
+        at = gap.end()
+    if at < len(text):
+        yield at, len(text)
+
+
+def _may_be_heading(text: str, at: int) -> bool:
+    """Rule out most paragraphs by their first characters."""
+    return text[at].isdigit() or text[at : at + 2].isupper() or text.startswith(KEYWORDS, at)
+
+
+def _block(text: str, span: Span | None) -> _Block:
+    if span is None:
+        return _Block(0, [], is_whole=True)
+    at, end = span
+    stripped = (line.strip() for line in _NEWLINE.split(text[at : min(end, at + _HEAD)], 3))
+    lines = [line for line in stripped if line]
+    return _Block(_line_start(text, at), lines[:3], is_whole=end - at <= _HEAD and len(lines) <= 3)
+
+
+def _line_start(text: str, at: int) -> int:
+    """Return where the line begins; an indentation of more than a thousand spaces is ignored."""
+    lowest = max(at - 1_000, 0)
+    newline = max(text.rfind("\n", lowest, at), text.rfind("\r", lowest, at))
+    return newline + 1 if newline >= 0 or not lowest else at
+
+
+def _fits(candidate: _Candidate, before: _Block, after: _Block) -> bool:
+    """Return whether the previous and the next paragraph allow a heading here."""
+    if candidate.kind == "capitals":
+        following = _classify(after)
+        text = " ".join(after.lines)
+        is_prose = (len(text) >= _BODY or _list_depth(after) > 0) and not text.isupper()
+        return is_prose or (following is not None and following.kind != "capitals")
+    if candidate.kind == "number" and candidate.depth in (_list_depth(before), _list_depth(after)):
+        return False
+    return bool(after.lines)
+
+
+class _Block(NamedTuple):
+    """The beginning of a paragraph: the offset of its first line, up to three lines, and whether these are all."""
+
+    start: int
+    lines: list[str]
+    is_whole: bool
+
+
+class _Candidate(NamedTuple):
+    """A line that may be a heading.
+
+    Attributes:
+        start: Offset of the line.
+        kind: The feature by which it was recognised.
+        depth: Rank of the keyword; number of parts of the numbering ("3.2" has two); 1 for capitals.
+        title: The line.
+        has_body: Whether text follows on the next line.
+    """
+
+    start: int
+    kind: Literal["keyword", "number", "capitals"]
+    depth: int
+    title: str
+    has_body: bool = False
+
+
+_RANKS = {"PART": 1, "BOOK": 1, "VOLUME": 1, "APPENDIX": 1, "ANNEX": 1, "SCHEDULE": 1, "EXHIBIT": 1}
+_RANKS |= {"CHAPTER": 2, "ARTICLE": 2, "ITEM": 2, "SECTION": 3}
+
+KEYWORDS = tuple(spelled for word in _RANKS for spelled in (word, word.title()))
+
+_ROMAN = r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
+_COUNT = (
+    "ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE|TEN|ELEVEN|TWELVE|THIRTEEN|FOURTEEN|FIFTEEN|SIXTEEN|SEVENTEEN"
+    "|EIGHTEEN|NINETEEN|TWENTY(?:-(?:ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE))?|THIRTY"
+)
+_KEYWORD = re.compile(
+    rf"(?P<word>{'|'.join(KEYWORDS)})[ \t]+(?P<number>\d{{1,3}}(?:\.\d{{1,3}})*[A-Za-z]?|{_ROMAN}|[A-Z](?:-?\d{{1,2}})?"
+    rf"|(?i:{_COUNT}))(?![\w'’])(?P<mark>[ \t]*[.:—–-])?(?:[ \t]+(?P<title>\S.*))?$"
+)
+_NUMBER = re.compile(r"(?P<number>\d{1,3}(?:\.\d{1,3}){0,5}|[A-Z](?:\.\d{1,3}){1,5})\.?[ \t]+(?P<title>\S.*)$")
+_LIST_ITEM = re.compile(r"(\d{1,3}(?:\.\d{1,3})*|[A-Z](?:\.\d{1,3})+)[.)]?(?=\s)")
+
+_GAP = re.compile(r"\s{2,}|[\t|]|_{3}|\.{3}|…|(?:\. ){3}")
+_SENTENCE_END = re.compile(r"[^\W\d_]{3}[.!?;] ")
+_VERB = re.compile(r"\b(?:shall|will|must|may|can|is|are|was|were|has|have|had|be|been)\b")
+_YEAR = re.compile(r"(?:19|20)\d\d$")
+_LAST_NUMBER = re.compile(r"[\d.,%$€£()-]*\d[\d.,%)]*$")
+_SMALL_WORDS = frozenset(
+    ("a", "an", "and", "as", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with")
+)
+_CAPITALS = re.compile(r"[^\W\d_][^\d_|=<>@/\\$%*{}#~\"\[\]]*$")
+
+_MAX_TITLE = 100
+_MAX_CAPITALS = 60
+
+
+def _classify(block: _Block) -> _Candidate | None:
+    """Return the heading that the first line of a block may be, or None."""
+    line = block.lines[0] if block.lines else ""
+    if len(line) > _MAX_TITLE:
+        return None
+    if match := _KEYWORD.match(line):
+        return _keyword(block, match)
+    if match := _NUMBER.match(line):
+        return _number(block, match)
+    is_alone = block.is_whole and len(block.lines) == 1
+    return _Candidate(block.start, "capitals", 1, line) if is_alone and _is_capitals(line) else None
+
+
+def _list_depth(block: _Block) -> int:
+    """Return the number of parts of the numbering with which a block begins, or 0."""
+    match = _LIST_ITEM.match(block.lines[0]) if block.lines else None
+    return match[1].count(".") + 1 if match else 0
+
+
+def _keyword(block: _Block, match: re.Match[str]) -> _Candidate | None:
+    line, title = block.lines[0], match["title"]
+    depth = _RANKS[match["word"].upper()] + (match["number"].count(".") if match["word"].upper() == "SECTION" else 0)
+    if len(block.lines) == 2 and block.is_whole and not _is_entry(block.lines[1]):
+        joined = " ".join(block.lines)
+        if _is_title(joined[match.start("title") :] if title else block.lines[1], words=25):
+            return _Candidate(block.start, "keyword", depth, joined)
+    if title is not None and not _is_title(title, may_end=bool(match["mark"])):
+        return None
+    if len(block.lines) == 1:
+        return _Candidate(block.start, "keyword", depth, line)
+    is_marked = title is None or match["mark"]
+    return _Candidate(block.start, "keyword", depth, line, has_body=True) if is_marked and _has_body(block) else None
+
+
+def _number(block: _Block, match: re.Match[str]) -> _Candidate | None:
+    depth = match["number"].count(".") + 1
+    is_alone = block.is_whole and len(block.lines) == 1
+    # A single number before a paragraph is more often a list item than a heading.
+    has_body = not is_alone and depth > 1 and _has_body(block)
+    if not _is_title(match["title"]) or not (is_alone or has_body):
+        return None
+    return _Candidate(block.start, "number", depth, block.lines[0], has_body)
+
+
+def _has_body(block: _Block) -> bool:
+    """Return whether the second line begins a paragraph rather than continuing a wrapped first line."""
+    if len(block.lines) < 2:
+        return False
+    first, second = block.lines[:2]
+    return second[0].isupper() and len(first) <= 60 and 2 * len(second) >= 3 * len(first) and not _is_entry(second)
+
+
+def _is_entry(line: str) -> bool:
+    return bool(_KEYWORD.match(line) or _LIST_ITEM.match(line))
+
+
+def _is_title(text: str, *, words: int = 12, may_end: bool = False) -> bool:
+    """Return whether a text looks like a title: short, with a capital first, and not a sentence or table row."""
+    if not text[0].isalpha() or text[0].islower():
+        return False
+    tokens = text.split()
+    if len(tokens) > words or any(mark.search(text) for mark in (_GAP, _SENTENCE_END, _VERB)):
+        return False
+    if _LAST_NUMBER.match(tokens[-1]) and not _YEAR.match(tokens[-1]):
+        return False
+    if text[-1] in ".;:,!" and not (may_end and text[-1] == "." and _is_title_case(tokens)):
+        return False
+    return 2 * sum(char.isalpha() for char in text) >= len(text)
+
+
+def _is_title_case(tokens: list[str]) -> bool:
+    return all(token[0].isupper() or token in _SMALL_WORDS for token in tokens if token[0].isalpha())
+
+
+def _is_capitals(line: str) -> bool:
+    if len(line) > _MAX_CAPITALS or not line.isupper() or not _CAPITALS.match(line) or _GAP.search(line):
+        return False
+    words = line.split()
+    return len(words) <= 8 and sum(map(str.isalpha, line)) >= 5 and line[-1] not in ".,;:!?-"

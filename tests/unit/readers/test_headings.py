@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import Table
-from llama_index_contextual.readers import headings
-from llama_index_contextual.readers.headings import plain_outline
+from llama_index_contextual.readers import text as headings
 from llama_index_contextual.readers.tables import TextLine, figure_tables, tables_in_text
+from llama_index_contextual.readers.text import plain_outline
 from tests.unit.readers.examples import sections
 
 BODY = "The landlord lets the premises to the tenant for the term that is stated below, and the tenant pays the rent."
@@ -52,14 +52,6 @@ def test_a_keyword_and_its_title_may_stand_on_two_lines() -> None:
     assert between_paragraphs(f"{title}\nResults of Operations") == [(1, f"{title} Results of Operations")]
 
 
-def test_an_underlined_line_is_a_heading() -> None:
-    assert between_paragraphs("Introduction\n============") == [(1, "Introduction")]
-    assert between_paragraphs("2. License grants\n-----------------") == [(1, "2. License grants")]
-    assert between_paragraphs("Name\n----\nValue") == []
-    text = f"Handbook\n========\n\nLeave\n-----\n\n{BODY}"
-    assert [(h.level, h.title) for h in plain_outline(text).headings] == [(1, "Handbook"), (2, "Leave")]
-
-
 def test_levels_follow_keywords_and_numbers() -> None:
     lines = ["PART I", "ARTICLE 1", "1. Term", "1.1 Begin", "1.2.1 Notice", "ARTICLE 2", "2. Rent"]
     text = "\n\n".join(f"{line}\n\n{BODY}" for line in lines)
@@ -72,7 +64,6 @@ def test_running_headers_are_no_headings() -> None:
     page = f"ACME CORPORATION\n\n{BODY}\n\n"
     assert plain_outline(page * 2).headings
     assert plain_outline(page * 3).headings == ()
-    assert len(plain_outline(f"ARTICLE V\n\n{BODY}\n\n" * 3).headings) == 1
 
 
 def test_a_text_in_capitals_has_no_headings_in_capitals() -> None:
@@ -82,7 +73,6 @@ def test_a_text_in_capitals_has_no_headings_in_capitals() -> None:
 
 def test_the_line_that_opens_the_text_is_its_title() -> None:
     assert plain_outline(f"\n  SUPPLY AGREEMENT\n\n{BODY}\n\n{BODY}\n\n{BODY}\n\n{BODY}").title == "SUPPLY AGREEMENT"
-    assert plain_outline(f"Handbook\n========\n\n{BODY}").title == "Handbook"
     assert plain_outline(f"ARTICLE I\n\n{BODY}").title is None
     assert plain_outline(f"{BODY}\n\nRECITALS\n\n{BODY}\n\n{BODY}\n\n{BODY}").title is None
 
@@ -100,10 +90,6 @@ def test_long_texts_are_cut_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> N
     outline = plain_outline(text)
     assert len(outline.headings) == 10
     assert outline.warnings == ("has more than 10 headings: the later ones are left out",)
-    monkeypatch.setattr(headings, "MAX_PARAGRAPHS", 8)
-    outline = plain_outline(text)
-    assert len(outline.headings) == 4
-    assert outline.warnings == ("is very long: headings are recognised in its first 8 paragraphs only",)
 
 
 @given(st.text(alphabet="aAIV1. \n\r\t=-é|", max_size=200))

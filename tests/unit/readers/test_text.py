@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import ParsedFile, ReadLimits
-from llama_index_contextual.readers.text import PIECE_BYTES, read_text
+from llama_index_contextual.readers.text import read_text
 from tests.unit.readers.examples import sections
 
 Reader = Callable[[bytes], ParsedFile]
@@ -73,10 +73,6 @@ class TestUnicode:
     @pytest.mark.parametrize("text", [GREEK, TABLE, FORMULA])
     def test_a_byte_order_mark_is_dropped(self, read: Reader, text: str, mark: str) -> None:
         assert read(("\ufeff" + text).encode(mark)).text == text
-
-    def test_a_character_on_the_border_of_two_pieces_is_whole(self, read: Reader) -> None:
-        text = "a" * (PIECE_BYTES - 2) + "😀 end"
-        assert read(text.encode()).text == text
 
     def test_a_few_damaged_characters_do_not_change_the_encoding(self, read: Reader) -> None:
         parsed = read(RUSSIAN.encode() + b"\xff" + RUSSIAN.encode()[:-3])
