@@ -104,8 +104,7 @@ def search(
     """Show the passages that answer a question best."""
     # Imported here, because the other commands need none of it.
     from llama_index_contextual.index.project_file import read_config
-    from llama_index_contextual.project.names import existing_project
-    from llama_index_contextual.project.searching import search_locally
+    from llama_index_contextual.project.lookup import existing_project, search_locally
 
     with errors_in_one_line():
         directory = existing_project(root, name)

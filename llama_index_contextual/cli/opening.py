@@ -123,7 +123,7 @@ def project_name(folder: Path) -> str:
         >>> project_name(Path("/srv/Supply (2024), signed"))
         'Supply 2024 signed'
     """
-    from llama_index_contextual.project.names import MAX_NAME_LENGTH, check_name
+    from llama_index_contextual.project.lookup import MAX_NAME_LENGTH, check_name
 
     parts = _INVALID.sub(" ", folder.resolve().name).split(".")
     name = ".".join(filter(None, (" ".join(part.split()) for part in parts)))[:MAX_NAME_LENGTH].strip(" -_.")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.receipts import ProjectCost
     from llama_index_contextual.ingestion.estimate import CostEstimate
     from llama_index_contextual.ingestion.report import IngestReport
-    from llama_index_contextual.project.info import ProjectInfo
+    from llama_index_contextual.project.project import ProjectInfo
     from llama_index_contextual.search.results import RetrievedChunk
     from llama_index_contextual.settings import Setting
 

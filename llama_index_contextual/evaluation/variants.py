@@ -26,11 +26,11 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.project_file import project_ledger, scratch, write_lock
 from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.ingestion.changes import arun
 from llama_index_contextual.ingestion.estimate import estimate
+from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.report import ReportProgress
-from llama_index_contextual.ingestion.run import arun
-from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import embedding_identity
 from llama_index_contextual.retrievers.project import ProjectRetriever

@@ -59,6 +59,7 @@ class DocumentRecord:
         doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
         content_hash: xxh3 of the file, or of text and metadata if there is no file.
         path: Path of its file, without links; None if it was passed as a Document or as nodes.
+        facts: The user's metadata of its file, or None.
         file_name: Name of its file, or None.
         title: Its title, or None.
         chunks: Number of its chunks.
@@ -70,6 +71,7 @@ class DocumentRecord:
     doc_id: str
     content_hash: str
     path: str | None = field(default=None, repr=False)
+    facts: Mapping[str, Any] | None = field(default=None, hash=False)
     file_name: str | None = None
     title: str | None = None
     chunks: int = 0

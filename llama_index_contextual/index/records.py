@@ -19,8 +19,6 @@ from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DOCSTORE, RECORDS, DocumentRecord, checksum
 from llama_index_contextual.index.nodes import NodeTable
 
-_DIGEST = 32  # digits of the xxh3 of a file; with the user's metadata of it, the content hash is a longer SHA-256
-
 
 class RecordIndex:
     """The records of a part, by their numbers; the dictionaries are made when they are first used.
@@ -56,15 +54,6 @@ class RecordIndex:
     def by_folded_id(self) -> Mapping[str, Sequence[int]]:
         """The numbers of the documents, by their id as file systems compare it that ignore case."""
         return self._by(lambda record: _folded(record.doc_id))
-
-    @cached_property
-    def with_facts(self) -> Sequence[int]:
-        """The numbers of the documents whose file was ingested with metadata of the user."""
-        return [
-            number
-            for number, record in enumerate(self.records)
-            if record.path is not None and len(record.content_hash) > _DIGEST
-        ]
 
     def _by(self, key_of: Callable[[DocumentRecord], str | None]) -> Mapping[str, Sequence[int]]:
         numbers: dict[str, list[int]] = {}
@@ -132,10 +121,6 @@ class Records(Sequence[DocumentRecord]):
         """Return the record of the document that was read from a file, or None."""
         return next(iter(self._all(lambda index: index.by_path, path)), None)
 
-    def with_facts(self) -> list[DocumentRecord]:
-        """Return the records of the documents whose file was ingested with metadata of the user."""
-        return self._live_ones(lambda index: index.with_facts)
-
     def with_content(self, content_hash: str) -> list[DocumentRecord]:
         """Return the records of the documents with a content hash."""
         return self._all(lambda index: index.by_content, content_hash)
@@ -145,13 +130,10 @@ class Records(Sequence[DocumentRecord]):
         return self._all(lambda index: index.by_folded_id, _folded(doc_id))
 
     def _all(self, numbers_of: Callable[[RecordIndex], Mapping[str, Sequence[int]]], key: str) -> list[DocumentRecord]:
-        return self._live_ones(lambda index: numbers_of(index).get(key, ()))
-
-    def _live_ones(self, numbers_of: Callable[[RecordIndex], Sequence[int]]) -> list[DocumentRecord]:
         return [
             index.records[number]
             for index, live in self._parts
-            for number in numbers_of(index)
+            for number in numbers_of(index).get(key, ())
             if live is None or live[number]
         ]
 

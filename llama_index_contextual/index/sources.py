@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.readers.base import is_own_key
 from llama_index_contextual.readers.discovery import content_hash, printable, unescaped
 
 logger = logging.getLogger(__name__)
@@ -28,26 +23,6 @@ _MAX_FILES = 200_000
 """Number of files that are listed in the folders of documents."""
 _LISTED_SECONDS = 30.0
 _MAX_HASHES = 4096
-
-
-def content_hash_with(digest: str, facts: Mapping[str, Any]) -> str:
-    """Return the content hash of a document whose file has the xxh3 `digest`, including the user's metadata of it."""
-    return content_key(digest, json.dumps(facts, sort_keys=True)) if facts else digest
-
-
-def former_facts(version: OpenVersion, record: DocumentRecord) -> list[dict[str, Any]]:
-    """Return what the user's metadata of a document may have been: without a title, and with it if there is one.
-
-    A title may come from the user or from the file; only the content hash of an unchanged file tells.
-    """
-    if (frame := version.frame(record.doc_id)) is None:
-        return [{}]
-    # Metadata that a reader finds in a file is never embedded.
-    own = {
-        k: v for k, v in frame.metadata.items() if not is_own_key(k) and k not in {keys.TITLE, *frame.excluded_embed}
-    }
-    title = frame.metadata.get(keys.TITLE)
-    return [own] if title is None else [own, {**own, keys.TITLE: title}]
 
 
 def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
@@ -103,17 +78,16 @@ class SourceFinder:
         self._paths_by_name: dict[str, list[Path]] = {}
         self._listed_at: float | None = None
 
-    def find(self, version: OpenVersion, record: DocumentRecord) -> SourceFile:
-        """Return the file of a document in a version."""
+    def find(self, record: DocumentRecord) -> SourceFile:
+        """Return the file of a document."""
         if record.path is None:
             return SourceFile(None, problem="text")
-        expected = [{}, *former_facts(version, record)]
         has_changed = False
         for path in self._candidates(record, Path(record.path)):
             digest = self._digest(path)
             if digest is None:
                 continue
-            if any(content_hash_with(digest, facts) == record.content_hash for facts in expected):
+            if digest == record.content_hash:
                 return SourceFile(path, digest)
             has_changed = True
         return SourceFile(None, problem="changed" if has_changed else "missing")

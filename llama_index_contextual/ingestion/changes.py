@@ -1,6 +1,6 @@
 """The changes of a project, each a function of its state: ingest, sync, remove, forget, repair and settings.
 
-Every change of the documents builds a new version next to the live one, with `run.py`, and publishes it.
+Every change of the documents builds a new version next to the live one and publishes it; `arun` does so from inputs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args
@@ -18,8 +21,11 @@ from typing import Annotated, Any, Literal, TypedDict, get_args
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual._utils.calls import run_to_completion
-from llama_index_contextual._utils.keywords import Option
+from llama_index_contextual._utils.keywords import Option, nearest
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.base import Contextualized
+from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -35,6 +41,7 @@ from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.engine import check_backend
 from llama_index_contextual.index.forget import ForgetReport, forget
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.project_file import (
     project_ledger,
     read_config,
@@ -45,18 +52,44 @@ from llama_index_contextual.index.project_file import (
 from llama_index_contextual.index.verify import PartFaults, Repair
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
+from llama_index_contextual.index.writer import VersionBuilder
+from llama_index_contextual.ingestion import sync
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
-from llama_index_contextual.ingestion.executors import Executor
-from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
+from llama_index_contextual.ingestion.pipeline import (
+    Stages,
+    abuild,
+    acollect_replies,
+    cut,
+    make_stages,
+    model_notices,
+    paid_stages,
+    spending_of,
+)
+from llama_index_contextual.ingestion.plan import (
+    FileReader,
+    IngestInput,
+    Intake,
+    Job,
+    Plan,
+    RunOptions,
+    make_reader,
+    nothing_to_ingest,
+    plan_run,
+    remedy_for,
+)
 from llama_index_contextual.ingestion.repair import publish_sound
-from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, progress_bar
-from llama_index_contextual.ingestion.run import arun, preview, remove_documents, rewrite, settings_of
-from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.ingestion.report import (
+    IngestProgress,
+    IngestReport,
+    ProgressCounter,
+    ReportProgress,
+    progress_bar,
+)
 from llama_index_contextual.ingestion.state import ProjectState
-from llama_index_contextual.ingestion.sync import SyncOptions
 from llama_index_contextual.models import ModelSetting, contextual_model, missing_for
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.readers.ocr import PageStore
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
@@ -169,6 +202,12 @@ def _run_options(given: ReadingOptions, **more: Any) -> RunOptions:
     return RunOptions(**{**values, **more})
 
 
+def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
+    if isinstance(inputs, str | os.PathLike | BaseNode) or not isinstance(inputs, Iterable):
+        return [inputs]
+    return list(inputs)
+
+
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -182,22 +221,11 @@ async def aingest(
 ) -> IngestReport:
     """Add and update documents here or on a Ray cluster; see `Project.ingest`."""
     run, items, progress = _run_options(options, **more), _items(inputs), options.get("progress")
-    executor, address = options.get("executor", "local"), options.get("address")
-    if executor == "local" and address is None:
-        return await achange(state, items, run, show_progress=show_progress, progress=progress)
-    on_ray = _on_ray(executor, batch=run.batch)
-    models: dict[str, Any] = {"llm": state.llm, "embed_model": state.passed_embed_model}
-    elsewhere = partial(ProjectState, state.directory, state.config, **models, model_id=state.model_id)
-    with contextlib.ExitStack() as stack:
-        if progress is None and show_progress:
-            progress = stack.enter_context(progress_bar())
-        return await on_ray(
-            partial(_achange_elsewhere, elsewhere, items, run),
-            address=address,
-            models={argument: model for argument, model in models.items() if model is not None},
-            project=state.name,
-            progress=progress,
-        )
+    async with contextlib.AsyncExitStack() as stack:
+        executor = None
+        if options.get("executor", "local") != "local" or options.get("address") is not None:
+            executor = await stack.enter_async_context(_executor(state, options))
+        return await achange(state, items, run, show_progress=show_progress, progress=progress, executor=executor)
 
 
 async def async_folders(
@@ -211,31 +239,27 @@ async def async_folders(
     max_cost: float | None,
 ) -> IngestReport:
     """Bring the documents in step with folders; see `Project.sync_folders`."""
-    paths = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
+    paths: list[IngestInput] = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
     if not paths:
         raise InputError("There is no folder to sync: pass at least one.", value=paths)
     removable = None if remove is True else frozenset([remove] if isinstance(remove, str) else remove or ())
-    sync = SyncOptions(
+    syncing = sync.SyncOptions(
         removable=removable,
         allow_empty=options.get("allow_empty", False),
         allow_many=options.get("allow_many", False) or dry_run or removable is not None,
         settle=options.get("settle", 0.0),
         watching=options.get("watching", False),
-        digests=state.digests,
-        gave_way=state.gave_way,
+        memory=state.folders,
     )
-    run = _run_options(options, sync=sync, purpose="sync", max_cost=max_cost)
-    if dry_run:
-        return await asyncio.to_thread(_preview, state, paths, run)
-    return await achange(state, paths, run, show_progress=show_progress, progress=options.get("progress"))
+    run = _run_options(options, sync=syncing, purpose="sync", max_cost=max_cost)
+    if not dry_run:
+        return await achange(state, paths, run, show_progress=show_progress, progress=options.get("progress"))
 
+    def preview() -> IngestReport:
+        with state.open_live() as before:
+            return _Run.of(paths, run, state.config, before).report()
 
-def _preview(state: ProjectState, inputs: Sequence[IngestInput], options: RunOptions) -> IngestReport:
-    with contextlib.ExitStack() as stack:
-        before = state.open_live()
-        if before is not None:
-            stack.callback(before.close)
-        return preview(inputs, options, state.config, before)
+    return await asyncio.to_thread(preview)
 
 
 async def achange(
@@ -252,9 +276,8 @@ async def achange(
         stack.enter_context(write_lock(state.directory))
         # Another program may hold the ledger for a while.
         ledger = await run_to_completion(partial(stack.enter_context, project_ledger(state.directory)))
-        before = await asyncio.to_thread(state.version_to_build_on, replace=options.replace)
-        if before is not None:
-            stack.callback(before.close)
+        former = state.version_to_build_on(replace=options.replace)
+        before = await asyncio.to_thread(stack.enter_context, former)
         if progress is None and show_progress:
             progress = stack.enter_context(progress_bar())
         report = await arun(
@@ -272,53 +295,15 @@ async def achange(
         return report
 
 
-async def _achange_elsewhere(
-    open_state: Callable[[], ProjectState],
-    inputs: Sequence[IngestInput],
-    options: RunOptions,
-    executor: Executor,
-    progress: ReportProgress,
-) -> IngestReport:
-    """Execute a run in another process."""
-    return await achange(open_state(), inputs, options, progress=progress, executor=executor)
-
-
-def _on_ray(executor: str, *, batch: bool) -> Callable[..., Coroutine[Any, Any, IngestReport]]:
-    """Return the function that executes a run on a Ray cluster.
-
-    Raises:
-        ConfigurationError: Another executor is requested, Ray is not installed, or it cannot be used for this run.
-    """
-    if executor == "local":
-        raise ConfigurationError("`address` is the address of a Ray cluster: pass executor='ray', or omit it.")
-    if executor != "ray":
-        raise ConfigurationError(f"There is no executor {executor!r}: choose 'local' or 'ray'.", setting="executor")
-    if batch:
-        raise ConfigurationError(
-            "Batches of the provider and Ray exclude each other: a batch is answered within 24 hours, in which the"
-            " cluster would wait, and to send it every document is read before the first one is processed",
-            setting="batch",
-            remedy=Remedy("omit batch or executor='ray'", "omit --batch or --ray"),
-        )
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigurationError(
-            'Ingestion on a cluster needs Ray: pip install "llama-index-contextual[ray]"', setting="executor"
-        )
-    from llama_index_contextual.ingestion.executors.ray import arun_on_ray
-
-    return arun_on_ray
-
-
 def estimate_run(
     state: ProjectState, inputs: Iterable[IngestInput] | IngestInput, options: ReadingOptions, **more: Any
 ) -> CostEstimate:
     """Estimate the cost of a run; see `Project.estimate`."""
-    with contextlib.ExitStack() as stack:
-        ledger = stack.enter_context(contextlib.closing(Ledger(state.directory / LEDGER_FILE, read_only=True)))
-        run, embed_model, items = _run_options(options, **more), state.embed_model_name, _items(inputs)
-        before = state.version_to_build_on(replace=run.replace)
-        if before is not None:
-            stack.callback(before.close)
+    run, embed_model, items = _run_options(options, **more), state.embed_model_name, _items(inputs)
+    with (
+        contextlib.closing(Ledger(state.directory / LEDGER_FILE, read_only=True)) as ledger,
+        state.version_to_build_on(replace=run.replace) as before,
+    ):
         passed = state.passed_embed_model
         contextual = contextual_model(embed_model or "") if passed is None else passed
         return estimate(
@@ -334,10 +319,333 @@ def estimate_run(
         )
 
 
-def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
-    if isinstance(inputs, str | os.PathLike | BaseNode) or not isinstance(inputs, Iterable):
-        return [inputs]
-    return list(inputs)
+# ---- one run ---------------------------------------------------------------------------------------------------------
+
+_CHARACTERS_IN_TIME = 10_000_000
+"""Characters that may take the time limit of a file to divide; longer documents may take longer in proportion."""
+
+
+class Executor:
+    """Place where the documents of a run are read, cut into chunks and embedded: this process.
+
+    Everything else of a run stays in this process anyway: the plan, the ledger, the account with its limit, the
+    contextualizer, all calls to providers, and the version that is built. A subclass does these three elsewhere.
+
+    Attributes:
+        batches_ahead: Minimum number of batches of chunks to start ahead of the current one.
+    """
+
+    batches_ahead = 0
+
+    def reader(
+        self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
+    ) -> AbstractContextManager[FileReader]:
+        """Return the reader for the files of a run."""
+        return make_reader(
+            intake,
+            config,
+            page_store=page_store,
+            on_file=progress.reading,
+            on_page=lambda done, total: progress.set(pages_done=done, pages_total=total),
+        )
+
+    def place(self, stages: Stages) -> Stages:
+        """Return stages that embed where this executor does."""
+        return stages
+
+
+async def arun(
+    inputs: Sequence[IngestInput],
+    options: RunOptions,
+    *,
+    project_dir: Path,
+    config: ProjectConfig,
+    make_stages: Callable[[], Stages],
+    before: OpenVersion | None,
+    progress: ReportProgress | None,
+    executor: Executor | None = None,
+) -> IngestReport:
+    """Build and publish a version; without changes, nothing is published.
+
+    Args:
+        inputs: Paths, Documents and nodes.
+        options: Options of the run.
+        project_dir: Folder of the project.
+        config: Settings of the project.
+        make_stages: Returns the components that process a document; not called if there is nothing to do, so that no
+            model is loaded then.
+        before: The previous version, or None.
+        progress: Called with the progress of the run.
+        executor: Reads, cuts and embeds the documents; None does it in this process.
+
+    Raises:
+        InputError: There is nothing to ingest.
+        BudgetExceededError: The next call could exceed `max_cost`.
+    """
+    run = await asyncio.to_thread(_Run.of, inputs, options, config, before)
+    if run.plan.changes_nothing and (before is not None or options.sync is not None):
+        return run.report()
+    stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
+    with contextlib.ExitStack() as stack:
+        builder = VersionBuilder(project_dir, config, before, run.plan.not_kept)
+        stack.callback(builder.discard)
+        run.postpone()
+        counter = run.counter(progress)
+        reader = stack.enter_context(executor.reader(run.intake, config, stages.ledger, counter))
+        await run_to_completion(partial(run.keep, builder))
+        prices = PriceTable(config.prices)
+        spending = stack.enter_context(
+            spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
+        )
+        counter.spent = lambda: spending.actual.dollars
+        spending.planned_share = lambda: counter.planned_share
+        outcome = await run.process(builder, reader, stages, spending, counter, executor)
+        report = run.report() if outcome is None else await run.publish(builder, stages, outcome, counter)
+    return report.with_receipt(spending, writes=config.context == "llm")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run: its inputs, what is done with them, and when it started."""
+
+    inputs: Sequence[IngestInput]
+    options: RunOptions
+    config: ProjectConfig
+    before: OpenVersion | None
+    intake: Intake
+    plan: Plan
+    started: float
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Sequence[IngestInput],
+        options: RunOptions,
+        config: ProjectConfig,
+        before: OpenVersion | None,
+    ) -> _Run:
+        started = time.monotonic()
+        intake, plan = plan_run(inputs, options, config, before)
+        return cls(inputs, options, config, before, intake, plan, started)
+
+    def postpone(self) -> None:
+        """Leave large files for the next sync, so that small ones do not wait for them."""
+        plan, options = self.plan, self.options.sync
+        if options is not None:
+            has_others = bool(plan.rework or plan.drop or plan.moved)
+            for doc_id in options.postponed(self.intake.sizes(plan.to_read), has_others=has_others):
+                self.intake.skip(doc_id, sync.POSTPONED)
+
+    def counter(self, progress: ReportProgress | None) -> ProgressCounter:
+        """Return the counter of the finished work."""
+        plan = self.plan
+        size = sum(self.intake.sizes(plan.to_read).values()) + sum(record.characters for record in plan.rework)
+        start = IngestProgress(
+            stage="ingest",
+            documents_total=len(plan.to_read) + len(plan.rework),
+            bytes_total=size,
+            writes_contexts=self.config.context == "llm",
+        )
+        return ProgressCounter(progress, start)
+
+    def keep(self, builder: VersionBuilder) -> None:
+        """Take over the documents that do not change, with the new path of those whose file was moved."""
+        if self.before is None:
+            return
+        moved = set(self.plan.moved)
+        builder.keep(record for record in self.plan.keep if record.doc_id not in moved)
+        for record in self.plan.keep if moved else ():
+            if record.doc_id in moved:
+                builder.take_over(self.before, record)
+
+    async def process(
+        self,
+        builder: VersionBuilder,
+        reader: FileReader,
+        stages: Stages,
+        spending: Spending,
+        counter: ProgressCounter,
+        executor: Executor,
+    ) -> Contextualized | None:
+        """Read, contextualize and embed documents, and add them; return None if the run gives way to other files."""
+        plan, intake, before = self.plan, self.intake, self.before
+        unread = frozenset(plan.to_read).difference(intake.failed)
+        replies = await acollect_replies(
+            stages,
+            lambda: plan.jobs(replace(intake, skipped=[], failed=[], warnings=[]), reader, before, unread),
+            submit=self.options.batch,
+            spending=spending,
+            gives_up_unread=self.options.requests_held_back,
+            on_progress=lambda state: counter.set(stage="batch", batch_done=state.done, batch_total=state.requests),
+        )
+        counter.enter("ingest")
+        stages = executor.place(paid_stages(stages, spending, replies, retries_refused=self.options.requests_held_back))
+        jobs = self._cut(plan.jobs(intake, reader, before, unread), stages, counter)
+        outcome = None
+        async with self._giving_way(stages, unread):
+            outcome = await abuild(jobs, stages, builder, progress=counter, batches_ahead=executor.batches_ahead)
+        if replies is not None and outcome is not None:
+            replies.close(spending)
+        return outcome
+
+    def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:
+        """Yield jobs with their chunks; a document that takes too long to divide is skipped like an unreadable file."""
+        counted = done = 0
+        for job in jobs:
+            stages.require_running()
+            if job.nodes is None and job.document is not None:
+                limit = self.options.limits.max_seconds * max(1.0, len(job.document.text) / _CHARACTERS_IN_TIME)
+                try:
+                    nodes = cut(job.document, stages.parsers, seconds=limit, check=stages.require_running)
+                except TimeoutError:
+                    reason = f"takes more than {limit:.0f} seconds to divide into chunks: split it into smaller files"
+                    self.intake.skip(job.doc_id, reason)
+                    continue
+                job = replace(job, nodes=nodes)
+            done += 1
+            counter.read(done + len(self.intake.failed) - counted, size=job.size)
+            counted = done + len(self.intake.failed)
+            yield job
+
+    @contextlib.asynccontextmanager
+    async def _giving_way(self, stages: Stages, doc_ids: Collection[str]) -> AsyncIterator[None]:
+        """End the processing of large documents, and leave them for the next sync, when other files change."""
+        options, sizes = self.options.sync, self.intake.sizes(doc_ids)
+        if options is None or not options.gives_way(sizes):
+            yield
+            return
+        paths = [path for path in self.inputs if isinstance(path, (str, os.PathLike))]
+        reading = {source.ref.path for doc_id in doc_ids if (source := self.intake.sources[doc_id]).ref is not None}
+        watch = asyncio.create_task(
+            sync.until_others_change(paths, self.intake.statuses, reading=reading, limits=self.options.limits)
+        )
+        try:
+            async with asyncio.timeout(None) as work:
+
+                def end(_: asyncio.Task[None]) -> None:
+                    stages.stopping.set()
+                    work.reschedule(asyncio.get_running_loop().time())
+
+                watch.add_done_callback(end)
+                try:
+                    yield
+                finally:
+                    watch.remove_done_callback(end)
+        except TimeoutError:
+            if not work.expired():
+                raise
+            options.memory.note_interruptions(doc_ids)
+            for doc_id in doc_ids:
+                self.intake.skip(doc_id, sync.POSTPONED)
+        finally:
+            watch.cancel()
+
+    async def publish(
+        self, builder: VersionBuilder, stages: Stages, outcome: Contextualized, counter: ProgressCounter
+    ) -> IngestReport:
+        """Publish the version if anything has changed, and return the report."""
+        plan, intake, options, before = self.plan, self.intake, self.options, self.before
+        emptied = self._keep_former_content(builder)
+        if not builder.documents and not options.remove and not intake.removed:
+            if options.sync is not None:  # the folders may be filled later
+                return self.report()
+            raise InputError(nothing_to_ingest(intake.skipped), value=self.inputs, remedy=remedy_for(intake.skipped))
+        plan.drop.extend(emptied)
+        if options.retry_failed and not self._has_new_contexts(outcome):
+            plan.keep.extend(plan.rework)
+            plan.rework.clear()
+        has_read = any(doc_id not in intake.failed for doc_id in plan.to_read)
+        if before is not None and not (has_read or plan.rework or plan.drop or plan.moved):
+            return self.report().completed(outcome)
+        counter.enter("publish")
+        publish = partial(
+            builder.publish,
+            embed_model=stages.embed_model_name,
+            automatic=options.sync is not None and options.sync.watching and not intake.removes_many,
+            keeps=before.name if before is not None and intake.removes_many else None,
+        )
+        manifest = await run_to_completion(publish)
+        if options.sync is not None:
+            options.sync.memory.forget_interruptions(plan.to_read)
+        counter.enter("done")
+        notices = model_notices(stages, self.config, before, project=builder.project_dir.name)
+        return replace(self.report(manifest).completed(outcome), notices=notices)
+
+    def _keep_former_content(self, builder: VersionBuilder) -> list[str]:
+        """Keep the previous content of documents whose new file cannot be read; return the ids of those without any."""
+        emptied: list[str] = []
+        updated, before = set(self.plan.update), self.before
+        if before is None:
+            return emptied
+        for doc_id in self.intake.failed:
+            record = before.record(doc_id) if doc_id in updated else self.plan.rename.get(doc_id)
+            if record is not None and record.chunks:
+                builder.dropped.discard(record.doc_id)
+                builder.keep([record])
+            elif record is not None:
+                emptied.append(record.doc_id)
+        return emptied
+
+    def _has_new_contexts(self, outcome: Contextualized) -> bool:
+        """Return whether chunks of the reworked documents have a context that had failed before, or have changed."""
+        before = {node_id for record in self.plan.rework for node_id in record.fallback_chunks}
+        return before != {failure.node_id for failure in outcome.failures}
+
+    def report(self, manifest: Manifest | None = None) -> IngestReport:
+        """Return the report on the run.
+
+        Args:
+            manifest: The version that was published, or None.
+        """
+        plan, intake = self.plan, self.intake
+        if manifest is None and self.before is not None:
+            manifest = self.before.manifest
+        failed = frozenset(intake.failed)
+        names_all = not self.inputs and not self.options.retry_failed
+        unchanged = [record.doc_id for record in plan.keep if names_all or record.doc_id in intake.sources]
+        unchanged += [doc_id for doc_id in plan.update if doc_id in failed and doc_id not in plan.drop]
+        unchanged += [record.doc_id for doc_id, record in plan.rename.items() if doc_id in failed]
+        return IngestReport(
+            version=None if manifest is None else manifest.version,
+            added=tuple(doc_id for doc_id in plan.add if doc_id not in failed),
+            updated=tuple(doc_id for doc_id in plan.update if doc_id not in failed),
+            renamed={record.doc_id: doc_id for doc_id, record in plan.rename.items() if doc_id not in failed},
+            unchanged=tuple(unchanged),
+            rebuilt=tuple(record.doc_id for record in plan.rework),
+            removed=tuple(plan.drop),
+            missing=tuple(doc_id for doc_id in intake.missing if doc_id not in plan.drop),
+            skipped=tuple(intake.skipped),
+            warnings=tuple(intake.warnings),
+            chunks=0 if manifest is None else manifest.chunks,
+            seconds=time.monotonic() - self.started,
+        )
+
+
+def _executor(state: ProjectState, options: IngestOptions) -> AbstractAsyncContextManager[Executor]:
+    """Return the executor of a run on a Ray cluster.
+
+    Raises:
+        ConfigurationError: Another executor is requested, Ray is not installed, or it cannot be used for this run.
+    """
+    executor, address = options.get("executor", "local"), options.get("address")
+    if executor == "local":
+        raise ConfigurationError("`address` is the address of a Ray cluster: pass executor='ray', or omit it.")
+    if executor != "ray":
+        raise ConfigurationError(f"There is no executor {executor!r}: choose 'local' or 'ray'.", setting="executor")
+    if options.get("batch"):
+        raise ConfigurationError(
+            "Batches of the provider and Ray exclude each other: a batch is answered within 24 hours, in which the"
+            " cluster would wait, and to send it every document is read before the first one is processed",
+            setting="batch",
+            remedy=Remedy("omit batch or executor='ray'", "omit --batch or --ray"),
+        )
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigurationError(
+            'Ingestion on a cluster needs Ray: pip install "llama-index-contextual[ray]"', setting="executor"
+        )
+    from llama_index_contextual.ingestion.ray import ray_executor
+
+    return ray_executor(address, ledger=state.directory / LEDGER_FILE, embed_model=state.passed_embed_model)
 
 
 # ---- documents and versions that go ----------------------------------------------------------------------------------
@@ -345,20 +653,53 @@ def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
 
 def remove(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
     """Publish a version without some documents, and forget cached answers; see `Project.remove`."""
+    started = time.monotonic()
     unwanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
-    with write_lock(state.directory), contextlib.ExitStack() as stack:
-        before = state.open_live()
-        if before is not None:
-            stack.callback(before.close)
-        report = remove_documents(unwanted, project_dir=state.directory, config=state.config, before=before)
+    with write_lock(state.directory), state.open_live() as before:
+        records = {} if before is None else {record.doc_id: record for record in before.records}
+        if unknown := sorted(unwanted - records.keys()):
+            raise InputError(
+                f"Project {state.name!r} has no document {unknown[0]!r}{nearest(unknown[0], records)}",
+                value=unknown[0],
+                remedy=Remedy(
+                    "`project.documents()` returns all of them",
+                    "`llama-index-contextual documents {project}` lists all of them",
+                ),
+            )
+        manifest = None if before is None else before.manifest
+        if before is not None and unwanted:
+            manifest = _publish(state, before, dropped=unwanted)
     AnswerFile(state.directory / ANSWERS_FILE).clear()
-    return report
+    return IngestReport(
+        version=None if manifest is None else manifest.version,
+        removed=tuple(doc_id for doc_id in records if doc_id in unwanted),
+        chunks=0 if manifest is None else manifest.chunks,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _publish(
+    state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), rewrite: bool = False
+) -> Manifest:
+    """Publish the documents of a version without some of them, with the settings that it was built with."""
+    config = _settings_of(before.manifest, state.config)
+    builder = VersionBuilder(state.directory, config, before, set(dropped))
+    with contextlib.ExitStack() as stack:
+        stack.callback(builder.discard)
+        builder.keep(record for record in before.records if record.doc_id not in dropped)
+        return builder.publish(embed_model=before.manifest.embed_model, rewrite=rewrite)
+
+
+def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
+    """Return the settings of a project, without changes that need a rebuild since a version was built."""
+    built_with = ProjectConfig(**manifest.config)
+    return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 
 
 def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
     """Remove all data that is not in the live version; see `Project.forget`."""
-    with write_lock(state.directory):
-        live = state.open_live(OpenVersion)  # all files are compared, as the other versions are removed
+    # All files are compared, as the other versions are removed.
+    with write_lock(state.directory), state.open_live(OpenVersion) as live:
         if live is None:
             raise NoVersionError(
                 f"Project {state.name!r} has no version yet",
@@ -370,10 +711,10 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
             )
         if not dry_run:
             AnswerFile(state.directory / ANSWERS_FILE).clear()
-        with contextlib.closing(live):
-            if dry_run or not any(part.gone for part in live.parts):
-                return forget(state.directory, live, dry_run=dry_run)
-            rewritten = rewrite(state.directory, state.config, live)
+        if dry_run or not any(part.gone for part in live.parts):
+            return forget(state.directory, live, dry_run=dry_run)
+        rewritten = _publish(state, live, rewrite=True).version
+        live.close()
         with contextlib.closing(OpenVersion(version_directory(state.directory, rewritten))) as live:
             return forget(state.directory, live)
 
@@ -382,18 +723,18 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     """Publish the live version without damaged parts; the lock must be held. See `Project.verify`."""
     directory = version_directory(state.directory, live)
     manifest = read_manifest(directory)
-    config = settings_of(manifest, state.config)
+    config = _settings_of(manifest, state.config)
     embed_model = None
     if manifest.embed_model is not None:
         with contextlib.suppress(ModelError, ConfigurationError):  # its vectors are in the ledger by its name
             embed_model = state.embed_model_of(config.embed_model, manifest.embed_model)
     with project_ledger(state.directory) as ledger:
         stages = make_stages(config, ledger=ledger, llm=state.llm, embed_model=embed_model, model_id=state.model_id)
-        stages = dataclasses.replace(stages, embed_model_name=manifest.embed_model)
+        stages = replace(stages, embed_model_name=manifest.embed_model)
         repair = publish_sound(directory, faults, config, stages)
     inputs = sorted({path for path in repair.missing.values() if path is not None})
     try:
-        return dataclasses.replace(repair, cost=estimate_run(state, inputs, {}).in_short()) if inputs else repair
+        return replace(repair, cost=estimate_run(state, inputs, {}).in_short()) if inputs else repair
     except ConfigurationError:  # the embedding model was passed as an object, without which nothing is ingested
         return repair
 

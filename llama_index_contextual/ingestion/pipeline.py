@@ -1,48 +1,413 @@
 """Pipeline of an ingestion: parse, contextualize, embed, store.
 
-The components are ordinary LlamaIndex components, chosen by the settings of the project. The pipeline connects them
-with the ledger and with the account of the run, and processes documents in batches of chunks.
+`Stages` are the components that process a document, ordinary LlamaIndex components as the settings say, connected with
+the ledger and with the account of the run. `abuild` processes documents in batches of chunks and stores them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeVar
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
 
 import numpy as np
-from llama_index.core.schema import BaseNode
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+from llama_index.core.schema import BaseNode, Document, MetadataMode, TransformComponent
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.contextualizer.base import Contextualized
+from llama_index_contextual.config import LOCAL, ProjectConfig
+from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
+from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, segments, with_context
 from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
+    CallForm,
+    EmbeddingCount,
     PriceTable,
     SenderKind,
+    count_segment,
     expected_context_tokens,
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.prompts import ContextRequest
-from llama_index_contextual.contextualizer.spending import CallBudget, Spending
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
+from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
+from llama_index_contextual.embeddings.batching import aembed, book_nothing
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
+from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, Remedy
+from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.receipts import RunCost
+from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion.plan import Job
+from llama_index_contextual.ingestion.plan import Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
-from llama_index_contextual.ingestion.stages import Checked, Stages
-from llama_index_contextual.ingestion.sync import OtherFilesChanged
+from llama_index_contextual.models import embedding_identity, is_in_process, preload
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.retirement import retirement_notice
 
 logger = get_logger(__name__)
 
-T = TypeVar("T")
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Texts that are embedded together: one chunk, or the chunks of a document for a contextual model.
+
+    Attributes:
+        places: Positions of the chunks.
+        keys: Key of the vector of each chunk in the ledger.
+        windows: The text of one chunk in windows, or the texts of several chunks.
+        model: Name of the model that the vectors are stored with.
+    """
+
+    places: Sequence[int]
+    keys: tuple[str, ...]
+    windows: Sequence[Window]
+    model: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """Components that process a document.
+
+    Attributes:
+        parsers: Segment parser and chunk parser.
+        contextualizer: Contextualizer, or None for plain RAG.
+        embed_model: Embedding model, or None without a semantic index.
+        embed_model_name: Name of the embedding model.
+        ledger: Store of contexts and vectors already paid for.
+        spending: Account of the run, or None.
+        splitter: Splits texts that are longer than the embedding model reads, or None.
+        windowed: Ids of the chunks embedded in windows so far.
+        stopping: Set when the run ends early.
+    """
+
+    parsers: Sequence[TransformComponent]
+    contextualizer: Contextualizer | None
+    embed_model: BaseEmbedding | None
+    embed_model_name: str | None
+    ledger: Ledger
+    spending: Spending | None = None
+    splitter: WindowSplitter | None = None
+    windowed: set[str] = field(default_factory=set)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def require_running(self) -> None:
+        """Require that the run has not ended, so that work in a thread ends too.
+
+        Raises:
+            ContextualError: The run has ended.
+        """
+        if self.stopping.is_set():
+            raise ContextualError("The run has ended.")
+
+    def stop(self, error: ContextualError) -> None:
+        """Send no further calls; those in flight are completed, and then this error is raised."""
+        if self.contextualizer is not None:
+            self.contextualizer.stop(error)
+        if self.spending is not None:
+            self.spending.stop(error)
+
+    def parse(self, job: Job) -> list[BaseNode]:
+        """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
+        if job.document is None:
+            return list(job.nodes or [])
+        nodes = cut(job.document, self.parsers) if job.nodes is None else job.nodes
+        written = {node.node_id: job.contexts[span] for node in nodes if (span := span_of(node)) in job.contexts}
+        for node in nodes:
+            if node.node_id in written:
+                node.metadata |= ChunkContext(written[node.node_id], "llm").to_metadata() | {keys.CONTEXT_GIVEN: True}
+        lines = self.contextualizer.lines if isinstance(self.contextualizer, LLMContextualizer) else None
+        if written and lines is not None:
+            lines.put_below(nodes, written)
+        return list(nodes)
+
+    def add_estimate(self, nodes: Sequence[BaseNode]) -> None:
+        """Add the expected cost of the chunks of a document to the account of the run."""
+        writer, spending = self.contextualizer, self.spending
+        if spending is None or not isinstance(writer, LLMContextualizer):
+            return
+        model, context_tokens = writer.model, spending.context_tokens
+        form = CallForm.of(model)
+        name = None if self.embed_model_name == LOCAL else self.embed_model_name
+        contextual = self.embed_model if isinstance(self.embed_model, ContextualEmbedding) else None
+        embedding = EmbeddingCount(name, None, self.ledger, contextual)
+        for segment, chunks, contexts in writer.missing(nodes):
+            live: list[ContextRequest] = []
+            batch: list[ContextRequest] = []
+            for request in writer.requests(segment, chunks):
+                if writer.replies is None or not writer.replies.is_unread(request):
+                    (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
+            tokens = count_segment(live, form, context_tokens=context_tokens)
+            spending.estimated += spending.bill(model, tokens, sender=writer.service_tier or "live")
+            tokens = count_segment(batch, replace(form, cache=None), context_tokens=context_tokens)
+            spending.estimated += spending.bill(model, tokens, sender="batch")
+            embedding.add_segment(segment, chunks, contexts, context_tokens, structural=writer.lines)
+        embedding.end_document()
+        if embedding.model is not None:
+            spending.estimated += spending.embedding_bill(embedding.model, embedding.tokens)
+
+    def add_held_back(self, result: Contextualized) -> None:
+        """Add the maximum cost of the contexts that were not requested to the account of the run."""
+        writer, spending = self.contextualizer, self.spending
+        held_back = {failure.node_id for failure in result.failures if failure.is_held_back}
+        if not held_back or spending is None or not isinstance(writer, LLMContextualizer):
+            return
+        budget = CallBudget(spending, writer.model, llm=writer.llm, sender=writer.service_tier or "live")
+        for segment in segments(result.nodes, segment_size=writer.segment_size):
+            for request in writer.requests(segment, [c for c in segment.chunks if c.node_id in held_back]):
+                spending.held_back += Bill(dollars=budget.bound(request))
+
+    async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
+        """Return the chunks with their contexts."""
+        if self.contextualizer is None:
+            progress(len(nodes))
+            return Contextualized([with_context(node, None) for node in nodes], [], 0)
+        return await self.contextualizer.acontextualize(nodes, progress=progress)
+
+    async def aembed(self, nodes: Sequence[BaseNode]) -> Vectors | None:
+        """Return the unit vectors of chunks, from the ledger where it has them."""
+        model, name = self.embed_model, self.embed_model_name
+        if model is None or name is None or not nodes:
+            return None
+        if name == LOCAL:
+            return await aembed(model, [node.get_content(MetadataMode.EMBED) for node in nodes], name=LOCAL)
+        units = await asyncio.to_thread(self._units, nodes)
+        is_windowed = (len(unit.windows) > len(unit.places) for unit in units)
+        self.windowed.update(nodes[unit.places[0]].node_id for unit in itertools.compress(units, is_windowed))
+        every = [key for unit in units for key in unit.keys]
+        length = getattr(model, "dimensions", None)  # some models return vectors of the requested length
+        known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
+        if new := [unit for unit in units if not known.keys() >= set(unit.keys)]:
+            known.update(await self._aembed_new(model, name, new))
+            # Stored vectors of another length do not fit into one index with those that the model returns now.
+            length = len(known[new[0].keys[0]])
+            if others := [unit for unit in units if len(known[unit.keys[0]]) != length]:
+                known.update(await self._aembed_new(model, name, others))
+        rows = {place: known[key] for unit in units for place, key in zip(unit.places, unit.keys, strict=True)}
+        return np.stack([rows[place] for place in range(len(nodes))])
+
+    def vector_keys(self, nodes: Sequence[BaseNode]) -> list[tuple[str, str]]:
+        """Return the key of the vector of each chunk in the ledger, and the name of the model that it is stored with.
+
+        The local model has none, because its vectors are not stored.
+        """
+        if self.embed_model_name is None or self.embed_model_name == LOCAL or not nodes:
+            return []
+        units = self._units(nodes)
+        of_place = {at: (key, unit.model) for unit in units for at, key in zip(unit.places, unit.keys, strict=True)}
+        return [of_place[at] for at in range(len(nodes))]
+
+    def _units(self, nodes: Sequence[BaseNode]) -> list[_Unit]:
+        """Return the texts of chunks with their contexts, as they are embedded."""
+        model, name = self.embed_model, self.embed_model_name or ""
+        length = getattr(model, "dimensions", None)
+        texts = [node.get_content(MetadataMode.EMBED) for node in nodes]
+        if isinstance(model, ContextualEmbedding):
+            parts = [(part, [texts[at] for at in part]) for part in document_parts(model, nodes, texts)]
+            return [
+                _Unit(part, tuple(document_keys(sent, name, length)), [Window(text, 1) for text in sent], name)
+                for part, sent in parts
+            ]
+        units = []
+        for at, (node, text) in enumerate(zip(nodes, texts, strict=True)):
+            windows, stored_name = [Window(text, 1)], name
+            if self.splitter is not None:
+                body = len(node.get_content(MetadataMode.NONE).rstrip())
+                windows = self.splitter.split(text, max(0, len(text) - body))
+                stored_name = name if len(windows) == 1 else self.splitter.name(name)
+            units.append(_Unit([at], (vector_key(text, stored_name, length),), windows, stored_name))
+        return units
+
+    async def _aembed_new(self, model: BaseEmbedding, name: str, units: Sequence[_Unit]) -> dict[str, Vectors]:
+        """Return vectors by key; each answer is stored in the ledger before the next call is sent."""
+        await asyncio.to_thread(preload, model)
+        units = list({unit.keys: unit for unit in units}.values())
+        vectors: dict[str, Vectors] = {}
+        async with aclosing(self._answers(model, name, units)) as answers:
+            async for answer in answers:
+                answered: dict[str, dict[str, Vectors]] = defaultdict(dict)
+                for at, rows in answer.items():
+                    answered[units[at].model].update(zip(units[at].keys, rows, strict=True))
+                for stored_name, by_key in answered.items():
+                    # A vector of zeros carries no information, and may be a mistake of the provider: do not store it.
+                    nonzero = {key: vector for key, vector in by_key.items() if vector.any()}
+                    if nonzero:
+                        rows = np.stack(list(nonzero.values()))
+                        await asyncio.to_thread(self.ledger.add_vectors, stored_name, list(nonzero), rows)
+                    vectors.update(by_key)
+        return vectors
+
+    async def _answers(
+        self, model: BaseEmbedding, name: str, units: Sequence[_Unit]
+    ) -> AsyncGenerator[Mapping[int, Vectors], None]:
+        """Yield the vectors of each answer, by the number of the unit."""
+        booking = book_nothing
+        if self.spending is not None:
+            booking = self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
+        if isinstance(model, ContextualEmbedding):
+            texts = [[window.text for window in unit.windows] for unit in units]
+            async with aclosing(aembed_documents(model, texts, name=name, booking=booking)) as documents:
+                async for answer in documents:
+                    yield answer
+            return
+        windows = [unit.windows for unit in units]
+        async with aclosing(aembed_windows(model, windows, name=name, booking=booking)) as answers:
+            async for places, vectors in answers:
+                yield dict(zip(places, vectors[:, np.newaxis], strict=True))
+
+
+def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformComponent]:
+    """Return the segment parser and the chunk parser for the settings of a project."""
+    return (
+        SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_size // 10),
+        ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap, name_facts=True),
+    )
+
+
+def cut(
+    document: Document,
+    parsers: Iterable[TransformComponent],
+    *,
+    seconds: float = math.inf,
+    check: Callable[[], None] | None = None,
+) -> Sequence[BaseNode]:
+    """Return the chunks of a document.
+
+    Args:
+        document: The document.
+        parsers: The segment parser and the chunk parser.
+        seconds: Limit of the wall-clock time, which is checked before each segment is divided.
+        check: Called before each segment is divided; an exception that it raises ends the work.
+
+    Raises:
+        TimeoutError: The limit is exceeded.
+    """
+    deadline = time.monotonic() + seconds
+
+    def require_time() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        if check is not None:
+            check()
+
+    nodes: Sequence[BaseNode] = [document]
+    for parser in parsers:
+        nodes = parser(Checked(nodes, require_time))
+    return nodes
+
+
+class Checked(list[BaseNode]):
+    """Nodes over which a loop calls a function before each one, which may raise an exception."""
+
+    def __init__(self, nodes: Iterable[BaseNode], check: Callable[[], None]) -> None:
+        super().__init__(nodes)
+        self._check = check
+
+    def __iter__(self) -> Iterator[BaseNode]:
+        for node in super().__iter__():
+            self._check()
+            yield node
+
+
+def model_notices(
+    stages: Stages, config: ProjectConfig, before: OpenVersion | None, *, project: str
+) -> tuple[str, ...]:
+    """Return notices about the models of a run: retirement of the LLM that writes contexts, chunks in windows.
+
+    `create` announces the retirement for the first run.
+    """
+    writer, notices = stages.contextualizer, []
+    if isinstance(writer, LLMContextualizer) and before is not None:
+        has_changed = before.manifest.config.get("llm") != config.llm
+        published = None if has_changed else datetime.fromisoformat(before.manifest.created).date()
+        if notice := retirement_notice(writer.model, project=project, published=published):
+            notices.append(notice)
+    if stages.windowed and stages.splitter is not None:
+        what = "chunk was" if len(stages.windowed) == 1 else "chunks were"
+        notices.append(
+            f"{len(stages.windowed):,} {what} embedded in windows of at most {stages.splitter.limit:,} tokens, which"
+            f" is what {stages.embed_model_name!r} reads; their vectors were averaged"
+        )
+    return tuple(notices)
+
+
+def make_stages(
+    config: ProjectConfig,
+    *,
+    ledger: Ledger,
+    llm: LLM | None,
+    embed_model: BaseEmbedding | None,
+    model_id: str | None = None,
+) -> Stages:
+    """Return the stages for the settings of a project.
+
+    Args:
+        config: Settings of the project.
+        ledger: Store of contexts and vectors already paid for.
+        llm: LLM that writes contexts; None loads the one named in the settings for the first context.
+        embed_model: Embedding model, or None without a semantic index.
+        model_id: Name for the model of `llm`; None uses its own name.
+
+    Raises:
+        ModelError: A model has no name that distinguishes it from others.
+    """
+    embed_model_name = None if embed_model is None else embedding_identity(embed_model)
+    splitter = None
+    # A contextual model divides documents itself.
+    is_divided = embed_model_name == LOCAL or isinstance(embed_model, ContextualEmbedding)
+    if embed_model is not None and embed_model_name is not None and not is_divided:
+        splitter = window_splitter(embed_model, embed_model_name, config.embed_window)
+    return Stages(
+        parsers=make_parsers(config),
+        contextualizer=_contextualizer(config, ledger, llm, model_id),
+        embed_model=embed_model,
+        embed_model_name=embed_model_name,
+        ledger=ledger,
+        splitter=splitter,
+    )
+
+
+def _contextualizer(
+    config: ProjectConfig, ledger: Ledger, llm: LLM | None, model_id: str | None
+) -> Contextualizer | None:
+    if config.context == "none":
+        return None
+    if config.context == "structural":
+        return StructuralContextualizer(segment_size=config.segment_size)
+    return LLMContextualizer(
+        llm=llm,
+        model_id=model_id,
+        model=config.llm,
+        prompt=config.context_prompt or DEFAULT_PROMPT,
+        chunks_per_call=config.chunks_per_call,
+        num_workers=config.llm_concurrency,
+        call_timeout=config.call_timeout,
+        requests_per_minute=config.requests_per_minute,
+        tokens_per_minute=config.tokens_per_minute,
+        service_tier=config.service_tier,
+        segment_size=config.segment_size,
+        ledger=ledger,
+    )
+
+
+# ---- account and batches of a run ------------------------------------------------------------------------------------
 
 
 async def acollect_replies(
@@ -166,7 +531,7 @@ async def abuild(
     stages: Stages,
     builder: VersionBuilder,
     *,
-    counter: ProgressCounter,
+    progress: ProgressCounter,
     batches_ahead: int = 0,
 ) -> Contextualized:
     """Process documents and add them to a version.
@@ -175,166 +540,166 @@ async def abuild(
         jobs: The documents, read on demand.
         stages: Components that process them.
         builder: Builder of the version.
-        counter: Counter of the finished work.
+        progress: Counter of the finished work.
         batches_ahead: Minimum number of batches to start ahead of the current one.
 
     Returns:
         The failures, the number of contexts paid for and the very short contexts, without the nodes.
     """
-    total = Contextualized([], [], 0)
     batches = _batches(jobs, stages)
-    async with stages.session() as session:
-        running = _RunningBatches(session, counter, batches_ahead)
+    async with contextlib.AsyncExitStack() as stack:
+        if stages.contextualizer is not None:  # the batches share its client and its limits
+            session = await stack.enter_async_context(stages.contextualizer.session())
+            stages = replace(stages, contextualizer=session)
+        running = _RunningBatches(stages, builder, progress, batches_ahead)
         try:
-            while batch := await session.unless_others_change(asyncio.to_thread(next, batches, None)):
+            while batch := await asyncio.to_thread(next, batches, None):
                 running.start(batch)
                 while running.is_full:
-                    total = await _finish(running, builder, total)
-            while running.tasks:
-                total = await _finish(running, builder, total)
+                    await running.store_oldest()
+            while running.batches:
+                await running.store_oldest()
         except BaseException as error:
             await running.abort(error)
             raise
-    return total
+    return running.total
 
 
-Batch = list[tuple[Job, list[BaseNode]]]
+@dataclass
+class _Batch:
+    """Documents that are processed together, and how many of their bytes are reported as done.
+
+    Four fifths of the bytes are reported in proportion to the chunks with a context, the rest when they are stored.
+    """
+
+    jobs: list[tuple[Job, list[BaseNode]]] = field(default_factory=list)
+    contexts: int = 0
+    bytes_done: int = 0
+
+    @property
+    def nodes(self) -> list[BaseNode]:
+        return [node for _, chunks in self.jobs for node in chunks]
+
+    def bytes_since(self, *, stored: bool = False) -> int:
+        """Return the number of bytes that are done and were not reported yet."""
+        size, before = sum(job.size for job, _ in self.jobs), self.bytes_done
+        chunks = sum(len(nodes) for _, nodes in self.jobs)
+        self.bytes_done = size if stored else size * 4 // 5 * self.contexts // chunks
+        return self.bytes_done - before
+
+
 BatchResult = tuple[Contextualized, NDArray[np.float32] | None]
 
 
-def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
+def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[_Batch]:
     """Yield documents with their chunks, in batches of at least `BATCH_CHUNKS` chunks."""
-    batch: Batch = []
-    size = 0
+    batch, size = _Batch(), 0
     for job in jobs:
         chunks = stages.parse(job)
         stages.add_estimate(chunks)
-        batch.append((job, chunks))
+        batch.jobs.append((job, chunks))
         size += len(chunks)
         if size >= BATCH_CHUNKS:
             yield batch
-            batch, size = [], 0
-    if batch:
+            batch, size = _Batch(), 0
+    if batch.jobs:
         yield batch
 
 
 class _RunningBatches:
-    """Batches that are processed concurrently, the oldest first.
+    """Batches that are processed concurrently and stored in their order.
 
     Args:
         stages: Components that process the chunks.
-        counter: Counter of the finished work.
+        builder: Builder of the version.
+        progress: Counter of the finished work.
         ahead: Minimum number of batches to start ahead of the oldest one.
+
+    Attributes:
+        batches: The batches in progress, the oldest first.
+        total: The results so far, without the nodes.
     """
 
-    def __init__(self, stages: Stages, counter: ProgressCounter, ahead: int) -> None:
-        self.stages, self.counter = stages, counter
+    def __init__(self, stages: Stages, builder: VersionBuilder, progress: ProgressCounter, ahead: int) -> None:
+        self._stages, self._builder, self._progress = stages, builder, progress
         self._ahead = max(ahead, 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead)
-        self.tasks: deque[tuple[Batch, _ByteCounter, asyncio.Task[BatchResult]]] = deque()
+        self.batches: deque[tuple[_Batch, asyncio.Task[BatchResult]]] = deque()
+        self.total = Contextualized([], [], 0)
 
     @property
     def is_full(self) -> bool:
         """Whether the oldest batch must be finished before another one is started."""
-        return len(self.tasks) > self._ahead
+        return len(self.batches) > self._ahead
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: _Batch) -> None:
         """Start processing a batch."""
-        nodes = [node for _, chunks in batch for node in chunks]
-        size = _ByteCounter(sum(job.size for job, _ in batch), len(nodes))
-        self.counter.parsed(len(nodes))
-        self.tasks.append((batch, size, asyncio.create_task(self._process(nodes, size))))
+        self._progress.add(chunks_total=len(batch.nodes))
+        self.batches.append((batch, asyncio.create_task(self._process(batch))))
 
-    async def _process(self, nodes: list[BaseNode], size: _ByteCounter) -> BatchResult:
-        result = await self.stages.acontextualize(nodes, lambda done: self.counter.add(0, done, size.advance(done)))
-        await asyncio.to_thread(self.stages.add_held_back, result)
-        vectors = await self.stages.aembed(result.nodes)
-        self.counter.embedded(len(result.nodes))
+    async def _process(self, batch: _Batch) -> BatchResult:
+        def count(contexts: int) -> None:
+            batch.contexts += contexts
+            self._progress.add(chunks_done=contexts, bytes_done=batch.bytes_since())
+
+        result = await self._stages.acontextualize(batch.nodes, count)
+        await asyncio.to_thread(self._stages.add_held_back, result)
+        vectors = await self._stages.aembed(result.nodes)
+        self._progress.add(chunks_embedded=len(result.nodes))
         return result, vectors
+
+    async def store_oldest(self) -> None:
+        """Wait for the oldest batch, and add it to the version."""
+        batch, task = self.batches[0]
+        await asyncio.wait([task])  # if this run is cancelled, the calls of the task are completed first
+        result, vectors = task.result()
+        self.batches.popleft()
+        await asyncio.to_thread(self._append, batch, result, vectors)
+        self._progress.add(documents_done=len(batch.jobs), bytes_done=batch.bytes_since(stored=True))
+        total = self.total
+        failures, thin = [*total.failures, *result.failures], (*total.thin, *result.thin)
+        self.total = Contextualized([], failures, total.paid + result.paid, thin)
+
+    def _append(self, batch: _Batch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
+        failed = {failure.node_id for failure in result.failures}
+        at = 0
+        for job, chunks in batch.jobs:
+            done = result.nodes[at : at + len(chunks)]
+            for node in done if job.contexts else ():
+                node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
+            record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
+            rows = None if vectors is None else vectors[at : at + len(chunks)]
+            self._builder.append(record, Checked(done, self._stages.require_running), rows, _frame(job, done))
+            at += len(chunks)
 
     async def abort(self, error: BaseException) -> None:
         """End all batches; calls in flight are completed, because they are charged.
 
-        After a cancellation, they are awaited for at most `PATIENCE` seconds, or until the next cancellation.
+        After a cancellation, they are awaited for at most `PATIENCE` seconds, or until the next cancellation; if the
+        run gives way to other files, until they are answered.
         """
-        tasks = [task for _, _, task in self.tasks]
-        spending = self.stages.spending
+        gives_way = self._stages.stopping.is_set()
+        self._stages.stopping.set()
+        tasks = [task for _, task in self.batches]
+        spending = self._stages.spending
         calls = 0 if spending is None else spending.calls_in_flight
         try:
-            if isinstance(error, ContextualError) and (calls or not isinstance(error, OtherFilesChanged)):
-                self.stages.stop(error)
+            if isinstance(error, ContextualError):
+                self._stages.stop(error)
                 await asyncio.gather(*tasks, return_exceptions=True)
             elif isinstance(error, asyncio.CancelledError) and calls:
-                self.stages.stop(ContextualError("The run was interrupted."))
-                logger.warning(
-                    "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end the"
-                    " run at once, interrupt it again (Ctrl-C).",
-                    PATIENCE,
-                    pluralize(calls, "call"),
-                )
-                await asyncio.wait(tasks, timeout=PATIENCE)
+                self._stages.stop(ContextualError("The run was interrupted."))
+                if not gives_way:
+                    logger.warning(
+                        "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end"
+                        " the run at once, interrupt it again (Ctrl-C).",
+                        PATIENCE,
+                        pluralize(calls, "call"),
+                    )
+                await asyncio.wait(tasks, timeout=None if gives_way else PATIENCE)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _ByteCounter:
-    """Progress of a batch in bytes: four fifths in proportion to the chunks with a context, the rest when stored.
-
-    Args:
-        size: Bytes of the batch.
-        chunks: Chunks of the batch.
-    """
-
-    def __init__(self, size: int, chunks: int) -> None:
-        self._size, self._for_contexts, self._chunks = size, size * 4 // 5, chunks
-        self._chunks_done = self._bytes_done = 0
-
-    def advance(self, chunks: int) -> int:
-        """Count finished chunks, and return the corresponding number of bytes."""
-        self._chunks_done += chunks
-        before, self._bytes_done = self._bytes_done, self._for_contexts * self._chunks_done // self._chunks
-        return self._bytes_done - before
-
-    def rest(self) -> int:
-        """Return the bytes not counted yet."""
-        return self._size - self._bytes_done
-
-
-async def _finish(running: _RunningBatches, builder: VersionBuilder, total: Contextualized) -> Contextualized:
-    """Store the oldest batch, and return the results so far, without the nodes."""
-    batch, size, task = running.tasks[0]
-    others_changed = running.stages.others_changed
-    # If this run is cancelled, the calls of the task are completed first.
-    await asyncio.wait([task, *([others_changed] if others_changed else ())], return_when=asyncio.FIRST_COMPLETED)
-    if not task.done():
-        raise OtherFilesChanged
-    result, vectors = task.result()
-    running.tasks.popleft()
-    await asyncio.to_thread(_append, builder, batch, result, vectors, running.stages)
-    running.counter.add(len(batch), 0, size.rest())
-    return Contextualized(
-        [], [*total.failures, *result.failures], total.paid + result.paid, (*total.thin, *result.thin)
-    )
-
-
-def _append(
-    builder: VersionBuilder,
-    batch: Batch,
-    result: Contextualized,
-    vectors: NDArray[np.float32] | None,
-    stages: Stages,
-) -> None:
-    failed = {failure.node_id for failure in result.failures}
-    at = 0
-    for job, chunks in batch:
-        done = result.nodes[at : at + len(chunks)]
-        for node in done if job.contexts else ():
-            node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
-        record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
-        rows = None if vectors is None else vectors[at : at + len(chunks)]
-        builder.append(record, Checked(done, stages.require_unchanged), rows, _frame(job, done))
-        at += len(chunks)
 
 
 def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> DocumentRecord:
@@ -345,6 +710,7 @@ def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> Doc
         doc_id=job.doc_id,
         content_hash=job.content_hash,
         path=job.path,
+        facts=job.facts,
         file_name=facts.get(keys.FILE_NAME),
         title=facts.get(keys.TITLE),
         chunks=len(nodes),

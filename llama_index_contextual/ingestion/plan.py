@@ -1,24 +1,20 @@
-"""Plan of an ingestion: which document each input is, and what has to be done for it.
+"""Plan of a run: which document each input is, and what has to be done for it.
 
-`Intake` lists the files, Documents and nodes of a call. `identify` decides which of the files are documents of the
-previous version, by their path or content. `make_plan` compares both: documents are kept, processed again, added,
-updated, renamed or dropped. `jobs_of` yields the documents that need work.
+`Intake.of` lists the files, Documents and nodes of a call as sources. A source is a document of the previous version,
+by the path or the content of its file or by its id, or a new document. `make_plan` decides from the record and the
+source of each document whether it is kept, processed again, added, updated, renamed or dropped. `Intake.jobs` reads the
+files.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import itertools
 import json
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from llama_index.core.schema import BaseNode, Document, NodeRelationship, RelatedNodeInfo
@@ -30,23 +26,10 @@ from llama_index_contextual.errors import ConfigurationError, InputError, PathNo
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.records import Records
-from llama_index_contextual.index.sources import content_hash_with, former_facts
 from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion.identity import FormerFiles, Identities, identify
-from llama_index_contextual.ingestion.report import advice_on
-from llama_index_contextual.ingestion.sync import (
-    CHANGED_MEANWHILE,
-    POSTPONED,
-    UNSETTLED,
-    Status,
-    SyncedFolders,
-    SyncOptions,
-    large_removal,
-    status_of,
-    unsettled,
-    until_others_change,
-)
+from llama_index_contextual.ingestion import sync
+from llama_index_contextual.ingestion.report import IF_MOVED, advice_on
 from llama_index_contextual.readers import (
     DocumentReader,
     FileRef,
@@ -60,18 +43,55 @@ from llama_index_contextual.readers.base import has_text, user_facts
 from llama_index_contextual.readers.discovery import (
     OFFICE_SUFFIXES,
     PDF_SUFFIXES,
+    has_magic,
+    notes_on_ids,
     printable,
+    split_glob,
 )
 from llama_index_contextual.readers.documents import FileContent, FileMetadata, with_headings
 from llama_index_contextual.readers.ocr import PageStore
 
-FormerFacts = Callable[[DocumentRecord], list[dict[str, Any]]]
-"""Gives what the user's metadata of a document of the previous version may have been."""
-
-
-# ---- Inputs of a call ------------------------------------------------------------------------------------------------
-
 IngestInput = str | os.PathLike[str] | BaseNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of one run.
+
+    Attributes:
+        replace: Remove all documents that are not among the inputs.
+        moved: The files have a new location: those whose ids match are the same documents.
+        remove: Ids of documents to remove.
+        retry_failed: Process documents again that have chunks whose context failed. With `max_cost`, contexts that are
+            held back are requested again too.
+        reread: Read files again whose content has not changed.
+        file_metadata: Returns additional metadata of a file; None keeps that of earlier calls.
+        limits: Limits for reading a file.
+        passwords: Passwords of encrypted PDFs.
+        max_cost: Limit in dollars, or None.
+        batch: Request contexts through the provider's Batch API.
+        sync: The inputs are folders, and documents whose file in them is gone are removed; None for other runs.
+        purpose: Purpose of the run, for its receipt.
+    """
+
+    replace: bool = False
+    moved: bool = False
+    remove: frozenset[str] = frozenset()
+    retry_failed: bool = False
+    reread: bool = False
+    file_metadata: FileMetadata | None = None
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
+    max_cost: float | None = None
+    batch: bool = False
+    sync: sync.SyncOptions | None = None
+    purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
+
+    @property
+    def requests_held_back(self) -> bool:
+        """Whether contexts are requested again that the LLM refused, or whose reply in a batch cannot be read."""
+        return self.retry_failed and self.max_cost is not None
+
 
 ChunkSpan = tuple[int | None, int | None, str]
 """Start and end of a chunk in its document, and its text."""
@@ -90,9 +110,10 @@ class Job:
         document: The Document, or None if it was passed as nodes.
         nodes: Chunks of the document, or None if they are still to be made from `document`.
         doc_id: Id of the document.
-        content_hash: xxh3 of the file (including the user's metadata), or a hash of text and metadata.
+        content_hash: xxh3 of the file, or a hash of text and metadata.
         size: Bytes of the file, or number of characters, for the progress.
         path: Path of its file without links, or None.
+        facts: The user's metadata of its file, or None.
         contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
     """
 
@@ -102,7 +123,185 @@ class Job:
     content_hash: str
     size: int
     path: str | None = None
+    facts: Mapping[str, Any] | None = None
     contexts: Mapping[ChunkSpan, str] = field(default_factory=dict)
+
+
+# ---- which document a file is ----------------------------------------------------------------------------------------
+
+Match = tuple[Literal["same", "moved", "renamed", "copy"], DocumentRecord]
+"""A document and what a file is for it: its file, its file at a new location, its file under a new name, or a copy."""
+
+
+class Matcher:
+    """Documents of the previous version that the files of a call are.
+
+    - A file at the location of a document's file is that document and keeps its id, regardless of how the call spells
+      its path. In a file system that ignores case, a sync renames it to the new spelling.
+    - A file elsewhere with the content of a document is that document if its former file is known to no longer exist
+      (or is removed by `replace` or a sync, or `moved` is set): it gets the id of its new name. If the former file may
+      still exist, the file is the same document if it would have the same id, and a copy otherwise.
+    - A file that was moved, of which only the name is known, is the document with the longest id that its path ends
+      with, unless the document's own file still exists there or nearby.
+    - Every other file is a new document. If its id belongs to another document, it gets the shortest longer path that
+      is unique.
+
+    Therefore a file never overwrites a document that was read from elsewhere, or a document without a path, which
+    was passed as a LlamaIndex Document or as nodes.
+
+    Args:
+        digests: xxh3 of each file.
+        records: Documents of the previous version.
+        former: Former files of these documents.
+        options: Options of the run.
+        removed: Ids of documents that a sync removes unless a file is found to be one of them.
+
+    Attributes:
+        matches: The document of each file that is not new.
+    """
+
+    def __init__(
+        self,
+        digests: Mapping[FileRef, str],
+        records: Records,
+        former: FormerFiles,
+        options: RunOptions,
+        removed: Collection[str],
+    ) -> None:
+        self._digests, self._records, self._former = digests, records, former
+        self._options, self._removed = options, removed
+        self._identified: set[str] = set()  # ids of documents whose file is known
+        self.matches: dict[FileRef, Match] = {}
+        for find in (self._by_location, self._by_content, self._by_id):
+            for ref in digests:
+                if ref not in self.matches and (match := find(ref)) is not None:
+                    self.matches[ref] = match
+                    if match[0] != "copy":
+                        self._identified.add(match[1].doc_id)
+        self._ids = {record.doc_id for kind, record in self.matches.values() if kind in ("same", "moved")}
+
+    def _by_location(self, ref: FileRef) -> Match | None:
+        record = self._records.with_path(os.path.realpath(ref.path))
+        if record is not None and self.is_free(record):
+            return "same", record
+        record = next(filter(self.is_free, self._in_another_case(ref)), None)
+        return None if record is None else ("same" if self._options.sync is None else "renamed", record)
+
+    def _in_another_case(self, ref: FileRef) -> Iterator[DocumentRecord]:
+        """Yield the document of a file whose path is spelled differently, if the file system does not distinguish."""
+        for doc_id in ref.ids():
+            for record in self._records.with_folded_id(doc_id):
+                if record.path and os.path.exists(record.path) and os.path.samefile(record.path, ref.path):
+                    yield record
+
+    def _by_content(self, ref: FileRef) -> Match | None:
+        ids = set(ref.ids())
+        equal = [record for record in self._records.with_content(self._digests[ref]) if record.path is not None]
+        equal = sorted(filter(self.is_free, equal), key=lambda record: record.doc_id not in ids)
+        for record in equal:
+            if self._has_lost_its_file(record):
+                return "renamed", record
+        return ("same" if equal[0].doc_id in ids else "copy", equal[0]) if equal else None
+
+    def _has_lost_its_file(self, record: DocumentRecord) -> bool:
+        if record.doc_id in self._removed or self._options.replace:
+            return True
+        return not self._former.exists(record) if self._options.moved else self._former.is_deleted(record)
+
+    def _by_id(self, ref: FileRef) -> Match | None:
+        for doc_id in reversed(list(ref.ids())) if self._options.moved else ():
+            record = self._records.get(doc_id)
+            if record is not None and self.is_free(record) and not self._former.exists(record):
+                return "moved", record
+        return None
+
+    def is_free(self, record: DocumentRecord) -> bool:
+        """Return whether no file was found to be a document."""
+        return record.doc_id not in self._identified
+
+    def has_owner(self, doc_id: str) -> bool:
+        """Return whether a document of which no file was found has an id."""
+        record = self._records.get(doc_id)
+        return record is not None and self.is_free(record)
+
+    def new_id(self, ref: FileRef) -> str:
+        """Return an id for a file that no other file and no document has that is kept."""
+        doc_id = ref.free_id(self)
+        self._ids.add(doc_id)
+        return doc_id
+
+    def __contains__(self, doc_id: object) -> bool:
+        is_kept = not self._options.replace and doc_id not in self._removed
+        return doc_id in self._ids or (is_kept and self.has_owner(str(doc_id)))
+
+
+class FormerFiles:
+    """Files from which documents were read earlier.
+
+    Args:
+        paths: Files and folders of the call.
+    """
+
+    def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
+        real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
+        self._folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
+        self._around = (*self._folders, *(os.path.join(os.path.dirname(path), "") for path in real_paths))
+
+    def is_deleted(self, record: DocumentRecord) -> bool:
+        """Return whether the file of a document is known to no longer exist."""
+        return record.path is not None and sync.is_gone(record.path)
+
+    def exists(self, record: DocumentRecord) -> bool:
+        """Return whether the file of a document still exists in, or next to, one of the paths of the call.
+
+        A file anywhere else may be the copy that was left behind.
+        """
+        return record.path is not None and record.path.startswith(self._around) and not sync.is_gone(record.path)
+
+    def gone(self, records: Iterable[DocumentRecord]) -> dict[str, str]:
+        """Return the path, by document id, of each file that was below a folder of the call and no longer exists."""
+        below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(self._folders))
+        return {doc_id: path for doc_id, path in below if path is not None and sync.is_gone(path)}
+
+
+def _fixed_part(path: Path) -> Path:
+    is_glob = any(map(has_magic, path.parts)) and not os.path.lexists(path)
+    return split_glob(path)[0] if is_glob else path
+
+
+# ---- inputs of a call ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Input that a document is made from: a file, a Document, or its nodes.
+
+    Attributes:
+        doc_id: Id of the document.
+        digest: xxh3 of the file, or a hash of text and metadata.
+        size: Bytes of the file, or number of characters, for the progress.
+        record: The document of the previous version that it is, or None for a new one.
+        ref: The file, or None.
+        job: The Document or the nodes, or None.
+        facts: The user's metadata of the file, or None.
+        is_moved: Whether the file has a new location, and the document keeps its id.
+        copies: Files with the same content, which are skipped.
+    """
+
+    doc_id: str
+    digest: str
+    size: int = 0
+    record: DocumentRecord | None = None
+    ref: FileRef | None = None
+    job: Job | None = None
+    facts: Mapping[str, Any] | None = None
+    is_moved: bool = False
+    copies: Sequence[SkippedFile] = ()
+
+    def is_outdated(self, record: DocumentRecord) -> bool:
+        """Return whether a record is that of other content, of other metadata, or of a document without chunks."""
+        facts = (json.dumps(facts, sort_keys=True) for facts in (self.facts, record.facts))  # 1 is not True
+        return self.digest != record.content_hash or not record.chunks or len({*facts}) == 2
 
 
 class FileReader(Protocol):
@@ -117,200 +316,115 @@ class Intake:
     """Documents of one call; files are listed at once and read one after the other.
 
     Attributes:
-        files: Files to read, by document id.
-        ready: Documents and nodes of the call, by document id.
-        hashes: Content hash of all of them, by document id.
-        identities: Documents that the files were identified as.
+        options: Options of the run.
+        sources: Files, Documents and nodes, by document id.
+        facts: The user's metadata of files, by their path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
         removed: Ids of documents that a sync removes: their file is gone, or is now a copy of another one.
         removes_many: Whether a sync removes more than a tenth of the documents of a folder.
-        sync: Options of a sync, or None.
-        facts: User's metadata of earlier calls for a file, by its path, if this call has no `file_metadata`.
         skipped: Files that are not read, each with its reason; grows while files are read.
-        copies: Skipped files with the content of a file to read, by its document id.
+        failed: Ids of documents of the call that could not be read, or are left for later; grows in the same way.
+        warnings: Warnings about files; grows in the same way.
         statuses: Status of each file of a watching sync before it was hashed; None if it was being written.
-        warnings: Warnings about files; grows while files are read.
     """
 
-    files: dict[str, FileRef] = field(default_factory=dict)
-    ready: dict[str, Job] = field(default_factory=dict)
-    hashes: dict[str, str] = field(default_factory=dict)
-    identities: Identities = field(default_factory=Identities)
+    options: RunOptions = field(default_factory=RunOptions)
+    sources: dict[str, Source] = field(default_factory=dict)
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     removed: frozenset[str] = frozenset()
     removes_many: bool = False
-    sync: SyncOptions | None = None
-    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     skipped: list[SkippedFile] = field(default_factory=list)
-    copies: Mapping[str, Sequence[SkippedFile]] = field(default_factory=dict)
-    statuses: dict[Path, Status | None] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
+    statuses: dict[Path, sync.Status | None] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls,
-        inputs: Sequence[IngestInput],
-        records: Sequence[DocumentRecord] = (),
-        *,
-        file_metadata: FileMetadata | None = None,
-        former_facts: FormerFacts | None = None,
-        limits: ReadLimits = ReadLimits(),  # noqa: B008
-        replaces: bool = False,
-        moved: bool = False,
-        sync: SyncOptions | None = None,
+        cls, inputs: Sequence[IngestInput], options: RunOptions | None = None, records: Sequence[DocumentRecord] = ()
     ) -> Intake:
-        """Sort the inputs into files, Documents and nodes, and hash and identify the files.
+        """Sort the inputs into files, Documents and nodes, and find the document of each.
 
         Args:
             inputs: Paths, Documents and nodes.
-            records: Documents of the previous version; see `identify`.
-            file_metadata: Returns the user's own metadata of a file, which is part of its content.
-            former_facts: User's metadata of the documents of the previous version, which they keep; or None.
-            limits: Limits for reading a file.
-            replaces: Documents that are not among the inputs are removed.
-            moved: The files have a new location.
-            sync: Options of a sync, whose inputs are folders; None for other runs.
+            options: Options of the run.
+            records: Documents of the previous version.
 
         Raises:
-            InputError: An input has another type or cannot be ingested, two inputs have the same id, or a Document or
-                node has the id of a document that was read from a file.
-            PathNotFoundError: A path does not exist, and nothing else can be read or `replaces` would remove the
-                documents at this path.
+            InputError: An input has another type or cannot be ingested, two inputs have the same id, a Document or node
+                has the id of a document that was read from a file, or all documents of a synced folder would go.
+            LargeRemovalError: A sync would remove many documents.
+            PathNotFoundError: A path does not exist, and nothing else can be read or `replace` would remove the
+                documents at this path; or a synced folder does not exist.
         """
         paths = [item for item in inputs if isinstance(item, (str, os.PathLike))]
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
         if len(paths) + len(nodes) != len(inputs):
             raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
-        intake, documents = cls(sync=sync), Records.of(records)
-        if sync is not None:
-            intake._take_folders(
-                paths,
-                documents,
-                sync,
-                file_metadata=file_metadata,
-                former_facts=former_facts,
-                limits=limits,
-                moved=moved,
-            )
-        elif paths:
-            discovery = discover(paths, limits=limits)
-            intake.skipped += discovery.skipped
-            digests, copies = intake._hash(discovery.files, documents, file_metadata)
-            former = FormerFiles(paths)
-            if former_facts is not None:
-                is_former = former.is_deleted if not (replaces or moved) else lambda record: True
-                intake._add_facts_by_content(digests, documents, former_facts, is_former)
-            identities = identify(digests, documents, former, replaces=replaces, moved=moved)
-            if former_facts is not None:
-                intake._add_facts(digests, identities, documents, former_facts)
-            intake._take_files(identities, digests, copies)
-            known = {*intake.files, *identities.renamed}
-            intake.missing = list(former.gone(record for record in documents if record.doc_id not in known))
-        for job in _ready_jobs(nodes, intake.skipped):
-            if job.doc_id in intake.hashes:
-                raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
-            same = None if replaces or moved else documents.get(job.doc_id)
-            if same is not None and same.path is not None:
-                raise InputError(
-                    f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
-                    f" new one, or pass moved=True to replace that document.",
-                    value=job.doc_id,
-                )
-            intake.ready[job.doc_id], intake.hashes[job.doc_id] = job, job.content_hash
-        intake._require_paths(replaces=replaces)
+        intake, documents = cls(options or RunOptions()), Records.of(records)
+        has_copies = bool(paths) and intake._take_paths(paths, documents)
+        intake._take_nodes(nodes, documents)
+        intake._require_paths(has_copies=has_copies)
         return intake
 
-    def _take_folders(
-        self,
-        paths: Sequence[str | os.PathLike[str]],
-        documents: Records,
-        sync: SyncOptions,
-        *,
-        file_metadata: FileMetadata | None,
-        former_facts: FormerFacts | None,
-        limits: ReadLimits,
-        moved: bool,
-    ) -> None:
-        """Take the files of folders, and find the documents whose file is gone."""
-        folders = SyncedFolders(paths)
-        discovery = discover(paths, limits=limits)
+    def _take_paths(self, paths: Sequence[str | os.PathLike[str]], documents: Records) -> bool:
+        """Take the files at paths, and find the documents whose file is gone; return whether files are copies."""
+        options = self.options
+        folders = None if options.sync is None else sync.SyncedFolders(paths)
+        discovery = discover(paths, limits=options.limits)
         self.skipped += discovery.skipped
-        unready = unsettled(discovery.files, sync.settle)
-        self.skipped += [SkippedFile(ref.shown, UNSETTLED) for ref in unready]
-        refs = [ref for ref in discovery.files if ref not in unready]
-        if sync.watching:
-            self.statuses = {ref.path: None if ref in unready else status_of(ref.path) for ref in discovery.files}
-        digests, copies = self._hash(refs, documents, file_metadata)
+        files = self._settled(discovery.files)
+        digests, copies = self._hash(files, documents)
         former = FormerFiles(paths)
         present = {os.path.realpath(ref.path) for ref in discovery.files}
-        gone = former.gone([record for record in documents if record.path not in present])
-        folders.require_same()
-        duplicates = {
-            record.doc_id: os.path.realpath(copy.path)
+        gone = former.gone(record for record in documents if record.path not in present)
+        if folders is not None:
+            folders.require_same()
+        unwanted = gone | {
+            record.doc_id: path
             for same in copies.values()
-            for copy in same
-            if (record := documents.with_path(os.path.realpath(copy.path))) is not None
+            for path in (os.path.realpath(copy.path) for copy in same)
+            if (record := documents.with_path(path)) is not None
         }
-        unwanted = duplicates | gone
-        removed = {doc_id for doc_id in unwanted if sync.may_remove(doc_id)}
-        if former_facts is not None:
-            self._add_facts_by_content(
-                digests,
-                documents,
-                former_facts,
-                lambda record: moved or record.doc_id in gone or former.is_deleted(record),
+        removed = {doc_id for doc_id in unwanted if options.sync is not None and options.sync.may_remove(doc_id)}
+        matcher = Matcher(digests, documents, former, options, removed)
+        self._take_files(matcher, digests, copies)
+        known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
+        self.missing = [doc_id for doc_id in gone if doc_id not in known]
+        if folders is not None and options.sync is not None:
+            self.removed = frozenset(removed - known)
+            self.removes_many = folders.check_removals(
+                {doc_id: unwanted[doc_id] for doc_id in self.removed},
+                kept=[source.ref.path for source in self.sources.values() if source.ref and source.record],
+                files=[ref.path for ref in discovery.files],
+                options=options.sync,
             )
-        identities = identify(digests, documents, former, moved=moved, removed=removed, takes_new_case=True)
-        if former_facts is not None:
-            self._add_facts(digests, identities, documents, former_facts)
-        self._take_files(identities, digests, copies)
-        kept = (set(identities.ids.values()) - identities.new) | identities.renamed.keys()
-        self.removed = frozenset(removed - kept)
-        self.missing = [doc_id for doc_id in gone if doc_id not in kept]
-        if not sync.allow_empty:
-            lost = {doc_id: path for doc_id, path in gone.items() if doc_id in self.removed}
-            folders.require_not_empty(lost, discovery.files)
-        former_paths = {doc_id: path for doc_id, path in unwanted.items() if doc_id in self.removed}
-        stays = kept.union(identities.renamed.values())
-        present_paths = (os.path.realpath(ref.path) for ref, doc_id in identities.ids.items() if doc_id in stays)
-        numbers = folders.large_removals(former_paths, present_paths)
-        self.removes_many = bool(numbers)
-        refused = numbers if not sync.allow_empty else folders.with_a_file(numbers, discovery.files)
-        if refused and not sync.allow_many:
-            raise large_removal(refused, self.removed)
+        return any(kind == "copy" for kind, _ in matcher.matches.values())
 
-    def _require_paths(self, *, replaces: bool) -> None:
-        absent = [file for file in self.skipped if file.absent]
-        if absent and not self.hashes and not self.identities.copies:
-            raise PathNotFoundError(
-                nothing_to_ingest(self.skipped),
-                value=[file.path for file in absent],
-                remedy=remedy_for(self.skipped),
-            )
-        if absent and replaces:
-            raise PathNotFoundError(
-                f"{absent[0].path}: {absent[0].reason}. Because all other documents are to be replaced, those from this"
-                f" path would be removed: correct the path, or leave it out.",
-                value=[file.path for file in absent],
-            )
+    def _settled(self, files: Sequence[FileRef]) -> Sequence[FileRef]:
+        """Return the files without those that are being written, which a sync leaves for later."""
+        options = self.options.sync
+        if options is None:
+            return files
+        unready = sync.unsettled(files, options.settle)
+        self.skipped += [SkippedFile(ref.shown, sync.UNSETTLED) for ref in unready]
+        if options.watching:
+            self.statuses = {ref.path: None if ref in unready else sync.status_of(ref.path) for ref in files}
+        return [ref for ref in files if ref not in unready]
 
     def _hash(
-        self, refs: Sequence[FileRef], documents: Records, file_metadata: FileMetadata | None
+        self, refs: Sequence[FileRef], documents: Records
     ) -> tuple[dict[FileRef, str], dict[FileRef, list[FileRef]]]:
-        """Return the content hash of each file to ingest, and the copies of each file, which are skipped.
-
-        Args:
-            refs: The files.
-            documents: Documents of the previous version.
-            file_metadata: Returns the user's own metadata of a file.
-        """
-        hash_of = content_hash if self.sync is None else self.sync.digests.hash
+        """Return the xxh3 of each file to ingest, and the copies of each file, which are skipped."""
+        options = self.options.sync
+        hash_of = content_hash if options is None else options.memory.hash
         digests: dict[FileRef, str] = {}
         first: dict[tuple[str, str], FileRef] = {}
         copies: dict[FileRef, list[FileRef]] = defaultdict(list)
+        records = {ref: documents.with_path(os.path.realpath(ref.path)) for ref in refs}
         # Files of existing documents come first. They are never skipped as copies, because the documents would become
         # outdated, unless a sync removes these.
-        for ref in sorted(refs, key=lambda ref: documents.with_path(os.path.realpath(ref.path)) is None):
+        for ref in sorted(refs, key=lambda ref: records[ref] is None):
             try:
                 digest = hash_of(ref.path)
             except ReadError as error:
@@ -319,160 +433,128 @@ class Intake:
             # The same bytes can be a valid text file and an invalid PDF.
             suffix = ref.path.suffix.lower()
             kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
-            same = first.setdefault((kind, digest), ref)
-            if same is not ref and self._is_droppable(documents.with_path(os.path.realpath(ref.path))):
+            same, record = first.setdefault((kind, digest), ref), records[ref]
+            if same is not ref and (record is None or (options is not None and options.may_remove(record.doc_id))):
                 copies[same].append(ref)
-                continue
-            digests[ref] = content_hash_with(digest, user_facts(file_metadata, ref.path))
+            else:
+                digests[ref] = digest
         return {ref: digests[ref] for ref in refs if ref in digests}, copies
 
-    def _is_droppable(self, record: DocumentRecord | None) -> bool:
-        """Return whether a copy of another file is skipped, given its document if it has one."""
-        return record is None or (self.sync is not None and self.sync.may_remove(record.doc_id))
-
-    def _add_facts_by_content(
-        self,
-        digests: dict[FileRef, str],
-        documents: Records,
-        former_facts: FormerFacts,
-        is_former: Callable[[DocumentRecord], bool],
-    ) -> None:
-        """Add the user's metadata of a document whose file is gone to the new file with the same content.
-
-        Without it, the file would not be recognized: the metadata is part of the content hash.
-        """
-        paths = {ref: os.path.realpath(ref.path) for ref in digests}
-        new = [ref for ref in digests if documents.with_path(paths[ref]) is None]
-        if not new:
-            return
-        present = set(paths.values())
-
-        def is_other(record: DocumentRecord) -> bool:
-            return record.path is not None and record.path not in present and is_former(record)
-
-        unknown = [ref for ref in new if not any(map(is_other, documents.with_content(digests[ref])))]
-        others = list(filter(is_other, documents.with_facts())) if unknown else []
-        hashes = {record.content_hash for record in others}
-        variants = {json.dumps(facts, sort_keys=True): facts for record in others for facts in former_facts(record)}
-        for ref, facts in itertools.product(unknown, variants.values()):
-            if facts and (digest := content_hash_with(digests[ref], facts)) in hashes:
-                digests[ref], self.facts[str(ref.path)] = digest, facts
-
-    def _add_facts(
-        self,
-        digests: dict[FileRef, str],
-        identities: Identities,
-        documents: Records,
-        former_facts: FormerFacts,
-    ) -> None:
-        """Add to each file the user's metadata of its document."""
-        former_ids = {doc_id: former for former, doc_id in identities.renamed.items()}
-        for ref, doc_id in identities.ids.items():
-            record = documents.get(former_ids.get(doc_id, doc_id))
-            is_new = doc_id in identities.new and doc_id not in former_ids
-            if record is None or is_new or record.path is None or digests[ref] == record.content_hash:
-                continue
-            variants = former_facts(record)
-            same = (facts for facts in variants if content_hash_with(digests[ref], facts) == record.content_hash)
-            if facts := next(same, variants[0]):
-                digests[ref], self.facts[str(ref.path)] = content_hash_with(digests[ref], facts), facts
-
     def _take_files(
-        self,
-        identities: Identities,
-        digests: Mapping[FileRef, str],
-        copies: Mapping[FileRef, Sequence[FileRef]],
+        self, matcher: Matcher, digests: Mapping[FileRef, str], copies: Mapping[FileRef, Sequence[FileRef]]
     ) -> None:
-        self.identities = identities
-        skipped = {
-            first: [SkippedFile(copy.shown, f"has the same content as {first.shown}") for copy in same]
-            for first, same in copies.items()
-        }
-        for ref in digests:
-            if (doc_id := identities.ids.get(ref)) is not None:
-                self.files[doc_id], self.hashes[doc_id] = replace(ref, doc_id=doc_id), digests[ref]
-        self.copies = {doc_id: skipped[ref] for ref, doc_id in identities.ids.items() if ref in skipped}
-        self.skipped += [copy for same in skipped.values() for copy in same]
-        self.skipped += identities.copies
-        self.warnings += identities.notes
+        """Add a source for each file, with the id of its document or an unused one."""
+        named: list[FileRef] = []
+        others: list[SkippedFile] = []
+        for ref, digest in digests.items():
+            kind, record = matcher.matches.get(ref, ("new", None))
+            if kind == "copy" and record is not None:
+                others.append(SkippedFile(ref.shown, f"has the same content as the document {record.doc_id!r}"))
+                continue
+            if kind in ("same", "moved") and record is not None:
+                doc_id = record.doc_id
+            else:
+                doc_id = matcher.new_id(ref)
+                named.append(replace(ref, doc_id=doc_id))
+            if facts := self._facts(ref, record):
+                self.facts[str(ref.path)] = facts
+            self.sources[doc_id] = Source(
+                doc_id=doc_id,
+                digest=digest,
+                size=ref.size,
+                record=record,
+                ref=replace(ref, doc_id=doc_id),
+                facts=self.facts.get(str(ref.path)),
+                is_moved=kind == "moved" or (kind == "renamed" and record is not None and record.doc_id == doc_id),
+                copies=[
+                    SkippedFile(copy.shown, f"has the same content as {ref.shown}") for copy in copies.get(ref, ())
+                ],
+            )
+        self.skipped += [copy for source in self.sources.values() for copy in source.copies]
+        self.skipped += others
+        has_owner = any(matcher.has_owner(ref.shortest_id) for ref in named)
+        self.warnings += notes_on_ids(named, hint=IF_MOVED if has_owner and not self.options.moved else "")
 
-    def jobs(self, reader: FileReader, doc_ids: Collection[str], failed: list[str]) -> Iterator[Job]:
-        """Yield the requested documents; unreadable files are added to `skipped`, and their ids to `failed`."""
-        refs = (ref for doc_id, ref in self.files.items() if doc_id in doc_ids)
+    def _facts(self, ref: FileRef, record: DocumentRecord | None) -> Mapping[str, Any] | None:
+        """Return the user's metadata of a file: that of this call, or else that of its document."""
+        if self.options.file_metadata is None:
+            return None if record is None else record.facts
+        return user_facts(self.options.file_metadata, ref.path)
+
+    def _take_nodes(self, nodes: Sequence[BaseNode], documents: Records) -> None:
+        """Add a source for each Document, and for the nodes of each document."""
+        known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
+        for job in jobs_of_nodes(nodes, self.skipped):
+            record = documents.get(job.doc_id)
+            if job.doc_id in self.sources:
+                raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
+            if record is not None and record.path is not None and not (self.options.replace or self.options.moved):
+                raise InputError(
+                    f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
+                    f" new one, or pass moved=True to replace that document.",
+                    value=job.doc_id,
+                )
+            self.sources[job.doc_id] = Source(
+                doc_id=job.doc_id,
+                digest=job.content_hash,
+                size=job.size,
+                record=None if job.doc_id in known else record,
+                job=job,
+            )
+
+    def _require_paths(self, *, has_copies: bool) -> None:
+        absent = [file for file in self.skipped if file.absent]
+        if absent and not self.sources and not has_copies:
+            raise PathNotFoundError(
+                nothing_to_ingest(self.skipped),
+                value=[file.path for file in absent],
+                remedy=remedy_for(self.skipped),
+            )
+        if absent and self.options.replace:
+            raise PathNotFoundError(
+                f"{absent[0].path}: {absent[0].reason}. Because all other documents are to be replaced, those from this"
+                f" path would be removed: correct the path, or leave it out.",
+                value=[file.path for file in absent],
+            )
+
+    def sizes(self, doc_ids: Iterable[str]) -> dict[str, int]:
+        """Return the size of each document."""
+        return {doc_id: self.sources[doc_id].size for doc_id in doc_ids}
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def jobs(self, reader: FileReader, doc_ids: Collection[str]) -> Iterator[Job]:
+        """Yield the requested documents; unreadable files are added to `skipped` and `failed`."""
+        refs = (source.ref for source in self.sources.values() if source.ref is not None and source.doc_id in doc_ids)
         for ref, content in reader.read_all(refs):
             doc_id = ref.doc_id
-            if doc_id not in doc_ids:  # the run was interrupted while the file was read ahead
-                continue
-            if not isinstance(content, ReadError) and (fault := storable_fault(content.document)):
-                content = ReadError(ref.shown, f"cannot be stored: {fault}")
-            if not isinstance(content, ReadError) and self._has_changed(
-                ref, content_hash_with(content.digest, content.facts)
-            ):
-                content = ReadError(ref.shown, CHANGED_MEANWHILE)
-            if isinstance(content, ReadError):
-                self._skip(doc_id, content)
-                failed.append(doc_id)
+            reason = content.reason if isinstance(content, ReadError) else self._fault(ref, content)
+            if isinstance(content, ReadError) or reason:
+                self.skip(doc_id, reason)
                 continue
             self.warnings += content.warnings
             # The file may have changed since it was hashed: use the hash of the content that was read.
-            hash_as_read = content_hash_with(content.digest, content.facts)
-            yield Job(content.document, content.chunks, doc_id, hash_as_read, ref.size, os.path.realpath(ref.path))
-        yield from (job for doc_id, job in self.ready.items() if doc_id in doc_ids)
+            path, facts = os.path.realpath(ref.path), content.facts or None
+            yield Job(content.document, content.chunks, doc_id, content.digest, ref.size, path, facts)
+        for source in self.sources.values():
+            if source.job is not None and source.doc_id in doc_ids:
+                yield source.job
 
-    def _has_changed(self, ref: FileRef, hash_as_read: str) -> bool:
-        """Return whether a file of a sync has changed since it was hashed, probably because it is being written."""
-        if self.sync is None or hash_as_read == self.hashes[ref.doc_id]:
-            return False
-        self.sync.digests.forget(ref.path)
-        return True
-
-    def postponed(self, plan: Plan) -> list[str]:
-        """Return the ids of the documents whose files are left for the next call, and add these to `skipped`."""
-        if self.sync is None:
-            return []
-        sizes = {doc_id: self.size(doc_id) for doc_id in plan.to_read}
-        later = self.sync.postponed(sizes, has_others=bool(plan.rework or plan.drop or plan.moved))
-        for doc_id in later:
-            self.skip(doc_id, POSTPONED)
-        return later
+    def _fault(self, ref: FileRef, content: FileContent) -> str:
+        """Return the reason why a file that was read is skipped, or an empty text."""
+        if fault := storable_fault(content.document):
+            return f"cannot be stored: {fault}"
+        if self.options.sync is None or content.digest == self.sources[ref.doc_id].digest:
+            return ""
+        self.options.sync.memory.forget(ref.path)
+        return sync.CHANGED_MEANWHILE  # it is probably being written
 
     def skip(self, doc_id: str, reason: str) -> None:
         """Skip a document that turns out to be unusable, and the copies of its file for the same reason."""
-        self._skip(doc_id, ReadError(self.files[doc_id].shown if doc_id in self.files else doc_id, reason))
-
-    def others_changed(
-        self, doc_ids: Iterable[str], folders: Sequence[IngestInput], limits: ReadLimits
-    ) -> asyncio.Task[None] | None:
-        """Return a task that ends when other files have changed, if the reading of these documents is then given up."""
-        sizes = {doc_id: self.size(doc_id) for doc_id in doc_ids}
-        if self.sync is None or not self.sync.gives_way(sizes):
-            return None
-        paths = [path for path in folders if isinstance(path, (str, os.PathLike))]
-        reading = {self.files[doc_id].path for doc_id in sizes}
-        return asyncio.create_task(until_others_change(paths, self.statuses, reading=reading, limits=limits))
-
-    def give_way(self, doc_ids: Iterable[str]) -> None:
-        """Leave documents whose reading was given up for the next call."""
-        if self.sync is not None:
-            for doc_id in doc_ids:
-                self.sync.gave_way.setdefault(doc_id, time.monotonic())
-                self.skip(doc_id, POSTPONED)
-
-    def forget_interruptions(self, doc_ids: Iterable[str]) -> None:
-        """Forget that the reading of documents was given up, when they are published."""
-        if self.sync is not None:
-            for doc_id in doc_ids:
-                self.sync.gave_way.pop(doc_id, None)
-
-    def _skip(self, doc_id: str, error: ReadError) -> None:
-        """Add an unreadable file to `skipped`, and skip its copies for the same reason."""
-        copies = self.copies.get(doc_id, ())
-        self.skipped = [replace(file, reason=error.reason) if file in copies else file for file in self.skipped]
-        self.skipped.append(SkippedFile(error.path, error.reason))
-
-    def size(self, doc_id: str) -> int:
-        """Return the size of a document, for the progress."""
-        return self.files[doc_id].size if doc_id in self.files else self.ready[doc_id].size
+        source = self.sources[doc_id]
+        self.failed.append(doc_id)
+        self.skipped = [replace(file, reason=reason) if file in source.copies else file for file in self.skipped]
+        self.skipped.append(SkippedFile(doc_id if source.ref is None else source.ref.shown, reason))
 
 
 def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
@@ -492,10 +574,22 @@ def remedy_for(skipped: Sequence[SkippedFile]) -> Remedy | None:
     return Remedy(" ".join(remedy.python for remedy in advice), command_line)
 
 
-def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[Job]:
-    """Return jobs for Documents, then for nodes grouped by document; inputs without text are added to `skipped`."""
-    documents: list[Document] = []
-    chunks: list[BaseNode] = []
+# ---- Documents and nodes of a call -----------------------------------------------------------------------------------
+
+
+def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[Job]:
+    """Return jobs for Documents, then for nodes grouped by document.
+
+    Args:
+        nodes: Documents and nodes of a call.
+        skipped: List to which inputs without text are added.
+
+    Raises:
+        InputError: An input has no id or cannot be stored, or two nodes have the same id.
+    """
+    jobs: list[Job] = []
+    groups: dict[str, list[BaseNode]] = {}
+    ids: set[str] = set()
     for node in nodes:
         kind = "Document" if isinstance(node, Document) else "Node"
         if not node.node_id:
@@ -506,39 +600,16 @@ def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[J
             reason = f"is a {kind if kind == 'Document' else 'node'} without text: add text, or omit it"
             skipped.append(SkippedFile(printable(node.node_id), reason))
         elif isinstance(node, Document):
-            documents.append(node)
-        else:
-            chunks.append(node)
-    return [*map(_job_of_document, documents), *_jobs_of_chunks(chunks)]
-
-
-def _job_of_document(document: Document) -> Job:
-    return Job(with_headings(document), None, document.doc_id, _content_key(document), len(document.text))
-
-
-def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
-    """Return one job for the nodes of each document; a node without a document is a document of its own.
-
-    Raises:
-        InputError: Two nodes have the same id.
-    """
-    groups: dict[str, list[BaseNode]] = {}
-    ids: set[str] = set()
-    for node in nodes:
-        if node.node_id in ids:
+            jobs.append(Job(with_headings(node), None, node.doc_id, _content_key(node), len(node.text)))
+        elif node.node_id in ids:
             raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: assign unique ids.", value=node)
-        ids.add(node.node_id)
-        groups.setdefault(node.ref_doc_id or node.node_id, []).append(_of_document(node))
-    return [
-        Job(
-            None,
-            group,
-            doc_id,
-            content_key(*(part for node in group for part in (node.node_id, _content_key(node)))),
-            sum(len(node.get_content()) for node in group),
-        )
-        for doc_id, group in groups.items()
-    ]
+        else:
+            ids.add(node.node_id)
+            groups.setdefault(node.ref_doc_id or node.node_id, []).append(_of_document(node))
+    for doc_id, group in groups.items():
+        parts = (part for node in group for part in (node.node_id, _content_key(node)))
+        jobs.append(Job(None, group, doc_id, content_key(*parts), sum(len(node.get_content()) for node in group)))
+    return jobs
 
 
 def _of_document(node: BaseNode) -> BaseNode:
@@ -558,7 +629,44 @@ def _content_key(node: BaseNode) -> str:
     return content_key(node.hash, json.dumps(exclusions))
 
 
-# ---- Plan of a run ---------------------------------------------------------------------------------------------------
+# ---- stored documents ------------------------------------------------------------------------------------------------
+
+
+def job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
+    """Return the job for a document of the previous version, which is processed again."""
+    document = before.document(record)
+    nodes = None if document else [without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
+    characters = record.characters
+    return Job(document, nodes, record.doc_id, record.content_hash, characters, record.path, record.facts)
+
+
+def without_context(node: BaseNode) -> BaseNode:
+    """Return a stored chunk as it was before its context was written; a context that the user has given stays."""
+    if has_given_context(node):
+        return node
+    metadata = {
+        k: v for k, v in node.metadata.items() if k not in (keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_WRITTEN_AT)
+    }
+    return node.model_copy(update={"metadata": metadata})
+
+
+def written_contexts(before: OpenVersion, job: Job) -> Mapping[ChunkSpan, str]:
+    """Return the contexts that an LLM wrote for the same file, renamed or not, unless another text is read from it."""
+    equal = [record for record in before.records.with_content(job.content_hash) if record.facts == job.facts]
+    if not equal:
+        return {}
+    record = equal[-1]
+    former = before.document(record)
+    if former is not None and job.document is not None and former.text != job.document.text:
+        return {}
+    return {
+        span_of(node): keys.context_parts(node.metadata)[1]
+        for node in before.docstore.iterate(doc_id=record.doc_id)
+        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
+    }
+
+
+# ---- what is done ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -601,101 +709,58 @@ class Plan:
         """Ids of the documents that are processed from the inputs of the call."""
         return [*self.add, *self.update, *self.rename]
 
+    def jobs(
+        self, intake: Intake, reader: FileReader, before: OpenVersion | None, doc_ids: Collection[str]
+    ) -> Iterator[Job]:
+        """Yield the documents that need work, one after the other, with contexts that an LLM wrote for the same file.
+
+        Args:
+            intake: Documents of the call.
+            reader: Reader for the files.
+            before: The previous version, or None.
+            doc_ids: Ids of the documents of the call to read.
+        """
+        if before is not None:
+            yield from (job_of_record(before, record) for record in self.rework)
+        for job in intake.jobs(reader, doc_ids):
+            yield job if before is None or self.rebuild else replace(job, contexts=written_contexts(before, job))
+
 
 def make_plan(
     records: Iterable[DocumentRecord],
-    contents: Mapping[str, str],
+    sources: Mapping[str, Source],
+    options: RunOptions,
     *,
-    replace: bool = False,
-    remove: frozenset[str] = frozenset(),
+    removed: Collection[str] = (),
     rebuild: bool = False,
-    retry_failed: bool = False,
-    reread: Collection[str] = (),
-    new: Collection[str] = (),
-    renamed: Mapping[str, str] = MappingProxyType({}),
-    moved: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Return the action for each document.
 
     Args:
         records: Documents of the previous version.
-        contents: Content hash of each input, by document id.
-        replace: Drop documents that are not among the inputs.
-        remove: Ids of documents to drop.
+        sources: Inputs of the call, by document id.
+        options: Options of the run.
+        removed: Ids of documents to drop, in addition to those in the options.
         rebuild: Process all documents again, because settings changed.
-        retry_failed: Process documents again that have chunks whose context failed.
-        reread: Ids of inputs that are processed again even if their content has not changed.
-        new: Ids of inputs that are not the document with this id in the previous version.
-        renamed: Former id -> new id, of inputs that had another id.
-        moved: Origin, by document id, of inputs whose file has a new location.
     """
-    plan = Plan(rebuild=rebuild)
-    same = set()
-    named = {*contents, *renamed, *moved, *remove}
-    others_stay = not (replace or rebuild or retry_failed)
+    plan = Plan(rebuild=rebuild, add=[source.doc_id for source in sources.values() if source.record is None])
+    source_of = {source.record.doc_id: source for source in sources.values() if source.record is not None}
     for record in records:
-        doc_id = record.doc_id
-        if others_stay and doc_id not in named:  # nearly all documents of a large project
-            plan.keep.append(record)
-            continue
-        if doc_id in renamed:
-            plan.rename[renamed[doc_id]] = record
-            continue
-        content = None if doc_id in new else contents.get(doc_id)
-        if content is not None:
-            same.add(doc_id)
-        if doc_id in moved:
-            plan.moved.append(doc_id)
-            record = dataclasses.replace(record, path=moved[doc_id])
-        if doc_id in remove or (content is None and replace):
-            plan.drop.append(doc_id)
-        elif content is not None and (content != record.content_hash or not record.chunks or doc_id in reread):
-            plan.update.append(doc_id)
-        elif rebuild or (retry_failed and record.fallback_chunks):
+        source = source_of.get(record.doc_id)
+        if source is not None and source.is_moved and source.ref is not None:
+            plan.moved.append(record.doc_id)
+            record = dataclasses.replace(record, path=os.path.realpath(source.ref.path))
+        if record.doc_id in options.remove or record.doc_id in removed or (source is None and options.replace):
+            plan.drop.append(record.doc_id)
+        elif source is not None and source.doc_id != record.doc_id:
+            plan.rename[source.doc_id] = record
+        elif source is not None and (source.is_outdated(record) or (options.reread and source.ref is not None)):
+            plan.update.append(record.doc_id)
+        elif rebuild or (options.retry_failed and record.fallback_chunks):
             plan.rework.append(record)
         else:
             plan.keep.append(record)
-    plan.add.extend(doc_id for doc_id in contents if doc_id not in same and doc_id not in plan.rename)
     return plan
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Options of one run.
-
-    Attributes:
-        replace: Remove all documents that are not among the inputs.
-        moved: The files have a new location: those whose ids match are the same documents.
-        remove: Ids of documents to remove.
-        retry_failed: Process documents again that have chunks whose context failed. With `max_cost`, contexts that are
-            held back are requested again too.
-        reread: Read files again whose content has not changed.
-        file_metadata: Returns additional metadata of a file; None keeps that of earlier calls.
-        limits: Limits for reading a file.
-        passwords: Passwords of encrypted PDFs.
-        max_cost: Limit in dollars, or None.
-        batch: Request contexts through the provider's Batch API.
-        sync: The inputs are folders, and documents whose file in them is gone are removed; None for other runs.
-        purpose: Purpose of the run, for its receipt.
-    """
-
-    replace: bool = False
-    moved: bool = False
-    remove: frozenset[str] = frozenset()
-    retry_failed: bool = False
-    reread: bool = False
-    file_metadata: FileMetadata | None = None
-    limits: ReadLimits = field(default_factory=ReadLimits)
-    passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
-    max_cost: float | None = None
-    batch: bool = False
-    sync: SyncOptions | None = None
-    purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
-
-    @property
-    def requests_held_back(self) -> bool:
-        """Whether contexts are requested again that the LLM refused, or whose reply in a batch cannot be read."""
-        return self.retry_failed and self.max_cost is not None
 
 
 def plan_run(
@@ -708,50 +773,24 @@ def plan_run(
         InputError: An input cannot be ingested, or two inputs have the same id.
         PathNotFoundError: A path does not exist.
     """
-    records = [] if before is None else before.records
+    records: Sequence[DocumentRecord] = [] if before is None else before.records
     changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
-    if changed and options.retry_failed:
-        _require_nothing_failed(records, changed)
-    is_stale = options.purpose == "rebuild" and before is not None and before.index.is_stale
-    intake = Intake.of(
-        inputs,
-        records,
-        file_metadata=options.file_metadata,
-        former_facts=None if before is None or options.file_metadata is not None else partial(former_facts, before),
-        limits=options.limits,
-        replaces=options.replace,
-        moved=options.moved,
-        sync=options.sync,
-    )
-    plan = make_plan(
-        records,
-        intake.hashes,
-        replace=options.replace,
-        remove=options.remove | intake.removed,
-        rebuild=(bool(changed) or is_stale) and not options.retry_failed,
-        retry_failed=options.retry_failed,
-        reread=intake.files if options.reread else (),
-        new=intake.identities.new,
-        renamed=intake.identities.renamed,
-        moved={doc_id: os.path.realpath(intake.files[doc_id].path) for doc_id in intake.identities.moved},
-    )
-    return intake, plan
-
-
-def _require_nothing_failed(records: Sequence[DocumentRecord], changed: Sequence[str]) -> None:
-    """Require that no chunks failed: a retry with changed settings would mix contexts of both settings."""
-    if any(record.fallback_chunks for record in records):
+    # A retry with changed settings would mix contexts of both settings.
+    if changed and options.retry_failed and any(record.fallback_chunks for record in records):
         raise ConfigurationError(
             f"Settings have changed since the live version was built ({', '.join(changed)}): use `rebuild` to process"
             f" all documents with them, including those with failed chunks, or restore the former settings.",
             setting=changed[0],
         )
+    is_stale = options.purpose == "rebuild" and before is not None and before.index.is_stale
+    rebuild = (bool(changed) or is_stale) and not options.retry_failed
+    intake = Intake.of(inputs, options, records)
+    return intake, make_plan(records, intake.sources, options, removed=intake.removed, rebuild=rebuild)
 
 
 def make_reader(
-    options: RunOptions,
-    config: ProjectConfig,
     intake: Intake,
+    config: ProjectConfig,
     *,
     page_store: PageStore | None = None,
     on_file: Callable[[str], None] | None = None,
@@ -760,79 +799,19 @@ def make_reader(
     """Return the reader for the files of a run.
 
     Args:
-        options: Options of the run.
-        config: Settings of the project.
         intake: Documents of the call.
+        config: Settings of the project.
         page_store: Store of scanned pages.
         on_file: Called with the name of each file before it is read.
         on_page: Called with the number of pages of that file that have been read, and with their total.
     """
     return DocumentReader(
-        limits=options.limits,
-        passwords=options.passwords,
+        limits=intake.options.limits,
+        passwords=intake.options.passwords,
         pdf_engine=config.pdf_engine,
-        file_metadata=options.file_metadata or intake.facts.get,
+        file_metadata=intake.facts.get,
         ocr=config.ocr,
         page_store=page_store,
         on_file=on_file,
         on_page=on_page,
     )
-
-
-def jobs_of(
-    plan: Plan,
-    intake: Intake,
-    reader: FileReader,
-    before: OpenVersion | None,
-    doc_ids: Collection[str],
-    failed: list[str],
-) -> Iterator[Job]:
-    """Yield the documents that need work, one after the other.
-
-    A file with the content of an existing document, renamed or not, reuses the contexts that an LLM wrote for it,
-    unless another text is now read from it.
-
-    Args:
-        plan: Plan of the run.
-        intake: Documents of the call.
-        reader: Reader for the files.
-        before: The previous version, or None.
-        doc_ids: Ids of the documents of the call to read.
-        failed: List to which the ids of unreadable documents are added.
-    """
-    if before is None:
-        yield from intake.jobs(reader, doc_ids, failed)
-        return
-    for record in plan.rework:
-        yield _job_of_record(before, record)
-    for job in intake.jobs(reader, doc_ids, failed):
-        equal = [] if plan.rebuild else before.records.with_content(job.content_hash)
-        same = equal[-1] if equal else None
-        yield job if same is None else replace(job, contexts=_written_contexts(before, same, job.document))
-
-
-def _written_contexts(before: OpenVersion, record: DocumentRecord, document: Document | None) -> dict[ChunkSpan, str]:
-    former = before.document(record)
-    if former is not None and document is not None and former.text != document.text:
-        return {}
-    return {
-        span_of(node): keys.context_parts(node.metadata)[1]
-        for node in before.docstore.iterate(doc_id=record.doc_id)
-        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
-    }
-
-
-def _job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
-    document = before.document(record)
-    nodes = None if document else [without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
-    return Job(document, nodes, record.doc_id, record.content_hash, record.characters, record.path)
-
-
-def without_context(node: BaseNode) -> BaseNode:
-    """Return a stored chunk as it was before its context was written; a context that the user has given stays."""
-    if has_given_context(node):
-        return node
-    metadata = {
-        k: v for k, v in node.metadata.items() if k not in (keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_WRITTEN_AT)
-    }
-    return node.model_copy(update={"metadata": metadata})

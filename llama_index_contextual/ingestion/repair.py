@@ -9,10 +9,11 @@ the ledger, so that they are not paid for again.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,6 @@ from llama_index_contextual.index.manifest import (
     PARTS,
     REMOTE_FILE,
     DocumentRecord,
-    Manifest,
     PartEntry,
 )
 from llama_index_contextual.index.nodes import NodeTable
@@ -47,11 +47,9 @@ from llama_index_contextual.index.verify import PartFaults, Repair
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import number, version_directory, version_names
 from llama_index_contextual.index.writer import VersionBuilder
+from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.plan import without_context
-from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.models import is_in_process
-
-_ROWS = 1_000  # contexts and vectors that are committed to the ledger together
 
 
 def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, stages: Stages) -> Repair:
@@ -77,21 +75,19 @@ def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, st
         builder = VersionBuilder(project_dir, config, before, lost)
         stack.callback(builder.discard)
         builder.keep(sound)
-        older = _Older(directory, damaged, whole, config, stack)
-        rescued = _Rescued(stages)
+        older = _older_versions(directory, damaged, config, stack)
         for entry in (entry for entry in whole.parts if entry.name in damaged):
             for document in _documents(project_dir / PARTS / entry.name, entry, faults[replace(entry, gone=())]):
                 record = document.record
-                rescued.add(document.nodes, document.vectors)
+                _rescue(document.nodes, document.vectors, stages)
                 vectors = _vectors(document, stages, whole.dimensions) if document.is_complete else None
                 if document.is_complete and (vectors is not None or not config.builds_semantic or not document.nodes):
                     builder.append(record, document.nodes, vectors, document.frame)
                     kept.append(record.doc_id)
-                elif older.take_over(record, builder):
+                elif _take_over(record, older, builder):
                     kept.append(record.doc_id)
                 else:
                     missing.append(record)
-        rescued.commit()
         manifest = builder.publish(embed_model=whole.embed_model, keeps=directory.name)
     inputs = inputs_of(missing)
     return Repair(
@@ -171,85 +167,61 @@ def _vectors(document: _Document, stages: Stages, dimensions: int | None) -> NDA
     return None
 
 
-class _Older:
-    """Older versions, from which documents can be copied.
+def _older_versions(directory: Path, damaged: set[str], config: ProjectConfig, stack: ExitStack) -> list[OpenVersion]:
+    """Open the older versions that were built with the same settings and embedding model, the latest first.
 
     Args:
         directory: Directory of the damaged version.
         damaged: Names of the damaged parts of the project.
-        whole: Manifest of the damaged version.
         config: The settings that it was built with.
         stack: Closes the versions.
     """
+    versions: list[OpenVersion] = []
+    project_dir, embed_model = directory.parent.parent, read_manifest(directory).embed_model
+    for name in reversed([name for name in version_names(project_dir) if number(name) < number(directory.name)]):
+        with contextlib.suppress(CorruptVersionError, FormatError):  # its manifest is damaged
+            version = OpenVersion(version_directory(project_dir, name), check="size", without=damaged)
+            stack.callback(version.close)
+            is_other = config.rebuild_fields(ProjectConfig(**version.manifest.config))
+            if not is_other and version.is_self_contained and version.manifest.embed_model == embed_model:
+                versions.append(version)
+    return versions
 
-    def __init__(
-        self, directory: Path, damaged: set[str], whole: Manifest, config: ProjectConfig, stack: ExitStack
-    ) -> None:
-        self._versions: list[OpenVersion] = []
-        project_dir = directory.parent.parent
-        names = [name for name in version_names(project_dir) if number(name) < number(directory.name)]
-        for name in reversed(names):
-            with contextlib.suppress(CorruptVersionError, FormatError):  # its manifest is damaged
-                version = OpenVersion(version_directory(project_dir, name), check="size", without=damaged)
-                stack.callback(version.close)
-                is_other = config.rebuild_fields(ProjectConfig(**version.manifest.config))
-                if not is_other and version.is_self_contained and version.manifest.embed_model == whole.embed_model:
-                    self._versions.append(version)
 
-    def take_over(self, record: DocumentRecord, builder: VersionBuilder) -> bool:
-        """Add a document to a new version if an older one has the same state of it; return whether it was added."""
-        for version in self._versions:
-            former = version.record(record.doc_id)
-            if former is not None and former.content_hash == record.content_hash:
-                builder.take_over(version, replace(former, path=record.path))
-                return True
-        return False
+def _take_over(record: DocumentRecord, older: Sequence[OpenVersion], builder: VersionBuilder) -> bool:
+    """Add a document to a new version if an older one has the same state of it; return whether it was added."""
+    for version in older:
+        former = version.record(record.doc_id)
+        if former is not None and (former.content_hash, former.facts) == (record.content_hash, record.facts):
+            builder.take_over(version, replace(former, path=record.path))
+            return True
+    return False
 
 
 # ---- the ledger ------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Rescued:
-    """Contexts and vectors on their way to the ledger, which it may lack.
-
-    Attributes:
-        stages: Components that process documents, and the ledger.
-        contexts: The contexts.
-        vectors: The vectors by key, by the name of the model that they are stored with.
-    """
-
-    stages: Stages
-    contexts: list[LedgerEntry] = field(default_factory=list)
-    vectors: dict[str, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
-
-    def add(self, nodes: Sequence[BaseNode], vectors: NDArray[np.float32] | None) -> None:
-        """Add what the ledger lacks of the chunks of a document."""
-        writer = self.stages.contextualizer
-        if isinstance(writer, LLMContextualizer):
-            contexts = {
-                node.node_id: keys.context_parts(node.metadata)[1]
-                for node in nodes
-                if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
-            }
-            for segment, chunks, _ in writer.missing([without_context(node) for node in nodes]):
-                for key, same in keyed(segment, chunks, prompt=writer.template, model=writer.model).items():
-                    if context := contexts.get(same[0].node_id):
-                        self.contexts.append(LedgerEntry(key=key, context=context, model=writer.model))
-        if vectors is not None:
-            names = self.stages.vector_keys(nodes)
-            known = self.stages.ledger.vectors([key for key, _ in names], dimensions=vectors.shape[1])
-            for (key, model), vector in zip(names, vectors, strict=False):  # no keys of the local model
-                if key not in known:
-                    self.vectors.setdefault(model, {})[key] = vector
-        if len(self.contexts) + sum(map(len, self.vectors.values())) > _ROWS:
-            self.commit()
-
-    def commit(self) -> None:
-        """Commit them; they are on disk when this returns."""
-        if self.contexts:
-            self.stages.ledger.add_contexts(self.contexts)
-        for model, vectors in self.vectors.items():
-            self.stages.ledger.add_vectors(model, list(vectors), np.stack(list(vectors.values())))
-        self.contexts.clear()
-        self.vectors.clear()
+def _rescue(nodes: Sequence[BaseNode], vectors: NDArray[np.float32] | None, stages: Stages) -> None:
+    """Write the contexts and vectors of the chunks of a document to the ledger, as far as it lacks them."""
+    writer, ledger = stages.contextualizer, stages.ledger
+    if isinstance(writer, LLMContextualizer):
+        contexts = {
+            node.node_id: keys.context_parts(node.metadata)[1]
+            for node in nodes
+            if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
+        }
+        entries = [
+            LedgerEntry(key=key, context=context, model=writer.model)
+            for segment, chunks, _ in writer.missing([without_context(node) for node in nodes])
+            for key, same in keyed(segment, chunks, prompt=writer.template, model=writer.model).items()
+            if (context := contexts.get(same[0].node_id))
+        ]
+        if entries:
+            ledger.add_contexts(entries)
+    if vectors is not None:
+        names = stages.vector_keys(nodes)  # none of the local model
+        known = ledger.vectors([key for key, _ in names], dimensions=vectors.shape[1])
+        missing = [(model, key, at) for at, (key, model) in enumerate(names) if key not in known]
+        for model, group in itertools.groupby(sorted(missing), key=lambda item: item[0]):
+            rows = {key: at for _, key, at in group}
+            ledger.add_vectors(model, list(rows), vectors[list(rows.values())])

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import PurePath
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
@@ -314,124 +314,76 @@ class ProgressCounter:
 
     Args:
         report: Callback, or None.
-        documents_total: Documents that need work.
-        bytes_total: Bytes of these documents.
-        writes_contexts: Whether an LLM writes the contexts.
+        start: The progress at the start.
 
     Attributes:
         spent: Returns the cost of the run so far in dollars.
+        bytes_read: Bytes of the documents read so far.
     """
 
-    def __init__(
-        self,
-        report: ReportProgress | None,
-        *,
-        documents_total: int,
-        bytes_total: int,
-        writes_contexts: bool = False,
-    ) -> None:
-        self._report = report
-        self._state = IngestProgress(
-            stage="ingest",
-            documents_total=documents_total,
-            bytes_total=bytes_total,
-            writes_contexts=writes_contexts,
-        )
+    def __init__(self, report: ReportProgress | None, start: IngestProgress) -> None:
+        self._report, self._state = report, start
         self._lock = threading.Lock()
-        self._bytes_read = 0
+        self.bytes_read = 0
         self.spent: Callable[[], float | None] = float
-        self._notify()
+        self.set()
+
+    def set(self, **values: Any) -> None:
+        """Set fields of the progress."""
+        self._update({}, values)
+
+    def add(self, **numbers: int) -> None:
+        """Add to fields of the progress."""
+        self._update(numbers, {})
+
+    def _update(self, numbers: Mapping[str, int], values: Mapping[str, Any]) -> None:
+        with self._lock:
+            sums = {name: getattr(self._state, name) + number for name, number in numbers.items()}
+            self._state = replace(self._state, **sums, **values)
+            if self._report is not None:
+                self._state = replace(self._state, dollars=self.spent())
+                self._report(self._state)
 
     def reading(self, document: str) -> None:
         """Set the name of the file that is being read."""
-        with self._lock:
-            self._state = replace(self._state, document=document, pages_done=0, pages_total=0)
-            self._notify()
+        self.set(document=document, pages_done=0, pages_total=0)
+
+    def read(self, documents: int, *, size: int = 0) -> None:
+        """Count documents just read, including unreadable ones, and the bytes of the readable ones."""
+        self.bytes_read += size
+        self._update({"documents_read": documents}, {"document": "", "pages_done": 0, "pages_total": 0})
 
     @property
     def planned_share(self) -> float:
         """Share of the bytes that belong to documents read so far."""
-        return min(1.0, self._bytes_read / self._state.bytes_total) if self._state.bytes_total else 0.0
-
-    def read(self, documents: int, *, size: int = 0) -> None:
-        """Count documents just read, including unreadable ones, and the bytes of the readable ones."""
-        with self._lock:
-            self._bytes_read += size
-            read = self._state.documents_read + documents
-            self._state = replace(self._state, documents_read=read, document="", pages_done=0, pages_total=0)
-            self._notify()
-
-    def parsed(self, chunks: int) -> None:
-        """Count chunks of documents just read."""
-        with self._lock:
-            self._state = replace(self._state, chunks_total=self._state.chunks_total + chunks)
-            self._notify()
-
-    def embedded(self, chunks: int) -> None:
-        """Count chunks just embedded."""
-        with self._lock:
-            self._state = replace(self._state, chunks_embedded=self._state.chunks_embedded + chunks)
-            self._notify()
-
-    def read_page(self, done: int, total: int) -> None:
-        """Set the number of pages of the current file that have been read, and their total."""
-        with self._lock:
-            self._state = replace(self._state, pages_done=done, pages_total=total)
-            self._notify()
-
-    def add(self, documents: int, chunks: int, size: int) -> None:
-        """Count documents, chunks and bytes just finished."""
-        with self._lock:
-            self._state = replace(
-                self._state,
-                documents_done=self._state.documents_done + documents,
-                chunks_done=self._state.chunks_done + chunks,
-                bytes_done=self._state.bytes_done + size,
-            )
-            self._notify()
-
-    def batches(self, done: int, total: int) -> None:
-        """Set the number of answered requests in batches of the provider."""
-        with self._lock:
-            self._state = replace(self._state, stage="batch", batch_done=done, batch_total=total)
-            self._notify()
+        return min(1.0, self.bytes_read / self._state.bytes_total) if self._state.bytes_total else 0.0
 
     def enter(self, stage: Literal["ingest", "publish", "done"]) -> None:
         """Enter a stage; after "ingest" all documents count as done, including unreadable ones."""
-        with self._lock:
-            done = self._state.bytes_done if stage == "ingest" else self._state.bytes_total
-            self._state = replace(self._state, stage=stage, bytes_done=done)
-            self._notify()
-
-    def _notify(self) -> None:
-        if self._report is not None:
-            self._state = replace(self._state, dollars=self.spent())
-            self._report(self._state)
+        done = self._state.bytes_done if stage == "ingest" else self._state.bytes_total
+        self.set(stage=stage, bytes_done=done)
 
 
 @contextmanager
 def progress_bar() -> Iterator[ReportProgress]:
     """Show the phase and a progress bar on standard error, from the first report on, if it is a terminal or a notebook.
 
-    After an error or an interruption nothing of it stays on the screen.
+    Nothing of it stays on the screen.
     """
     from rich.console import Console, RenderableType
-    from rich.constrain import Constrain
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text
-
-    console = Console(stderr=True, emoji=False)
 
     class Bar(Progress):
         phase = ""
 
         def get_renderables(self) -> Iterable[RenderableType]:
-            # The terminal shows Ctrl-C as "^C" at the end of the last line: in a full line it would begin a new one.
-            width = max(20, console.width - 3)
-            if self.phase:
-                yield Constrain(Text(self.phase, no_wrap=True, overflow="ellipsis"), width)
-            yield from (Constrain(renderable, width) for renderable in super().get_renderables())
+            yield from [Text(self.phase, no_wrap=True, overflow="ellipsis")] if self.phase else []
+            yield from super().get_renderables()
 
+    console = Console(stderr=True, emoji=False)
+    # The terminal shows Ctrl-C as "^C" at the end of the last line: in a full line it would begin a new one.
+    console.width = max(20, console.width - 3)
     bar = Bar(
         BarColumn(bar_width=None),
         TextColumn("{task.description}", markup=False),
@@ -439,6 +391,7 @@ def progress_bar() -> Iterator[ReportProgress]:
         TextColumn("{task.fields[left]}"),
         console=console,
         expand=True,
+        transient=True,
         disable=not (console.is_terminal or console.is_jupyter),
     )
     task = bar.add_task("", total=None, left="")
@@ -460,9 +413,6 @@ def progress_bar() -> Iterator[ReportProgress]:
 
     try:
         yield report
-    except BaseException:
-        bar.live.transient = True
-        raise
     finally:
         # Threads that are still reading must not start the bar again.
         has_ended = True

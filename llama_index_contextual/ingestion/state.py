@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol, TypedDict, Unpack
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -15,16 +16,17 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual._utils.keywords import Option
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
 from llama_index_contextual.index.ledger import Ledger
-from llama_index_contextual.index.manifest import DOCSTORE
+from llama_index_contextual.index.manifest import DOCSTORE, Manifest
 from llama_index_contextual.index.project_file import embed_object, record_embed_object
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
-from llama_index_contextual.ingestion.stages import Stages, make_stages
-from llama_index_contextual.ingestion.sync import FileDigests
+from llama_index_contextual.ingestion.pipeline import Stages, make_stages
+from llama_index_contextual.ingestion.sync import FolderMemory
 from llama_index_contextual.models import (
     ModelObject,
     embedding_identity,
@@ -46,38 +48,45 @@ _SAME = 0.999
 """Minimum cosine of two vectors of one text by the same model; stored vectors are rounded."""
 
 
+class ModelObjects(TypedDict, total=False):
+    """Models that are passed as objects."""
+
+    llm: Annotated[LLM | None, Option("Writes contexts and answers, instead of the model that the settings name.")]
+    embed_model: Annotated[
+        BaseEmbedding | None,
+        Option(
+            "Embeds chunks and queries, instead of the model that the settings name; identified by its `model_name`."
+        ),
+    ]
+    model_id: Annotated[
+        str | None,
+        Option(
+            'Name of the model of `llm`, such as "my-model@2", for an object that does not provide one. Contexts are'
+            " stored under that name, so change it when the model changes."
+        ),
+    ]
+
+
 class ProjectState:
     """The directory, settings and models of a project, and its live version.
 
     Args:
         directory: The project's directory.
         config: Its settings.
-        llm: LLM for contexts and answers; None loads the one of the settings when it is needed.
-        embed_model: Embedding model for chunks and queries; None loads the one of the settings.
-        model_id: Name of the model of `llm`; None uses the model's own name.
+        **models: Models that were passed as objects; the others are loaded, as the settings say, when they are needed.
 
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        config: ProjectConfig,
-        *,
-        llm: LLM | None = None,
-        embed_model: BaseEmbedding | None = None,
-        model_id: str | None = None,
-    ) -> None:
-        require_llm(llm, model_id)
+    def __init__(self, directory: Path, config: ProjectConfig, **models: Unpack[ModelObjects]) -> None:
+        require_llm(models)
         self.directory = directory
         self.name = directory.name
         self.config = config
-        self.llm = llm
-        self.model_id = model_id
-        self.passed_embed_model = embed_model
-        self.digests = FileDigests()  # of the folders of this process' calls
-        self.gave_way = dict[str, float]()
+        self.llm, self.model_id = models.get("llm"), models.get("model_id")
+        self.passed_embed_model = models.get("embed_model")
+        self.folders = FolderMemory()
         self.live = LiveIndexes(directory, self.name, self.embed_model_of, self.answering_llm)
 
     def reconfigure(self, config: ProjectConfig) -> None:
@@ -253,17 +262,23 @@ class ProjectState:
 
     # ---- versions ----------------------------------------------------------------------------------------------------
 
-    def open_live(self, open_version: Callable[[Path], OpenVersion] | None = None) -> OpenVersion | None:
+    @contextmanager
+    def open_live(self, open_version: Callable[[Path], OpenVersion] | None = None) -> Iterator[OpenVersion | None]:
         """Open the live version for a change of the project; None before the first one. The lock must be held.
 
         Of its parts, the document stores are compared with their checksums; see `index/part.py`.
         """
         name = current_name(self.directory)
+        if name is None:
+            yield None
+            return
         opened = open_version or partial(OpenVersion, reads=(DOCSTORE,))
-        return None if name is None else opened(version_directory(self.directory, name))
+        with closing(opened(version_directory(self.directory, name))) as version:
+            yield version
 
-    def version_to_build_on(self, *, replace: bool) -> OpenVersion | None:
-        """Return the version whose unchanged documents the next one takes over; None if there is none.
+    @contextmanager
+    def version_to_build_on(self, *, replace: bool) -> Iterator[OpenVersion | None]:
+        """Open the version whose unchanged documents the next one takes over; None if there is none.
 
         Args:
             replace: Whether all documents are replaced, so that a damaged version does no harm.
@@ -271,16 +286,19 @@ class ProjectState:
         Raises:
             ConfigurationError: It was built with another embedding model.
         """
+        with ExitStack() as stack:
+            try:
+                version = stack.enter_context(self.open_live())
+            except CorruptVersionError:
+                if not replace:
+                    raise
+                version = None
+            if version is not None:
+                self._require_model_of(version.manifest)
+            yield version
+
+    def _require_model_of(self, manifest: Manifest) -> None:
         embed_model_name = self.embed_model_name
-        try:
-            version = self.open_live()
-        except CorruptVersionError:
-            if replace:
-                return None
-            raise
-        if version is None:
-            return None
-        manifest = version.manifest
         same_setting = manifest.config["embed_model"] == self.config.embed_model
         is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
         if same_setting and manifest.embed_model is not None and is_other:
@@ -291,7 +309,6 @@ class ProjectState:
                 f" {embed_model_name!r}: load it with the former, or create a new project for the latter.",
                 setting="embed_model",
             )
-        return version
 
 
 class HasState(Protocol):
@@ -302,13 +319,14 @@ class HasState(Protocol):
         """The directory, settings and models of the project, and its live version."""
 
 
-def require_llm(llm: LLM | None, model_id: str | None) -> None:
+def require_llm(models: ModelObjects) -> None:
     """Check that a `model_id` is passed only together with an LLM.
 
     Raises:
         ConfigurationError: There is no `llm`, or the name is empty.
     """
-    if model_id is not None and (llm is None or not model_id.strip()):
+    model_id = models.get("model_id")
+    if model_id is not None and (models.get("llm") is None or not model_id.strip()):
         raise ConfigurationError(
             f"model_id={model_id!r} names the object passed as llm=: pass both, or neither.", setting="model_id"
         )

@@ -11,6 +11,7 @@ large one is read, its reading is given up, and it is read again later; see `unt
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import stat
 import time
@@ -20,7 +21,6 @@ from pathlib import Path
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import (
-    ContextualError,
     InputError,
     LargeRemovalError,
     PathNotFoundError,
@@ -52,41 +52,51 @@ _MOST_NAMED = 3
 _RECENT = 2 * 10**9  # nanoseconds; some file systems count time in steps of two seconds
 
 
-class OtherFilesChanged(ContextualError):
-    """The reading of a large file is given up, because other files have changed; raised and caught within a run."""
+class FolderMemory:
+    """What a process knows of the files of its folders from earlier syncs.
 
-
-class FileDigests:
-    """Content hashes of files that were hashed earlier in this process, by their status.
-
-    The hash of a file that had been changed just before is not kept: a further change within the same tick of the file
-    system's clock would go unnoticed.
+    Attributes:
+        gave_way: When the reading of a large file was first given up for other files, by document id.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Status, str]] = {}
+        self.gave_way: dict[str, float] = {}
+        self._digests: dict[str, tuple[Status, str]] = {}
 
     def hash(self, path: Path) -> str:
-        """Return the content hash of a file.
+        """Return the content hash of a file, which is not read if its status is that of the last time.
+
+        The hash of a file that had been changed just before is not kept: a further change within the same tick of the
+        file system's clock would go unnoticed.
 
         Raises:
             ReadError: The file cannot be opened.
         """
         name, status = os.path.abspath(path), status_of(path)
-        known = self._known.get(name)
+        known = self._digests.get(name)
         if known is not None and known[0] == status:
             return known[1]
         started = time.time_ns()
         digest = content_hash(path)
         if status is not None and status == status_of(path) and max(status[1], status[2]) < started - _RECENT:
-            self._known[name] = status, digest
+            self._digests[name] = status, digest
         else:
-            self._known.pop(name, None)
+            self.forget(path)
         return digest
+
+    def note_interruptions(self, doc_ids: Iterable[str]) -> None:
+        """Note that the reading of documents was given up, if it is the first time."""
+        for doc_id in doc_ids:
+            self.gave_way.setdefault(doc_id, time.monotonic())
+
+    def forget_interruptions(self, doc_ids: Iterable[str]) -> None:
+        """Forget that the reading of documents was given up, when they are published."""
+        for doc_id in doc_ids:
+            self.gave_way.pop(doc_id, None)
 
     def forget(self, path: Path) -> None:
         """Hash a file again the next time."""
-        self._known.pop(os.path.abspath(path), None)
+        self._digests.pop(os.path.abspath(path), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +109,7 @@ class SyncOptions:
         allow_many: Whether more than a tenth of the documents of a folder may be removed at once.
         settle: Seconds in which a file must not change to be read.
         watching: Whether the caller watches the folders and calls again, so that files can be left for later.
-        digests: Content hashes of earlier runs.
-        gave_way: When the reading of a large file was first given up for other files, by document id.
+        memory: What earlier runs knew of the files.
     """
 
     removable: Collection[str] | None = None
@@ -108,12 +117,11 @@ class SyncOptions:
     allow_many: bool = False
     settle: float = 0.0
     watching: bool = False
-    digests: FileDigests = field(default_factory=FileDigests)
-    gave_way: dict[str, float] = field(default_factory=dict)
+    memory: FolderMemory = field(default_factory=FolderMemory)
 
-    def may_remove(self, doc_id: str | None) -> bool:
+    def may_remove(self, doc_id: str) -> bool:
         """Return whether a document may be removed."""
-        return doc_id is not None and (self.removable is None or doc_id in self.removable)
+        return self.removable is None or doc_id in self.removable
 
     def postponed(self, sizes: Mapping[str, int], *, has_others: bool) -> list[str]:
         """Return the ids of the documents to leave for the next call, so that small files do not wait for large ones.
@@ -122,12 +130,12 @@ class SyncOptions:
             sizes: Sizes of the files that are to be read, by document id.
             has_others: Whether the run also publishes changes for which no file is read.
         """
-        total, later = 0, []
-        for number, (doc_id, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
-            total += size
-            if self.watching and (number or has_others) and total > BATCH_BYTES:
-                later.append(doc_id)
-        return later
+        if not self.watching:
+            return []
+        smallest_first = sorted(sizes, key=sizes.__getitem__)
+        totals = itertools.accumulate(sizes[doc_id] for doc_id in smallest_first)
+        later = [doc_id for doc_id, total in zip(smallest_first, totals, strict=True) if total > BATCH_BYTES]
+        return later if has_others or len(later) < len(sizes) else later[1:]
 
     def gives_way(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the reading of these files is given up as soon as other files have changed.
@@ -138,8 +146,9 @@ class SyncOptions:
         Args:
             sizes: Sizes of the files that are read, by document id.
         """
-        first = min((self.gave_way[doc_id] for doc_id in sizes if doc_id in self.gave_way), default=time.monotonic())
-        return self.watching and sum(sizes.values()) > BATCH_BYTES and time.monotonic() - first < GIVES_WAY
+        now, gave_way = time.monotonic(), self.memory.gave_way
+        first = min((gave_way[doc_id] for doc_id in sizes if doc_id in gave_way), default=now)
+        return self.watching and sum(sizes.values()) > BATCH_BYTES and now - first < GIVES_WAY
 
 
 class SyncedFolders:
@@ -167,58 +176,54 @@ class SyncedFolders:
             if _identity_of_folder(path) != identity:
                 raise InputError(f"{printable(path)} was replaced while it was searched: run the sync again.")
 
-    def require_not_empty(self, gone: Mapping[str, str], files: Iterable[FileRef]) -> None:
-        """Check that no folder has lost all of its documents.
+    def check_removals(
+        self, removed: Mapping[str, str], *, kept: Iterable[Path], files: Iterable[Path], options: SyncOptions
+    ) -> bool:
+        """Return whether many documents of a folder are removed: more than a tenth of them, and more than one.
 
         Args:
-            gone: Former path of each document that would be removed, by its id.
+            removed: Former path of each document that would be removed, by its id.
+            kept: Files of the documents that stay.
             files: All files that were found.
+            options: Options of the sync.
 
         Raises:
-            InputError: All documents of a folder would be removed.
+            InputError: All documents of a folder would be removed, and there is no file in it.
+            LargeRemovalError: Many documents would be removed.
         """
-        paths = [os.path.realpath(ref.path) for ref in files] if gone else []
+        if not removed:
+            return False
+        kept_paths, paths = (list(map(os.path.realpath, group)) for group in (kept, files))
+        many: dict[str, tuple[int, int]] = {}
+        refused: dict[str, tuple[int, int]] = {}
         for folder in self._folders:
-            lost = [doc_id for doc_id, path in gone.items() if _is_below(path, folder)]
-            if lost and not any(_is_below(path, folder) for path in paths):
-                raise InputError(
-                    f"{printable(folder)} contains no file that can be read, but"
-                    f" {pluralize(len(lost), 'document')} came from it, such as {lost[0]!r}. If a drive or share is not"
-                    f" mounted, mount it and run the sync again.",
-                    value=folder,
-                    remedy=Remedy(
-                        "if the files were deleted on purpose, pass `allow_empty=True`",
-                        "if the files were deleted on purpose, add --allow-empty",
-                    ),
-                )
-
-    def large_removals(self, removed: Mapping[str, str], kept: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return how many of the documents of each folder would be removed at once, if they are many.
-
-        They are many if they are more than a tenth, and more than one.
-
-        Args:
-            removed: Path of each document that would be removed, by its id.
-            kept: Paths of the documents that stay.
-        """
-        kept = list(kept) if len(removed) > 1 else []
-        numbers: dict[str, tuple[int, int]] = {}
-        for folder in self._folders if len(removed) > 1 else ():
-            lost = sum(_is_below(path, folder) for path in removed.values())
-            total = lost + sum(_is_below(path, folder) for path in kept)
-            if lost > max(1, total // 10):
-                numbers[folder] = lost, total
-        return numbers
-
-    def with_a_file(
-        self, numbers: Mapping[str, tuple[int, int]], files: Iterable[FileRef]
-    ) -> dict[str, tuple[int, int]]:
-        """Return the items of `numbers` for the folders in which there is a file."""
-        paths = [os.path.realpath(ref.path) for ref in files]
-        return {folder: pair for folder, pair in numbers.items() if any(_is_below(path, folder) for path in paths)}
+            lost = [doc_id for doc_id, path in removed.items() if _is_below(path, folder)]
+            has_file = any(_is_below(path, folder) for path in paths)
+            if lost and not has_file and not options.allow_empty:
+                raise _empty_folder(folder, lost)
+            total = len(lost) + sum(_is_below(path, folder) for path in kept_paths)
+            if len(lost) > max(1, total // 10):
+                many[folder] = len(lost), total
+                if has_file and not options.allow_many:
+                    refused[folder] = many[folder]
+        if refused:
+            raise _large_removal(refused, removed)
+        return bool(many)
 
 
-def large_removal(numbers: Mapping[str, tuple[int, int]], doc_ids: Collection[str]) -> LargeRemovalError:
+def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
+    return InputError(
+        f"{printable(folder)} contains no file that can be read, but {pluralize(len(lost), 'document')} came from it,"
+        f" such as {lost[0]!r}. If a drive or share is not mounted, mount it and run the sync again.",
+        value=folder,
+        remedy=Remedy(
+            "if the files were deleted on purpose, pass `allow_empty=True`",
+            "if the files were deleted on purpose, add --allow-empty",
+        ),
+    )
+
+
+def _large_removal(numbers: Mapping[str, tuple[int, int]], doc_ids: Collection[str]) -> LargeRemovalError:
     """Return the error for a sync that would remove many documents at once.
 
     Args:

@@ -8,10 +8,9 @@ import os
 import unicodedata
 from collections.abc import Collection
 from pathlib import Path
+from typing import Unpack
 
-from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.llms import LLM
-
+from llama_index_contextual._utils.keywords import takes
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -38,9 +37,9 @@ from llama_index_contextual.index.project_file import (
 )
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
-from llama_index_contextual.ingestion.state import require_llm
+from llama_index_contextual.ingestion.state import ModelObjects, require_llm
 from llama_index_contextual.models import missing_for
-from llama_index_contextual.project.names import check_name, existing_project, no_link, project_names
+from llama_index_contextual.project.lookup import check_name, existing_project, no_link, project_names
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retirement import retirement_notice
 
@@ -69,15 +68,8 @@ class ProjectManager:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
-    def create(
-        self,
-        name: str,
-        config: ProjectConfig | None = None,
-        *,
-        llm: LLM | None = None,
-        embed_model: BaseEmbedding | None = None,
-        model_id: str | None = None,
-    ) -> Project:
+    @takes(ModelObjects)
+    def create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
         """Create an empty project.
 
         A missing key or package of a model is only logged (at level INFO; the command line prints it), because it may
@@ -86,11 +78,7 @@ class ProjectManager:
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
             config: Its settings; None uses the defaults.
-            llm: Writes contexts and answers, instead of the model that the settings name.
-            embed_model: Embeds chunks and queries, instead of the model that the settings name; identified by its
-                `model_name`.
-            model_id: Name of the model of `llm`, such as "my-model@2", for an object that does not provide one.
-                Contexts are stored under that name, so change it when the model changes.
+            **options
 
         Raises:
             ConfigurationError: `model_id` is given without `llm`.
@@ -98,14 +86,14 @@ class ProjectManager:
             ModelError: The settings name a model of an unknown provider.
             ProjectExistsError: A project of that name exists already.
         """
-        require_llm(llm, model_id)
+        require_llm(models)
         directory = no_link(self.root / check_name(name))
         if (existing := self._directory_like(name)) is not None:
             raise _exists(existing.name)
         self._require_free(directory)
         config = config or ProjectConfig()
         check_backend(config)
-        notes = missing_for_models(config, llm=llm, embed_model=embed_model)
+        notes = missing_for_models(config, models)
         files.make_directory(directory)
         # Even if the directory existed before: an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
@@ -119,30 +107,25 @@ class ProjectManager:
             write_config(directory, config)
         for note in notes:
             logger.info(note)
-        if llm is None and config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+        if (
+            not models.get("llm")
+            and config.context == "llm"
+            and (notice := retirement_notice(config.llm, project=name))
+        ):
             logger.warning(notice)
-        project = Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+        project = Project(directory, config, **models)
         project.created = True
         return project
 
-    def get_or_create(
-        self,
-        name: str,
-        config: ProjectConfig | None = None,
-        *,
-        llm: LLM | None = None,
-        embed_model: BaseEmbedding | None = None,
-        model_id: str | None = None,
-    ) -> Project:
+    @takes(ModelObjects)
+    def get_or_create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
         """Open a project, or create it if there is none of that name; `Project.created` says which it was.
 
         Args:
             name: As for `create`.
             config: Settings of a new project; an existing one must have the same. None uses those of an existing
                 project, and the defaults for a new one.
-            llm: As for `create`.
-            embed_model: As for `create`.
-            model_id: As for `create`.
+            **options
 
         Raises:
             ConfigurationError: The project exists with other settings; the message names them.
@@ -153,31 +136,23 @@ class ProjectManager:
         """
         if not is_project(no_link(self.root / check_name(name))):
             try:
-                return self.create(name, config, llm=llm, embed_model=embed_model, model_id=model_id)
+                return self.create(name, config, **models)
             except ProjectExistsError as error:
                 if error.name != name:  # a name that some file systems do not distinguish from this one
                     raise
                 # Another process has created it meanwhile.
-        project = self.load(name, llm=llm, embed_model=embed_model, model_id=model_id)
+        project = self.load(name, **models)
         if config is not None:
             _require_same(name, project.config, config)
         return project
 
-    def load(
-        self,
-        name: str,
-        *,
-        llm: LLM | None = None,
-        embed_model: BaseEmbedding | None = None,
-        model_id: str | None = None,
-    ) -> Project:
+    @takes(ModelObjects)
+    def load(self, name: str, **models: Unpack[ModelObjects]) -> Project:
         """Open a project.
 
         Args:
             name: Its name.
-            llm: As for `create`.
-            embed_model: As for `create`.
-            model_id: As for `create`.
+            **options
 
         Raises:
             ConfigurationError: `model_id` is given without `llm`.
@@ -187,7 +162,7 @@ class ProjectManager:
         """
         directory = self._existing(name)
         config = read_config(directory)
-        return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+        return Project(directory, config, **models)
 
     def verify(self, name: str, *, repair: bool = False) -> VerifyReport:
         """Check a project as `Project.verify` does, even if it cannot be loaded because its project.json is damaged.
@@ -280,23 +255,21 @@ class ProjectManager:
             )
 
 
-def missing_for_models(
-    config: ProjectConfig, *, llm: LLM | None = None, embed_model: BaseEmbedding | None = None
-) -> list[str]:
+def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None) -> list[str]:
     """Return the keys and packages that are missing for the models in the settings; nothing is called.
 
     Args:
         config: The settings.
-        llm: Object that is used instead of the LLMs in the settings.
-        embed_model: Object that is used instead of the embedding model in the settings.
+        models: Objects that are used instead of the models in the settings.
 
     Raises:
         ModelError: The provider of a model is unknown, or has no models of this kind.
     """
     notes = []
-    if embed_model is None and config.builds_semantic:
+    models = models or {}
+    if models.get("embed_model") is None and config.builds_semantic:
         notes.append(missing_for(config.embed_model, setting="embed_model"))
-    if llm is None:
+    if models.get("llm") is None:
         of_llm = missing_for(config.llm, setting="llm")
         if config.context == "llm":
             notes.append(of_llm)

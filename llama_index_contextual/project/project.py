@@ -11,11 +11,13 @@ from the other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Unpack, overload
+from typing import Annotated, Any, Literal, NoReturn, TypedDict, Unpack, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -32,27 +34,28 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
-from llama_index_contextual._utils.keywords import suggests_keywords, takes
+from llama_index_contextual._utils.keywords import Option, suggests_keywords, takes
 from llama_index_contextual.answering.build import Keywords, by_intent, chat_engine, query_engine
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.options import ChatEngineOptions, Intents, QueryEngineOptions
 from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.errors import CorruptVersionError, InputError, NoVersionError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
+from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.forget import ForgetReport
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.index.receipts import ProjectCost
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project
-from llama_index_contextual.index.versions import current_name, rollback
+from llama_index_contextual.index.versions import current_name, rollback, version_directory, version_names
 from llama_index_contextual.ingestion import changes
 from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
 from llama_index_contextual.ingestion.estimate import CostEstimate
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
-from llama_index_contextual.ingestion.state import ProjectState
-from llama_index_contextual.project.info import ProjectInfo, VersionInfo, describe_project, list_versions, project_cost
+from llama_index_contextual.ingestion.state import ModelObjects, ProjectState
 from llama_index_contextual.retrievers.base import as_bundle, as_bundles
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import SearchableVersion
@@ -63,6 +66,78 @@ from llama_index_contextual.tools.filters import Filters
 from llama_index_contextual.tools.texts import describe_documents, search_tool
 
 
+class SearchOptions(TypedDict, total=False):
+    """Options of a search."""
+
+    mode: Annotated[
+        Mode | None,
+        Option(
+            '"semantic", "lexical" or "hybrid"; None uses `config.mode`. If the index of a mode is missing, the other'
+            " one is searched, with a warning in the response."
+        ),
+    ]
+    top_k: Annotated[
+        int | None, Option("Number of results, as `similarity_top_k`, LlamaIndex's word; None uses `config.top_k`.")
+    ]
+    similarity_top_k: Annotated[int | None, Option("The same.")]
+    filters: Annotated[
+        MetadataFilters | None, Option("Conditions on the metadata of chunks, applied in every index before ranking.")
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectInfo:
+    """Settings, size and cost of a project.
+
+    Attributes:
+        name: Its name.
+        config: Its settings.
+        version: Name of the live version, or None.
+        documents: Number of documents in it.
+        chunks: Number of chunks in it.
+        fallback_chunks: Number of chunks with the structural context because the LLM failed to write one;
+            `retry_failed` requests it again, a refused one only with `max_cost`.
+        tokens: Tokens of the chunks, overlaps counted twice.
+        bytes: Size of the live version on disk.
+        ledger: Contexts and embeddings in the ledger.
+        cost: Their cost so far, in total and by run.
+    """
+
+    name: str
+    config: ProjectConfig
+    version: str | None
+    documents: int
+    chunks: int
+    fallback_chunks: int
+    tokens: int
+    bytes: int
+    ledger: LedgerInfo
+    cost: ProjectCost
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionInfo:
+    """One version of a project.
+
+    Attributes:
+        name: Its name.
+        created: When it was published, UTC, ISO 8601; None if its manifest cannot be read.
+        documents: Number of documents; None if its manifest cannot be read.
+        chunks: Number of chunks; None if its manifest cannot be read.
+        live: Whether it answers queries.
+        damage: Why its manifest cannot be read, and how to repair it; None if it can be read.
+        package: Release of this package that wrote it; None if its manifest cannot be read.
+    """
+
+    name: str
+    created: str | None
+    documents: int | None
+    chunks: int | None
+    live: bool
+    damage: str | None = None
+    package: str | None = None
+
+
 class Project:
     """One knowledge base: its documents, contexts and indexes, in its own directory.
 
@@ -71,9 +146,7 @@ class Project:
     Args:
         directory: The project's directory.
         config: Its settings.
-        llm: LLM for contexts and answers; None loads `config.llm` when it is needed.
-        embed_model: Embedding model for chunks and queries; None loads `config.embed_model`.
-        model_id: Name of the model of `llm`; None uses the model's own name.
+        **models: Models that are passed as objects; the others are loaded, as the settings say, when they are needed.
 
     Attributes:
         state: Its directory, settings, models and live version, for the functions of the stages.
@@ -83,16 +156,8 @@ class Project:
         ConfigurationError: `model_id` is given without `llm`.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        config: ProjectConfig,
-        *,
-        llm: LLM | None = None,
-        embed_model: BaseEmbedding | None = None,
-        model_id: str | None = None,
-    ) -> None:
-        self.state = ProjectState(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+    def __init__(self, directory: Path, config: ProjectConfig, **models: Unpack[ModelObjects]) -> None:
+        self.state = ProjectState(directory, config, **models)
         self.created = False
 
     def __repr__(self) -> str:
@@ -354,116 +419,58 @@ class Project:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    @suggests_keywords
+    @takes(SearchOptions)
     def retrieve(
-        self,
-        query: QueryType,
-        *,
-        mode: Mode | None = None,
-        top_k: int | None = None,
-        similarity_top_k: int | None = None,
-        filters: MetadataFilters | None = None,
-        explain: bool = False,
+        self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
         """Return the passages that answer a question best, with their evidence.
 
         Args:
             query: The question.
-            mode: "semantic", "lexical" or "hybrid"; None uses `config.mode`. If the index of a mode is missing, the
-                other one is searched, with a warning in the response.
-            top_k: Number of results, as `similarity_top_k`, LlamaIndex's word; None uses `config.top_k`.
-            similarity_top_k: The same.
-            filters: Conditions on the metadata of chunks, applied in every index before ranking.
             explain: Whether to explain the ranks of the results, and of the next hits.
+            **options
 
         Raises:
             InputError: The query is empty, or `top_k` is not positive or contradicts `similarity_top_k`.
             NoVersionError: Nothing has been ingested yet.
         """
-        retriever = self._retriever(mode, similarity_top_k, top_k, filters)
-        return retriever.respond(as_bundle(query), explain=explain)
+        return self._retriever(options).respond(as_bundle(query), explain=explain)
 
-    @suggests_keywords
+    @takes(SearchOptions)
     async def aretrieve(
-        self,
-        query: QueryType,
-        *,
-        mode: Mode | None = None,
-        top_k: int | None = None,
-        similarity_top_k: int | None = None,
-        filters: MetadataFilters | None = None,
-        explain: bool = False,
+        self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
         """Do the same as `retrieve`, without blocking the event loop: the embedding of the question is awaited."""
-        retriever = self._retriever(mode, similarity_top_k, top_k, filters)
-        return await retriever.arespond(as_bundle(query), explain=explain)
+        return await self._retriever(options).arespond(as_bundle(query), explain=explain)
 
-    @suggests_keywords
-    def retrieve_many(
-        self,
-        queries: Sequence[QueryType],
-        *,
-        mode: Mode | None = None,
-        top_k: int | None = None,
-        similarity_top_k: int | None = None,
-        filters: MetadataFilters | None = None,
-    ) -> list[RetrievalResponse]:
+    @takes(SearchOptions)
+    def retrieve_many(self, queries: Sequence[QueryType], **options: Unpack[SearchOptions]) -> list[RetrievalResponse]:
         """Search for several questions as `retrieve` does, in one version, and embed them together."""
-        retriever = self._retriever(mode, similarity_top_k, top_k, filters)
-        return retriever.respond_many(as_bundles(queries))
+        return self._retriever(options).respond_many(as_bundles(queries))
 
     @overload
     def as_retriever(
-        self,
-        *,
-        mode: Mode | None = None,
-        similarity_top_k: int | None = None,
-        top_k: int | None = None,
-        filters: MetadataFilters | None = None,
-        intents: Literal[False] = False,
+        self, *, intents: Literal[False] = False, **options: Unpack[SearchOptions]
     ) -> ProjectRetriever: ...
 
     @overload
-    def as_retriever(
-        self,
-        *,
-        mode: Mode | None = None,
-        similarity_top_k: int | None = None,
-        top_k: int | None = None,
-        filters: MetadataFilters | None = None,
-        intents: Intents,
-    ) -> BaseRetriever: ...
+    def as_retriever(self, *, intents: Intents, **options: Unpack[SearchOptions]) -> BaseRetriever: ...
 
-    @suggests_keywords
-    def as_retriever(
-        self,
-        *,
-        mode: Mode | None = None,
-        similarity_top_k: int | None = None,
-        top_k: int | None = None,
-        filters: MetadataFilters | None = None,
-        intents: Intents = False,
-    ) -> BaseRetriever:
+    @takes(SearchOptions)
+    def as_retriever(self, *, intents: Intents = False, **options: Unpack[SearchOptions]) -> BaseRetriever:
         """Return a LlamaIndex retriever that always searches the version that is live at the time of the query.
 
         Args:
-            mode: As in `retrieve`.
-            similarity_top_k: Number of results; with `intents`, it depends on the intent of the question.
-            top_k: The same.
-            filters: As in `retrieve`.
-            intents: As in `as_query_engine`.
+            intents: As in `as_query_engine`; the number of results then depends on the intent of the question.
+            **options
 
         Raises:
             ModelError: `intents` is "llm", and the project's LLM cannot be loaded.
         """
-        return by_intent(self._retriever(mode, similarity_top_k, top_k, filters), intents, self.state.answering_llm)
+        return by_intent(self._retriever(options), intents, self.state.answering_llm)
 
-    def _retriever(
-        self, mode: Mode | None, similarity_top_k: int | None, top_k: int | None, filters: MetadataFilters | None
-    ) -> ProjectRetriever:
-        return ProjectRetriever(
-            self.state.live, self.config, mode=mode, similarity_top_k=similarity_top_k, top_k=top_k, filters=filters
-        )
+    def _retriever(self, options: SearchOptions) -> ProjectRetriever:
+        return ProjectRetriever(self.state.live, self.config, **options)
 
     @takes(QueryEngineOptions)
     def as_query_engine(
@@ -508,7 +515,9 @@ class Project:
             ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
         return query_engine(
-            self._retriever(mode, similarity_top_k, options.get("top_k"), filters),
+            self._retriever(
+                {"mode": mode, "similarity_top_k": similarity_top_k, "top_k": options.get("top_k"), "filters": filters}
+            ),
             self.state.embed_model_of_live,
             llm or self.state.answering_llm(),
             options,
@@ -552,7 +561,14 @@ class Project:
             ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
         return chat_engine(
-            self._retriever(options.get("search_mode"), similarity_top_k, options.get("top_k"), filters),
+            self._retriever(
+                {
+                    "mode": options.get("search_mode"),
+                    "similarity_top_k": similarity_top_k,
+                    "top_k": options.get("top_k"),
+                    "filters": filters,
+                }
+            ),
             self.state.embed_model_of_live,
             llm or self.state.answering_llm(),
             options,
@@ -584,17 +600,12 @@ class Project:
             explain: As in `retrieve`.
         """
 
-        def search(query: str) -> RetrievalResponse:
-            return self.retrieve(query, mode=mode, top_k=top_k, filters=filters, explain=explain)
-
-        async def asearch(query: str) -> RetrievalResponse:
-            return await self.aretrieve(query, mode=mode, top_k=top_k, filters=filters, explain=explain)
-
+        given: SearchOptions = {"mode": mode, "top_k": top_k, "filters": filters}
         return search_tool(
             name or f"search_{self.name}",
             description or describe_documents(self.name, self.documents()),
-            retrieve=search,
-            aretrieve=asearch,
+            retrieve=partial(self.retrieve, explain=explain, **given),
+            aretrieve=partial(self.aretrieve, explain=explain, **given),
         )
 
     def document_tools(
@@ -677,7 +688,9 @@ class Project:
         Raises:
             CorruptVersionError: CURRENT is damaged; the message names the versions.
         """
-        return list_versions(self.directory)
+        live = current_name(self.directory)
+        directories = (version_directory(self.directory, name) for name in version_names(self.directory))
+        return [version for version in (_version_info(directory, live) for directory in directories) if version]
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
         """Compare every file with its SHA-256 and check the ledger.
@@ -738,12 +751,26 @@ class Project:
         The answers of a day by one model are one run; the embeddings of questions are not included. Calls that timed
         out and calls of a run that was killed are included at their maximum price.
         """
-        return project_cost(self.directory)
+        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
+            return ledger.receipts.cost()
 
     def info(self) -> ProjectInfo:
         """Return the settings, size and cost of the project."""
         live = None if current_name(self.directory) is None else self.state.live.current()
-        return describe_project(self.directory, self.config, live)
+        records = live.records if live else ()
+        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
+            return ProjectInfo(
+                name=self.name,
+                config=self.config,
+                version=live.name if live else None,
+                documents=len(records),
+                chunks=live.manifest.chunks if live else 0,
+                fallback_chunks=sum(len(record.fallback_chunks) for record in records),
+                tokens=sum(record.tokens for record in records),
+                bytes=live.manifest.size if live else 0,
+                ledger=ledger.info(),
+                cost=ledger.receipts.cost(),
+            )
 
     # ---- the same, blocking or without blocking the event loop -------------------------------------------------------
 
@@ -763,3 +790,21 @@ class Project:
     aexport = twin(export, finish=True)
     acost = twin(cost)
     ainfo = twin(info)
+
+
+def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
+    name = directory.name
+    try:
+        manifest = read_manifest(directory)
+    except (CorruptVersionError, FormatError) as error:
+        if not directory.is_dir():
+            return None  # another process has just removed it
+        return VersionInfo(name=name, created=None, documents=None, chunks=None, live=name == live, damage=str(error))
+    return VersionInfo(
+        name=name,
+        created=manifest.created,
+        documents=manifest.documents,
+        chunks=manifest.chunks,
+        live=name == live,
+        package=manifest.package,
+    )

@@ -128,7 +128,7 @@ def _pages(project: Project, hit: RetrievedChunk, question: str, originals: Orig
     view = passage_view(project, hit.node_id, question=question, originals=originals)
     if view is None or view.original.kind != "pages":
         return []
-    file = originals.find(project, view.record)
+    file = originals.find(view.record)
     shown = []
     for page in view.original.pages:
         if page.marks is None:

@@ -18,7 +18,6 @@ from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
-from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, PDF_SUFFIXES
 from llama_index_contextual.readers.process import ChildProcess
 from llama_index_contextual.ui.marks import Box
@@ -175,9 +174,9 @@ class Originals:
         self.renderer = renderer or PageRenderer()
         self._finder = SourceFinder(folders)
 
-    def find(self, project: Project, record: DocumentRecord) -> SourceFile:
+    def find(self, record: DocumentRecord) -> SourceFile:
         """Return the original file of a document, or the reason why there is none."""
-        return self._finder.find(project.live_version, record)
+        return self._finder.find(record)
 
 
 def has_pages(record: DocumentRecord) -> bool:

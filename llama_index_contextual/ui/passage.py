@@ -361,7 +361,7 @@ class _Original:
 
     def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> Original:
         """Return the pages of the file, or the text with the reason why there are none."""
-        file = originals.find(project, self._record)
+        file = originals.find(self._record)
         if file.path is None:
             return self.as_text(*_reason(file, project, self._record))
         frame = self._version.frame(self._record.doc_id)
@@ -506,7 +506,7 @@ def image(request: Request) -> Response:
     if record is None or number is None or not has_pages(record):
         return PlainTextResponse("There is no such page.", 404)
     originals: Originals = request.app.state.originals
-    file = originals.find(project, record)
+    file = originals.find(record)
     try:
         return Response(originals.renderer.image(file, number), media_type="image/png")
     except ReadError as error:

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 DOORS = frozenset({"agno", "mcp", "cli", "ui"})
 CHARTS = "evaluation/charts.py"  # imports matplotlib when a chart is drawn
 RERANK = "search/rerank.py"  # imports torch when a cross-encoder is loaded
-RAY = "ingestion/executors/ray.py"  # is imported when a run uses Ray
+RAY = "ingestion/ray.py"  # is imported when a run uses Ray
 PURE = ("index/base.py", "evaluation/metrics.py")
 
 FORBIDDEN_MODULES = frozenset({"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code"})

@@ -28,8 +28,8 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.project.lookup import MAX_NAME_BYTES, MAX_NAME_LENGTH, check_name
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.project.names import MAX_NAME_BYTES, MAX_NAME_LENGTH, check_name
 from llama_index_contextual.project.project import Project
 
 GOOD_NAMES = [

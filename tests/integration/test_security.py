@@ -29,8 +29,8 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index.ledger_lines import export_ledger
 from llama_index_contextual.index.project_file import PROJECT_FILE
+from llama_index_contextual.project.lookup import check_name
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.project.names import check_name
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.source import ROOT

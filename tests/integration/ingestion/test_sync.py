@@ -19,7 +19,7 @@ from llama_index_contextual.errors import InputError, LargeRemovalError, PathNot
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.ingestion import sync as syncing
 from llama_index_contextual.ingestion.report import IngestReport
-from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, POSTPONED, UNSETTLED, FileDigests
+from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, POSTPONED, UNSETTLED, FolderMemory
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
@@ -197,7 +197,7 @@ def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
         write(folder / "one.md", "# Of the drive below")
         return real(files, seconds)
 
-    monkeypatch.setattr("llama_index_contextual.ingestion.plan.unsettled", unmount)
+    monkeypatch.setattr("llama_index_contextual.ingestion.sync.unsettled", unmount)
     with pytest.raises(InputError, match="was replaced while it was searched"):
         counted.sync_folders([folder])
     assert len(ids(counted)) == 3
@@ -406,7 +406,7 @@ def test_digests_are_kept_only_for_files_that_did_not_change_recently(
 ) -> None:
     path = write(tmp_path / "a.txt", "one")
     monkeypatch.setattr("time.time_ns", lambda: path.stat().st_ctime_ns)  # no time passes after a change
-    digests = FileDigests()
+    digests = FolderMemory()
     first = digests.hash(path)
     status = path.stat()
     path.write_bytes(b"two")

@@ -78,7 +78,7 @@ def test_every_module_can_be_imported_alone() -> None:
     extras = {
         "embeddings.fastembed": importlib.util.find_spec("fastembed"),
         "embeddings.huggingface": importlib.util.find_spec("llama_index.embeddings.huggingface"),
-        "ingestion.executors.ray": importlib.util.find_spec("ray"),
+        "ingestion.ray": importlib.util.find_spec("ray"),
     }
     names = [source.name for source in sources() if source.name != "__main__" and extras.get(source.name, True)]
     layers: list[list[str]] = [[] for _ in LAYERS]
@@ -141,7 +141,7 @@ def test_the_command_search_answers_without_llamaindex_as_the_project_does(
     (folder / "manual.txt").write_text("Error TS-999 means that the pump runs dry.\n\nThe sensor needs no oil.")
     ProjectManager(tmp_path).create("a", ProjectConfig.local()).ingest([folder])
     command = ["search", "a", "error TS-999", "--root", str(tmp_path), *options]
-    through_project = "import llama_index_contextual.project.searching as s\ns.search_locally = lambda *_, **_o: None"
+    through_project = "import llama_index_contextual.project.lookup as s\ns.search_locally = lambda *_, **_o: None"
     answers = {}
     for prepare in ("", through_project):
         program = (

@@ -36,7 +36,7 @@ from tests.support.source import ROOT
 # Here, before the suite forbids to unpickle: Ray takes its own reference.
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="the extra `ray` is not installed")
-on_ray = pytest.importorskip("llama_index_contextual.ingestion.executors.ray")
+on_ray = pytest.importorskip("llama_index_contextual.ingestion.ray")
 
 pytestmark = pytest.mark.xdist_group("ray")
 

@@ -28,8 +28,7 @@ from llama_index_contextual.contextualizer.scheduler import Reply, Scheduler
 from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchReply, Ledger
-from llama_index_contextual.ingestion.pipeline import paid_stages
-from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
 from llama_index_contextual.models import Provider
 from tests.integration.contextualizer.segments_of import corpus
 

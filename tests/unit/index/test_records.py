@@ -6,7 +6,6 @@ import numpy as np
 
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.records import RecordIndex, Records
-from llama_index_contextual.index.sources import content_hash_with
 
 
 def record(doc_id: str, content: str = "1", path: str | None = None) -> DocumentRecord:
@@ -50,11 +49,3 @@ def test_ids_are_compared_as_by_file_systems_that_ignore_case_or_normalize() -> 
     same = Records.of([decomposed, record("PR\xdcFUNG")])
     assert same.with_folded_id("pr\xfcfung") == list(same)
     assert same.with_folded_id("prufung") == []
-
-
-def test_files_with_metadata_of_the_user_are_told_by_their_content_hash() -> None:
-    digest = "0f" * 16
-    facts = content_hash_with(digest, {"year": 2024})
-    plain, with_facts = record("a", digest, "x"), record("b", facts, "y")
-    found = Records([(RecordIndex([plain, with_facts, record("c", facts)]), None), (RecordIndex([with_facts]), NONE)])
-    assert found.with_facts() == [with_facts]

@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 from llama_index_contextual.index import writer
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.writer import merges
-from llama_index_contextual.ingestion.plan import Plan, make_plan
+from llama_index_contextual.ingestion.plan import Plan, RunOptions, Source, make_plan
 
 
 def record(doc_id: str, content: str = "1", *, failed: bool = False) -> DocumentRecord:
     return DocumentRecord(doc_id=doc_id, content_hash=content, chunks=1, fallback_chunks=("chunk",) if failed else ())
+
+
+def sources(before: list[DocumentRecord], given_: dict[str, str]) -> dict[str, Source]:
+    known = {record.doc_id: record for record in before}
+    return {
+        doc_id: Source(doc_id=doc_id, digest=content, record=known.get(doc_id)) for doc_id, content in given_.items()
+    }
 
 
 def ids(records: list[DocumentRecord]) -> list[str]:
@@ -40,7 +47,9 @@ GIVEN = {"same": "1", "changed": "2", "new": "1"}
 def test_each_document_gets_exactly_one_action(
     options: dict[str, Any], keep: list[str], rework: list[str], update: list[str], drop: list[str]
 ) -> None:
-    plan = make_plan(BEFORE, GIVEN, **options)
+    options = dict(options)
+    rebuild = options.pop("rebuild", False)
+    plan = make_plan(BEFORE, sources(BEFORE, GIVEN), RunOptions(**options), rebuild=rebuild)
     assert (ids(plan.keep), ids(plan.rework)) == (keep, rework)
     assert (plan.add, plan.update, plan.drop) == (["new"], update, drop)
 
@@ -67,7 +76,8 @@ def test_no_document_is_lost_or_counted_twice(
     rebuild: bool,
     retry: bool,
 ) -> None:
-    plan = make_plan(before, given_, replace=replace, remove=remove, rebuild=rebuild, retry_failed=retry)
+    options = RunOptions(replace=replace, remove=remove, retry_failed=retry)
+    plan = make_plan(before, sources(before, given_), options, rebuild=rebuild)
     fates = [*ids(plan.keep), *ids(plan.rework), *plan.update, *plan.drop]
     assert sorted(fates) == sorted(ids(before))
     assert sorted(plan.add) == sorted(set(given_) - set(ids(before)))

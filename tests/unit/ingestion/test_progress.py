@@ -16,15 +16,19 @@ from llama_index_contextual.ingestion.report import (
 )
 
 
+def started(documents: int, size: int) -> IngestProgress:
+    return IngestProgress(stage="ingest", documents_total=documents, bytes_total=size)
+
+
 def test_progress_starts_with_the_total_and_adds_up_completed_work() -> None:
     messages: list[IngestProgress] = []
-    counter = ProgressCounter(messages.append, documents_total=2, bytes_total=30)
+    counter = ProgressCounter(messages.append, started(2, 30))
     counter.read(1)
-    counter.add(0, 5, 10)
-    counter.add(1, 0, 2)
+    counter.add(chunks_done=5, bytes_done=10)
+    counter.add(documents_done=1, bytes_done=2)
     counter.enter("publish")
     counter.enter("done")
-    start = IngestProgress(stage="ingest", documents_total=2, bytes_total=30)
+    start = started(2, 30)
     read = replace(start, documents_read=1)
     done = replace(read, chunks_done=5, bytes_done=12, documents_done=1)
     assert messages == [
@@ -39,8 +43,13 @@ def test_progress_starts_with_the_total_and_adds_up_completed_work() -> None:
 
 def test_counts_from_many_threads_add_up_and_arrive_in_order() -> None:
     messages: list[IngestProgress] = []
-    counter = ProgressCounter(messages.append, documents_total=400, bytes_total=800)
-    threads = [threading.Thread(target=lambda: [counter.add(1, 3, 2) for _ in range(100)]) for _ in range(4)]
+    counter = ProgressCounter(messages.append, started(400, 800))
+    threads = [
+        threading.Thread(
+            target=lambda: [counter.add(documents_done=1, chunks_done=3, bytes_done=2) for _ in range(100)]
+        )
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -51,11 +60,11 @@ def test_counts_from_many_threads_add_up_and_arrive_in_order() -> None:
 
 def finish(report: ReportProgress) -> None:
     """Report an ingestion from its beginning to its end."""
-    counter = ProgressCounter(report, documents_total=2, bytes_total=30)
+    counter = ProgressCounter(report, started(2, 30))
     counter.reading("second.pdf")
     counter.read(2)
-    counter.parsed(1_500)
-    counter.add(2, 1_500, 30)
+    counter.add(chunks_total=1_500)
+    counter.add(documents_done=2, chunks_done=1_500, bytes_done=30)
     counter.enter("publish")
     counter.enter("done")
 
