@@ -12,7 +12,7 @@ import importlib.util
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion import sync
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.pipeline import (
+    Executor,
     Stages,
     abuild,
     acollect_replies,
@@ -72,7 +73,6 @@ from llama_index_contextual.ingestion.plan import (
     Job,
     Plan,
     RunOptions,
-    make_reader,
     nothing_to_ingest,
     plan_run,
     remedy_for,
@@ -89,7 +89,6 @@ from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import ModelSetting, contextual_model, missing_for
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
-from llama_index_contextual.readers.ocr import PageStore
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
@@ -323,35 +322,6 @@ def estimate_run(
 
 _CHARACTERS_IN_TIME = 10_000_000
 """Characters that may take the time limit of a file to divide; longer documents may take longer in proportion."""
-
-
-class Executor:
-    """Place where the documents of a run are read, cut into chunks and embedded: this process.
-
-    Everything else of a run stays in this process anyway: the plan, the ledger, the account with its limit, the
-    contextualizer, all calls to providers, and the version that is built. A subclass does these three elsewhere.
-
-    Attributes:
-        batches_ahead: Minimum number of batches of chunks to start ahead of the current one.
-    """
-
-    batches_ahead = 0
-
-    def reader(
-        self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
-    ) -> AbstractContextManager[FileReader]:
-        """Return the reader for the files of a run."""
-        return make_reader(
-            intake,
-            config,
-            page_store=page_store,
-            on_file=progress.reading,
-            on_page=lambda done, total: progress.set(pages_done=done, pages_total=total),
-        )
-
-    def place(self, stages: Stages) -> Stages:
-        """Return stages that embed where this executor does."""
-        return stages
 
 
 async def arun(

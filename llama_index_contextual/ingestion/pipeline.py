@@ -14,7 +14,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -54,10 +54,11 @@ from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion.plan import Job, span_of
+from llama_index_contextual.ingestion.plan import FileReader, Intake, Job, make_reader, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.models import embedding_identity, is_in_process, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.readers.ocr import PageStore
 from llama_index_contextual.retirement import retirement_notice
 
 logger = get_logger(__name__)
@@ -405,6 +406,35 @@ def _contextualizer(
         segment_size=config.segment_size,
         ledger=ledger,
     )
+
+
+class Executor:
+    """Place where the documents of a run are read, cut into chunks and embedded: this process.
+
+    Everything else of a run stays in this process anyway: the plan, the ledger, the account with its limit, the
+    contextualizer, all calls to providers, and the version that is built. A subclass does these three elsewhere.
+
+    Attributes:
+        batches_ahead: Minimum number of batches of chunks to start ahead of the current one.
+    """
+
+    batches_ahead = 0
+
+    def reader(
+        self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
+    ) -> AbstractContextManager[FileReader]:
+        """Return the reader for the files of a run."""
+        return make_reader(
+            intake,
+            config,
+            page_store=page_store,
+            on_file=progress.reading,
+            on_page=lambda done, total: progress.set(pages_done=done, pages_total=total),
+        )
+
+    def place(self, stages: Stages) -> Stages:
+        """Return stages that embed where this executor does."""
+        return stages
 
 
 # ---- account and batches of a run ------------------------------------------------------------------------------------

@@ -40,8 +40,7 @@ from llama_index_contextual.embeddings.batching import stacked
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, ReadError
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.storable import storable_fault
-from llama_index_contextual.ingestion.changes import Executor
-from llama_index_contextual.ingestion.pipeline import Stages, cut, make_parsers
+from llama_index_contextual.ingestion.pipeline import Executor, Stages, cut, make_parsers
 from llama_index_contextual.ingestion.plan import Intake
 from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.models import is_in_process, load_embed_model

@@ -368,7 +368,7 @@ class ProgressCounter:
 def progress_bar() -> Iterator[ReportProgress]:
     """Show the phase and a progress bar on standard error, from the first report on, if it is a terminal or a notebook.
 
-    Nothing of it stays on the screen.
+    After an error or an interruption nothing of it stays on the screen.
     """
     from rich.console import Console, RenderableType
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -391,7 +391,6 @@ def progress_bar() -> Iterator[ReportProgress]:
         TextColumn("{task.fields[left]}"),
         console=console,
         expand=True,
-        transient=True,
         disable=not (console.is_terminal or console.is_jupyter),
     )
     task = bar.add_task("", total=None, left="")
@@ -413,6 +412,9 @@ def progress_bar() -> Iterator[ReportProgress]:
 
     try:
         yield report
+    except BaseException:
+        bar.live.transient = True
+        raise
     finally:
         # Threads that are still reading must not start the bar again.
         has_ended = True

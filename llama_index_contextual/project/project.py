@@ -156,6 +156,7 @@ class Project:
         ConfigurationError: `model_id` is given without `llm`.
     """
 
+    @takes(ModelObjects)
     def __init__(self, directory: Path, config: ProjectConfig, **models: Unpack[ModelObjects]) -> None:
         self.state = ProjectState(directory, config, **models)
         self.created = False
