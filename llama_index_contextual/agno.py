@@ -366,7 +366,7 @@ def _respond(source: Project | BaseRetriever, query: str, k: int, filters: Metad
     if isinstance(source, ProjectRetriever):
         response = source.changed(similarity_top_k=k, filters=filters).respond(searched)
     elif isinstance(source, RankingRetriever):
-        response = RetrievalResponse.of_nodes(query, _ranked(source, source.prepare(searched), k, filters))
+        response = RetrievalResponse.of_nodes(query, _ranked(source, searched, k, filters))
     else:
         response = _first(without_secrets(lambda: respond_of(source, searched)), k)
     return with_warnings(response, notes)
@@ -381,8 +381,8 @@ async def _arespond(
     if isinstance(source, ProjectRetriever):
         response = await source.changed(similarity_top_k=k, filters=filters).arespond(searched)
     elif isinstance(source, RankingRetriever):
-        prepared = await source.aprepare(searched)
-        response = RetrievalResponse.of_nodes(query, await asyncio.to_thread(_ranked, source, prepared, k, filters))
+        await source.aprepare(searched)
+        response = RetrievalResponse.of_nodes(query, await asyncio.to_thread(_ranked, source, searched, k, filters))
     else:
         response = _first(await awithout_secrets(lambda: arespond_of(source, searched)), k)
     return with_warnings(response, notes)

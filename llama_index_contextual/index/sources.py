@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import glob
+import itertools
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,10 @@ from typing import Literal
 from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.readers.discovery import content_hash, printable, unescaped
-
-logger = logging.getLogger(__name__)
+from llama_index_contextual.readers.discovery import content_hash, unescaped
 
 _MAX_NAMESAKES = 32
-"""Number of files with the same name that are compared with a document."""
-_MAX_FILES = 200_000
-"""Number of files that are listed in the folders of documents."""
-_LISTED_SECONDS = 30.0
+"""Number of files with the same name in a folder that are compared with a document."""
 _MAX_HASHES = 4096
 
 
@@ -75,8 +70,6 @@ class SourceFinder:
         self._folders = [Path(os.path.realpath(folder)) for folder in folders]
         self._lock = new_lock()
         self._hashes: dict[tuple[str, int, int, int], str] = {}
-        self._paths_by_name: dict[str, list[Path]] = {}
-        self._listed_at: float | None = None
 
     def find(self, record: DocumentRecord) -> SourceFile:
         """Return the file of a document."""
@@ -100,17 +93,12 @@ class SourceFinder:
                 path = folder.joinpath(*names[at:])
                 if path.is_relative_to(folder) and ".." not in path.parts:
                     yield path
-        if self._folders:
-            yield from self._namesakes(record)
+        yield from self._namesakes(record)
 
-    def _namesakes(self, record: DocumentRecord) -> list[Path]:
-        name = record.file_name or record.doc_id.rpartition("/")[2]
-        with self._lock:
-            is_old = self._listed_at is None or time.monotonic() - self._listed_at > _LISTED_SECONDS
-            if is_old and name not in self._paths_by_name:
-                self._paths_by_name = _paths_by_name(self._folders)
-                self._listed_at = time.monotonic()
-            return self._paths_by_name.get(name, [])[:_MAX_NAMESAKES]
+    def _namesakes(self, record: DocumentRecord) -> Iterator[Path]:
+        name = glob.escape(record.file_name or record.doc_id.rpartition("/")[2])
+        for folder in self._folders:
+            yield from itertools.islice(folder.rglob(name), _MAX_NAMESAKES)
 
     def _digest(self, path: Path) -> str | None:
         """Return the xxh3 of a file, or None if there is no such file; known ones are not read again."""
@@ -131,18 +119,3 @@ class SourceFinder:
                 self._hashes.clear()
             self._hashes[key] = digest
         return digest
-
-
-def _paths_by_name(folders: Iterable[Path]) -> dict[str, list[Path]]:
-    paths: dict[str, list[Path]] = {}
-    count = 0
-    for root in folders:
-        for folder, subfolders, names in os.walk(root):
-            subfolders.sort()
-            for name in sorted(names):
-                count += 1
-                if count > _MAX_FILES:
-                    logger.warning("The folders of documents contain more than %s files.", f"{_MAX_FILES:,}")
-                    return paths
-                paths.setdefault(printable(name), []).append(Path(folder, name))
-    return paths

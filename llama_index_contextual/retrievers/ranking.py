@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from numbers import Real
 from typing import Any, Self
@@ -83,13 +82,8 @@ class RankingRetriever(CheckedRetriever):
         docstore = getattr(self.chunk_index, "docstore", None)
         return [] if docstore is None else list(docstore.metadata_keys())
 
-    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Await what `rank` would block for, such as the query's embedding; return a copy of the query with it."""
-        return bundle
-
-    def prepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Blocking version of `aprepare`."""
-        return bundle
+    async def aprepare(self, bundle: QueryBundle) -> None:
+        """Await what `rank` would block for: afterwards, the query's embedding is in a cache."""
 
     def fetch(self, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[RetrievedChunk]:
         """Return the k best nodes of a ranking with their evidence, read at once; see `search.rank.fetched`."""
@@ -100,7 +94,8 @@ class RankingRetriever(CheckedRetriever):
         return [*self.fetch(self.rank(query_bundle, k), k)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await asyncio.to_thread(self._retrieve, await self.aprepare(query_bundle))
+        await self.aprepare(query_bundle)
+        return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
 # ---- by meaning ------------------------------------------------------------------------------------------------------
@@ -150,30 +145,19 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             InputError: The query's embedding does not fit the index.
             ModelError: The embedding model cannot be reached.
         """
-        embedding = self.prepare(query).embedding
+        embedding = query.embedding
+        if embedding is None:
+            embedding = self._embedder.embed(query.embedding_strs)
         return semantic_leg(self.chunk_index, embedding, k, filters or self._filters, model=self._embedder.name)
 
-    def prepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Return the query with its embedding."""
-        if bundle.embedding is not None:
-            return bundle
-        return _with_embedding(bundle, self._embedder.embed(bundle.embedding_strs))
-
-    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Return the query with its embedding."""
-        if bundle.embedding is not None:
-            return bundle
-        return _with_embedding(bundle, await self._embedder.aembed(bundle.embedding_strs))
+    async def aprepare(self, bundle: QueryBundle) -> None:
+        """Embed the query, unless it has an embedding."""
+        if bundle.embedding is None:
+            await self._embedder.aembed(bundle.embedding_strs)
 
     # VectorIndexRetriever comes first in the order of the base classes.
     _retrieve = RankingRetriever._retrieve
     _aretrieve = RankingRetriever._aretrieve
-
-
-def _with_embedding(query: QueryBundle, embedding: list[float]) -> QueryBundle:
-    prepared = copy(query)  # keeps the class and its fields
-    prepared.embedding = embedding
-    return prepared
 
 
 # ---- by words --------------------------------------------------------------------------------------------------------
@@ -424,17 +408,10 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         values = (specificity_of(retriever, text) for retriever in self._retrievers)
         return next((value for value in values if value is not None), None)
 
-    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Return the query as prepared by every leg, for example with its embedding."""
+    async def aprepare(self, bundle: QueryBundle) -> None:
+        """Prepare every leg."""
         for leg in self._legs:
-            bundle = await leg.aprepare(bundle)
-        return bundle
-
-    def prepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Blocking version of `aprepare`."""
-        for leg in self._legs:
-            bundle = leg.prepare(bundle)
-        return bundle
+            await leg.aprepare(bundle)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._ranks_rows:

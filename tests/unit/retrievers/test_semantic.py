@@ -131,10 +131,6 @@ BUNDLES = [QueryBundle(QUERY), WithHistory(QUERY, history=["before"]), Handmade(
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: type(bundle).__name__)
 async def test_queries_of_any_class_survive_unchanged(retriever: SemanticRetriever, bundle: QueryBundle) -> None:
     before = dict(vars(bundle))
-    prepared = await retriever.aprepare(bundle)
-    assert type(prepared) is type(bundle)
-    assert vars(prepared) == {**before, "embedding": prepared.embedding}
-    assert prepared.embedding is not None
     assert await retriever.aretrieve(bundle) == retriever.retrieve(bundle)
     assert vars(bundle) == before
     assert bundle.embedding is None
