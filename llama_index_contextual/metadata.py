@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # the process that parses PDFs does without LlamaIndex
@@ -46,26 +48,10 @@ RUNNING_LINES = ("running_header", "running_footer")
 
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
-OWN_KEYS = (
-    SOURCE_LINE,
-    CONTEXT,
-    CONTEXT_SOURCE,
-    CONTEXT_GIVEN,
-    CONTEXT_WRITTEN_AT,
-    *FILE_KEYS,
-    PAGE_START,
-    PAGE_END,
-    PAGE_LABEL,
-    OCR_CONFIDENCE,
-    SECTION,
-    SEGMENT_INDEX,
-    SEGMENT_START,
-    SEGMENT_END,
-    CHUNK_INDEX,
-    TOKEN_COUNT,
-    TABLE_HEAD,
-    FACTS,
-)
+_CONTEXT_KEYS = (SOURCE_LINE, CONTEXT, CONTEXT_SOURCE, CONTEXT_GIVEN, CONTEXT_WRITTEN_AT)
+_PLACE_KEYS = (PAGE_START, PAGE_END, PAGE_LABEL, OCR_CONFIDENCE, SECTION)
+_CHUNK_KEYS = (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END, CHUNK_INDEX, TOKEN_COUNT, TABLE_HEAD, FACTS)
+OWN_KEYS = (*_CONTEXT_KEYS, *FILE_KEYS, *_PLACE_KEYS, *_CHUNK_KEYS)
 _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
 _READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD, FACTS)
 
@@ -133,12 +119,18 @@ class DocumentMap:
     headings: Sequence[Heading] = ()
     tables: Sequence[Table] = ()
     page_confidences: Sequence[float | None] = ()
-    _heading_starts: list[int] = field(init=False, repr=False, compare=False)
-    _paths: list[str] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_heading_starts", [h.start for h in self.headings])
-        object.__setattr__(self, "_paths", list(_section_paths(self.headings)))
+    @cached_property
+    def _sections(self) -> list[tuple[int, str]]:
+        """The start of each heading, and the path of headings that leads to it."""
+        path: list[Heading] = []
+        sections = []
+        for heading in self.headings:
+            while path and path[-1].level >= heading.level:
+                path.pop()
+            path.append(heading)
+            sections.append((heading.start, SECTION_SEPARATOR.join(above.title for above in path)))
+        return sections
 
     def page(self, offset: int) -> int | None:
         """Return the number of the physical page (from 1) of the character at `offset`."""
@@ -157,8 +149,8 @@ class DocumentMap:
 
     def section(self, offset: int) -> str | None:
         """Return the path of headings above the character at `offset`, such as "2 Results > Revenue"."""
-        at = bisect_right(self._heading_starts, offset)
-        return self._paths[at - 1] if at else None
+        at = bisect_right(self._sections, offset, key=itemgetter(0))
+        return self._sections[at - 1][1] if at else None
 
     def table(self, offset: int) -> Table | None:
         """Return the table that begins before the character at `offset` and goes on after it, or None."""
@@ -194,27 +186,19 @@ class DocumentMap:
         )
 
 
-def _section_paths(headings: Sequence[Heading]) -> Iterable[str]:
-    path: list[Heading] = []
-    for heading in headings:
-        while path and path[-1].level >= heading.level:
-            path.pop()
-        path.append(heading)
-        yield SECTION_SEPARATOR.join(h.title for h in path)
-
-
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
     """Return the keys excluded from the embedded and indexed text: all of ours except context and table head."""
-    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in _EMBEDDED), user_excluded)
+    return _hidden(_EMBEDDED, user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
     """Return the keys hidden from the answering LLM: all of ours except source line, context and table head."""
-    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in _READ), user_excluded)
+    return _hidden(_READ, user_excluded)
 
 
-def _merge(own: Iterable[str], user: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys([*own, *user]))
+def _hidden(shown: Collection[str], user_excluded: Iterable[str]) -> list[str]:
+    hidden = (key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in shown)
+    return list(dict.fromkeys([*hidden, *user_excluded]))
 
 
 def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,294 +1,233 @@
-"""Commands that answer questions: `search`, `ask` and `chat`."""
+"""Commands that answer questions, `search`, `ask` and `chat`, and their output on the terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, cast
 
 import typer
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.segment import Segment, Segments
+from rich.text import Text
 
-from llama_index_contextual.cli.commands import Commands
-from llama_index_contextual.cli.narrowing import Files, Filters, hint_at_patterns, parse_filters
-from llama_index_contextual.cli.options import (
-    DEFAULT_ROOT,
-    QUESTIONS,
-    SEARCH,
-    AnswerLLM,
-    BetweenTokens,
-    ByIntent,
-    Cached,
-    CallTimeout,
-    Confidence,
-    Day,
-    FirstToken,
-    FollowUps,
-    Guard,
-    Json,
-    Judged,
-    LLMIntents,
-    Name,
-    Root,
-    SearchMode,
-    Style,
-    SystemPrompt,
-    open_project,
-    open_to_answer,
-    proposed,
-)
-from llama_index_contextual.cli.results import show_response
-from llama_index_contextual.cli.terminal import (
-    err,
-    errors_in_one_line,
-    has_command,
-    in_words,
-    out,
-    safe,
-    say,
-    say_error,
-    say_json,
-)
-from llama_index_contextual.config import Mode
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli import common
+from llama_index_contextual.cli.common import Commands, Name
+from llama_index_contextual.cli.terminal import err, in_words, out, safe, say, say_error, say_json, wants_json
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, ModelError
-from llama_index_contextual.settings import with_environment
+from llama_index_contextual.metadata import context_parts
 
 if TYPE_CHECKING:
-    from llama_index.core.vector_stores.types import MetadataFilters
-
     from llama_index_contextual.answering.chat_engine import GroundedChatEngine
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
-    from llama_index_contextual.answering.usage import AnswerUsage
+    from llama_index_contextual.index.analysis import Analyzer
     from llama_index_contextual.project.project import Project
-    from llama_index_contextual.search.response import SearchResponse
-    from llama_index_contextual.search.results import RetrievalResponse
+    from llama_index_contextual.search.response import Passage, SearchResponse, Source
 
-answering = Commands()
+commands = Commands("Questions")
 
 TOP_K_WITHOUT_LLM = 3
-
-_BLANK_LINES = re.compile(r"\n[ \t]*\n+(?=\S)")
-_FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
-_LIST_ITEM = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]")
+_CHAT_COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends it; /help shows this line."
+_LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
 
 
-@answering.command(rich_help_panel=QUESTIONS)
+@commands.command()
 def search(
     name: Name,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="Words or a question to search for.")],
-    mode: SearchMode = None,
+    mode: common.SearchMode = None,
     top_k: Annotated[
         int | None,
         typer.Option(
             "--top-k",
             "-k",
             metavar="NUMBER",
-            rich_help_panel=SEARCH,
+            rich_help_panel=common.SEARCH,
             help="Number of results; by default the project's `top_k`, of which a terminal shows those that fit.",
         ),
     ] = None,
-    conditions: Filters = None,
-    files: Files = None,
+    conditions: common.Filters = None,
+    files: common.Files = None,
     full: Annotated[bool, typer.Option("--full", help="Show whole passages with their contexts.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain the ranks of these passages, and of the next ones.")
     ] = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
 ) -> None:
     """Show the passages that answer a question best."""
     # Imported here, because the other commands need none of it.
     from llama_index_contextual.index.project_file import read_config
     from llama_index_contextual.project.lookup import existing_project, search_locally
 
-    with errors_in_one_line():
-        directory = existing_project(root, name)
-        config = with_environment(read_config(directory), os.environ)
-        response: SearchResponse | None = None
-        if not (conditions or files):
-            response = search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
-        if response is None:
-            project = open_project(root, name)
-            filters = parse_filters(project, conditions, files)
-            response = project.retrieve(question, mode=mode, top_k=top_k, filters=filters, explain=explain)
-        if as_json:
-            say_json(response.to_dict())
-        else:
-            next_step = (
-                proposed("serve", name) if has_command("serve") else proposed("inspect", name, "--query", question)
-            )
-            show_response(
-                response,
-                config.language,
-                full=full,
-                next_step=next_step,
-                fit=top_k is None and not (full or explain),
-            )
-            if not response.results:
-                hint_at_patterns(conditions)
+    directory = existing_project(common.root(), name)
+    config = common.with_environment(read_config(directory), os.environ)
+    response: SearchResponse | None = None
+    if not (conditions or files):
+        response = search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
+    if response is None:
+        project = common.open_project(name)
+        filters = _parse_filters(project, conditions, files)
+        response = project.retrieve(question, mode=mode, top_k=top_k, filters=filters, explain=explain)
+    if wants_json():
+        say_json(response.to_dict())
+        return
+    fit = top_k is None and not (full or explain)
+    show_response(response, config.language, full=full, next_step=common.proposed("serve", name), fit=fit)
+    if not response.results:
+        _hint_at_patterns(conditions)
 
 
-@answering.command(rich_help_panel=QUESTIONS)
+def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Sequence[str] | None) -> Any:
+    from llama_index_contextual.tools.conditions import parse_conditions
+
+    return parse_conditions(project, conditions, files)
+
+
+def _hint_at_patterns(conditions: Sequence[str] | None) -> None:
+    """Print what to use instead of a filter that compares values with a pattern such as `X*`."""
+    from llama_index_contextual.tools.conditions import field_and_pattern
+
+    for field, pattern in filter(None, map(field_and_pattern, conditions or ())):
+        part = max(pattern.replace("?", "*").split("*"), key=len)
+        by_file = f', or --file "{pattern}" for names of files' if field == "file_name" else ""
+        hint = (
+            f"--filter {field}={pattern} compares the whole value, in which `*` and `?` are ordinary characters:"
+            f' use --filter "{field}~{part}" for a part of it{by_file}.'
+        )
+        say(f"[yellow]note[/] {safe(hint)}", to=err)
+
+
+# ---- answers of an LLM -----------------------------------------------------------------------------------------------
+
+
+def _open_to_answer(name: str, options: common.AnswerOptions) -> tuple[Project, dict[str, Any]]:
+    """Return a project with the settings that options override, and the arguments that its engines take."""
+    from llama_index_contextual.models import missing_for
+
+    project = common.open_project(name)
+    changes: dict[str, Any] = {
+        field: value for field, value in options.items() if field in ProjectConfig.model_fields and value is not None
+    }
+    if options["answer_llm"] is not None:
+        # Raises an error if it is not the name of a model.
+        missing_for(options["answer_llm"], setting="answer_llm", option="--llm")
+    if options["llm_intents"]:
+        changes["intents"] = "llm"
+    elif options["intents"] and project.config.intents:  # the project's own intents, or its LLM
+        del changes["intents"]
+    if project.config.answer_cache is None:
+        changes.setdefault("answer_cache", True)
+    project.state.config = project.config.changed(**changes)
+    filters = _parse_filters(project, options["conditions"], options["files"])
+    return project, {"filters": filters, "system_prompt": options["system_prompt"]}
+
+
+@commands.command()
+@common.takes_answer_options
 def ask(
     name: Name,
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
-    llm: AnswerLLM = None,
-    style: Style = None,
-    system_prompt: SystemPrompt = None,
-    mode: SearchMode = None,
-    conditions: Filters = None,
-    files: Files = None,
-    min_confidence: Confidence = None,
-    guard: Guard = None,
-    judge: Judged = None,
-    cache: Cached = None,
-    intents: ByIntent = None,
-    llm_intents: LLMIntents = False,
-    reference_date: Day = None,
-    first_token_timeout: FirstToken = None,
-    between_tokens_timeout: BetweenTokens = None,
-    call_timeout: CallTimeout = None,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
+    **options: Unpack[common.AnswerOptions],
 ) -> None:
     """Answer a question from the documents, with sources; without an LLM, show the best passages."""
-    with errors_in_one_line():
-        project = open_to_answer(
-            root,
-            name,
-            answer_llm=llm,
-            style=style,
-            min_confidence=min_confidence,
-            guards=guard,
-            judge=judge,
-            answer_cache=cache,
-            intents="llm" if llm_intents else intents,
-            reference_date=reference_date,
-            first_token_timeout=first_token_timeout,
-            between_tokens_timeout=between_tokens_timeout,
-            call_timeout=call_timeout,
-        )
-        filters = parse_filters(project, conditions, files)
-        try:
-            engine = project.as_query_engine(
-                mode=mode, filters=filters, system_prompt=system_prompt, streaming=not as_json
-            )
-        except ModelError as error:
-            _show_passages(project, question, mode, filters, error, as_json=as_json)
-            return
-        if as_json:
-            answer = cast("GroundedResponse", engine.query(question))
-            say_json(answer.to_dict())
-        else:
-            stream = cast("GroundedStream", engine.query(question))
-            _show_pieces(stream.response_gen)
-            answer = stream.get_response()
-            _show_findings(answer)
-        if not answer.response:
-            raise typer.Exit(1)
+    project, arguments = _open_to_answer(name, options)
+    try:
+        engine = project.as_query_engine(**arguments, streaming=not wants_json())
+    except ModelError as error:
+        if not wants_json():
+            say(f"[yellow]No LLM answer: {safe(in_words(error))} These are the best passages.[/]", to=err)
+        passages = _passages(project, question, arguments["filters"])
+        if wants_json():
+            say_json({**passages, "error": in_words(error)})
+        return
+    response = engine.query(question)
+    if wants_json():
+        answer = cast("GroundedResponse", response)
+        say_json(answer.to_dict())
+    else:
+        stream = cast("GroundedStream", response)
+        _show_pieces(stream.response_gen)
+        answer = stream.get_response()
+        _show_findings(answer)
+    if not answer.response:
+        raise typer.Exit(1)
 
 
-@answering.command(rich_help_panel=QUESTIONS)
+@commands.command()
+@common.takes_answer_options
 def chat(
     name: Name,
-    llm: AnswerLLM = None,
-    style: Style = None,
-    system_prompt: SystemPrompt = None,
-    mode: SearchMode = None,
-    conditions: Filters = None,
-    files: Files = None,
-    min_confidence: Confidence = None,
-    guard: Guard = None,
-    judge: Judged = None,
-    cache: Cached = None,
-    intents: ByIntent = None,
-    llm_intents: LLMIntents = False,
-    reference_date: Day = None,
-    first_token_timeout: FirstToken = None,
-    between_tokens_timeout: BetweenTokens = None,
-    call_timeout: CallTimeout = None,
-    follow_ups: FollowUps = "blend",
+    follow_ups: Annotated[
+        Literal["blend", "condense", "simple"],
+        typer.Option(
+            metavar="WAY",
+            rich_help_panel=common.SEARCH,
+            help="Search of follow-up questions: blend (with the conversation), condense (rewritten by the LLM), or"
+            " simple (unchanged).",
+        ),
+    ] = "blend",
     history: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to load the conversation from and save it to.")
     ] = None,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
+    **options: Unpack[common.AnswerOptions],
 ) -> None:
     """Answer questions from standard input, one per line, as a conversation; /help lists the commands."""
-    with errors_in_one_line():
-        from llama_index_contextual.index.files import require_folder
+    from llama_index_contextual.index.files import require_folder
 
-        project = open_to_answer(
-            root,
-            name,
-            answer_llm=llm,
-            style=style,
-            min_confidence=min_confidence,
-            guards=guard,
-            judge=judge,
-            answer_cache=cache,
-            intents="llm" if llm_intents else intents,
-            reference_date=reference_date,
-            first_token_timeout=first_token_timeout,
-            between_tokens_timeout=between_tokens_timeout,
-            call_timeout=call_timeout,
-        )
-        filters = parse_filters(project, conditions, files)
-        try:
-            engine: GroundedChatEngine | None = project.as_chat_engine(
-                mode=follow_ups, search_mode=mode, filters=filters, system_prompt=system_prompt
-            )
-        except ModelError as error:
-            engine = None
-            say(
-                f"[yellow]{safe(in_words(error))} Showing the best passages instead.[/]", to=err
-            ) if not as_json else None
-        if engine is not None and history is not None:
-            require_folder(history)
-            if history.exists():
-                engine.load(history)
-        if sys.stdin.isatty():
-            say(f"[dim]One question per line. {_COMMANDS}[/]", to=err)
-        turns = []
-        try:
-            for line in typed_lines():
-                if line == "/reset":
-                    _forget(engine, as_json=as_json)
-                elif re.fullmatch(r"/\w+", line):
-                    unknown = "" if line in ("/help", "/h") else f"There is no command {safe(line)}. "
-                    say(f"[dim]{unknown}{_COMMANDS}[/]", to=err)
-                else:
-                    turns.append(_turn(project, engine, line, mode, filters, as_json=as_json))
-                if engine is not None and history is not None:
-                    engine.save(history)
-        except KeyboardInterrupt:
-            _end_line()
-            raise typer.Exit(130) from None
-        if as_json:
-            say_json(turns)
-
-
-_COMMANDS = "/reset clears the conversation; /quit, exit, :q or Ctrl-D ends it; /help shows this line."
-_LAST_LINES = frozenset({"exit", "quit", ":q", "/exit", "/quit", "/q"})
+    project, arguments = _open_to_answer(name, options)
+    engine: GroundedChatEngine | None = None
+    try:
+        engine = project.as_chat_engine(mode=follow_ups, **arguments)
+    except ModelError as error:
+        if not wants_json():
+            say(f"[yellow]{safe(in_words(error))} Showing the best passages instead.[/]", to=err)
+    if engine is not None and history is not None:
+        require_folder(history)
+        if history.exists():
+            engine.load(history)
+    if sys.stdin.isatty():
+        say(f"[dim]One question per line. {_CHAT_COMMANDS}[/]", to=err)
+    turns = []
+    try:
+        for line in typed_lines():
+            if line == "/reset":
+                if engine is not None:
+                    engine.reset()
+                say("[dim]The conversation was cleared.[/]", to=err)
+            elif re.fullmatch(r"/\w+", line):
+                unknown = "" if line in ("/help", "/h") else f"There is no command {safe(line)}. "
+                say(f"[dim]{unknown}{_CHAT_COMMANDS}[/]", to=err)
+            else:
+                turns.append(_turn(project, engine, line, arguments["filters"]))
+            if engine is not None and history is not None:
+                engine.save(history)
+    except KeyboardInterrupt:
+        _end_line()
+        raise typer.Exit(130) from None
+    if wants_json():
+        say_json(turns)
 
 
 def typed_lines() -> Iterator[str]:
     """Yield the lines of standard input that are not blank, up to one that ends the conversation."""
     while True:
-        if sys.stdin.isatty():
-            err.print("[bold cyan]?[/] ", end="")
-        line = sys.stdin.readline()
-        if not line:
+        try:
+            line = err.input("[bold cyan]?[/] " if sys.stdin.isatty() else "").strip()
+        except EOFError:
             _end_line()
-        if not line or line.strip().lower() in _LAST_LINES:
             return
-        if line.strip():
-            yield line.strip()
+        if line.lower() in _LAST_LINES:
+            return
+        if line:
+            yield line
 
 
 def _end_line() -> None:
@@ -297,30 +236,12 @@ def _end_line() -> None:
         err.print()
 
 
-def _forget(engine: GroundedChatEngine | None, *, as_json: bool) -> None:
-    if engine is not None:
-        engine.reset()
-    if not as_json:
-        say("[dim]The conversation was cleared.[/]", to=err)
-
-
-def _turn(
-    project: Project,
-    engine: GroundedChatEngine | None,
-    question: str,
-    mode: Mode | None,
-    filters: MetadataFilters | None,
-    *,
-    as_json: bool,
-) -> dict[str, Any]:
+def _turn(project: Project, engine: GroundedChatEngine | None, question: str, filters: Any) -> dict[str, Any]:
     """Answer one line; an error is printed, and the conversation continues."""
     try:
         if engine is None:
-            response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM, filters=filters)
-            if not as_json:
-                show_response(response, project.config.language)
-            return {"question": question, **_passages(response)}
-        if as_json:
+            return {"question": question, **_passages(project, question, filters)}
+        if wants_json():
             answer = cast("GroundedResponse", engine.chat(question).grounded)
         else:
             stream = engine.stream_chat(question)
@@ -329,133 +250,213 @@ def _turn(
             _show_findings(answer)
         return {"question": question, **answer.to_dict()}
     except ContextualError as error:
-        if not as_json:
+        if not wants_json():
             say_error(in_words(error))
         return {"question": question, "answer": None, "error": in_words(error)}
 
 
-def _show_passages(
-    project: Project,
-    question: str,
-    mode: Mode | None,
-    filters: MetadataFilters | None,
-    error: ModelError,
-    *,
-    as_json: bool,
-) -> None:
-    response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM, filters=filters)
-    if as_json:
-        say_json({**_passages(response), "error": in_words(error)})
-        return
-    say(f"[yellow]No LLM answer: {safe(in_words(error))} These are the best passages.[/]", to=err)
-    show_response(response, project.config.language)
-
-
-def _passages(response: RetrievalResponse) -> dict[str, Any]:
+def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
+    """Return the best passages as JSON values, and show them unless JSON is printed."""
+    response = project.retrieve(question, top_k=TOP_K_WITHOUT_LLM, filters=filters)
+    if not wants_json():
+        show_response(response, project.config.language)
     return {"answer": None, "retrieval": response.to_dict()}
 
 
 def _show_pieces(pieces: Iterable[str]) -> None:
     """Print an answer as it arrives: rendered as Markdown on a terminal, otherwise unchanged."""
-    harmless = ("".join(sign if sign.isprintable() or sign in "\n\t" else " " for sign in piece) for piece in pieces)
+    harmless = (_harmless(piece, "\n\t") for piece in pieces)
+    text = ""
     if out.is_terminal:
-        _render(harmless)
+        with Live(get_renderable=lambda: _last_lines(text), console=out, transient=True):
+            for piece in harmless:
+                text += piece
+        # Without links that can be clicked: the address of a link in an answer has to be visible.
+        out.print(Markdown(text, hyperlinks=False))
         return
-    shown = False
-    for text in harmless:
-        out.print(text, end="", markup=False, soft_wrap=True)
-        shown = shown or bool(text)
-    if shown:
+    for piece in harmless:
+        out.print(piece, end="", markup=False, soft_wrap=True)
+        text += piece
+    if text:
         out.print()
 
 
-def _render(pieces: Iterable[str]) -> None:
-    """Print each block of a Markdown text when it is complete; below them stands the beginning of the next one."""
-    open_block, first = "", True
-    with Live(console=out, transient=True, vertical_overflow="ellipsis") as live:
-        for piece in pieces:
-            complete, open_block = split_blocks(open_block + piece)
-            for block in complete:
-                live.console.print(_rendered(block, first=first), end="")
-                first = False
-            live.update(_rendered(open_block, first=first) if open_block.strip() else "")
-    if open_block.strip():
-        out.print(_rendered(open_block, first=first))
+def _last_lines(text: str) -> Segments:
+    """Return as many of the last lines of a Markdown text as fit on the terminal."""
+    lines = out.render_lines(Markdown(text, hyperlinks=False), pad=False)
+    return Segments(segment for line in lines[1 - out.height :] for segment in (*line, Segment.line()))
 
 
-def _rendered(block: str, *, first: bool) -> Segments:
-    """Return a block after a blank line, unless it is the first one; Rich's own blank lines differ between blocks."""
-    # Without links that can be clicked: the address of a link in an answer has to be visible.
-    lines = out.render_lines(Markdown(block, hyperlinks=False), pad=False)
-    texts = ["".join(segment.text for segment in line).strip() for line in lines]
-    written = [at for at, text in enumerate(texts) if text]
-    shown = lines[written[0] : written[-1] + 1] if written else []
-    before = [] if first else [Segment.line()]
-    return Segments([*before, *(segment for line in shown for segment in (*line, Segment.line()))])
-
-
-def split_blocks(text: str) -> tuple[list[str], str]:
-    """Return the complete blocks of a Markdown text that arrives in pieces, and its rest.
-
-    A block ends at a blank line before text that is not indented, outside fenced code. The items of a list are one
-    block, so that their numbers go on.
-
-    Example:
-        >>> split_blocks("Two steps:\\n\\n1. Close it.\\n\\n2. Wait.\\n\\nThen op")
-        (['Two steps:', '1. Close it.\\n\\n2. Wait.'], 'Then op')
-    """
-    blocks, start = [], 0
-    for blank in _BLANK_LINES.finditer(text):
-        block, after = text[start : blank.start()], text[blank.end() :]
-        if len(_FENCE.findall(block)) % 2 or (_LIST_ITEM.match(block) and _may_be_item(after)):
-            continue
-        if block.strip():
-            blocks.append(block)
-        start = blank.end()
-    return blocks, text[start:]
-
-
-def _may_be_item(text: str) -> bool:
-    """Return whether a line may turn out to be an item of a list when the rest of it has arrived."""
-    return _LIST_ITEM.match(text) is not None or re.fullmatch(r"[-*+]|\d+[.)]?", text) is not None
+def _harmless(text: str, kept: str) -> str:
+    """Return a text with spaces for characters that control the terminal, except for `kept`."""
+    return "".join(sign if sign.isprintable() or sign in kept else " " for sign in text)
 
 
 def _show_findings(answer: GroundedResponse) -> None:
-    """Print the sources of an answer, and warnings about it."""
-    report = answer.citations
+    """Print the sources of an answer, its usage, and warnings about it."""
+    retrieval, report, verdict = answer.retrieval, answer.citations, answer.verdict or {}
     if not answer.response:
         say_error(f"There is no answer. {answer.partial}")
-    for warning in answer.retrieval.warnings if answer.retrieval else ():
-        say(f"[yellow]{safe(warning)}[/]", to=err)
-    if answer.found and answer.retrieval and (doubt := answer.retrieval.doubt()):
-        say(f"[yellow]{safe(doubt)}[/]", to=err)
+    warnings = list(retrieval.warnings) if retrieval else []
+    if answer.found and retrieval and (doubt := retrieval.doubt()):
+        warnings.append(doubt)
     if answer.partial and answer.response:
-        say(f"[yellow]The answer is incomplete: {safe(answer.partial)}[/]", to=err)
-    if answer.verdict and "error" in answer.verdict:
-        say(f"[yellow]Not judged: {safe(str(answer.verdict['error']))}[/]", to=err)
-    elif answer.verdict and "original" in (answer.metadata or {}):
-        say("[yellow]The judge withheld the answer: the passages do not support it.[/]", to=err)
-    for number in dict.fromkeys(report.invalid if report else ()):
-        say(f"[yellow]A citation of Source {number}, which does not exist, was removed.[/]", to=err)
-    for quotation in report.quotations if report else ():
-        if quotation.status != "verified":
-            status = quotation.status.replace("_", " ")
-            say(f"[yellow]Quotation {status}:[/] {safe(' '.join(quotation.text.split()))}", to=err)
-    if report and report.unsupported:
-        figures = ", ".join(figure.text for figure in report.unsupported)
-        say(f"[yellow]Not in any cited passage:[/] {safe(figures)}", to=err)
+        warnings.append(f"The answer is incomplete: {answer.partial}")
+    if "error" in verdict:
+        warnings.append(f"Not judged: {verdict['error']}")
+    elif verdict and "original" in (answer.metadata or {}):
+        warnings.append("The judge withheld the answer: the passages do not support it.")
+    if report is not None:
+        for number in dict.fromkeys(report.invalid):
+            warnings.append(f"A citation of Source {number}, which does not exist, was removed.")
+        for quotation in report.quotations:
+            if quotation.status != "verified":
+                warnings.append(f"Quotation {quotation.status.replace('_', ' ')}: {' '.join(quotation.text.split())}")
+        if report.unsupported:
+            warnings.append(f"Not in any cited passage: {', '.join(figure.text for figure in report.unsupported)}")
+    for warning in warnings:
+        say(f"[yellow]{safe(warning)}[/]", to=err)
     if answer.from_cache:
         say("[dim]From the cache: no tokens sent for this answer.[/]", to=err)
-    if answer.retrieval is not None and answer.retrieval.searched != answer.retrieval.query:
-        say(f"[dim]Searched for: {safe(answer.retrieval.searched)}[/]", to=err)
+    if retrieval is not None and retrieval.searched != retrieval.query:
+        say(f"[dim]Searched for: {safe(retrieval.searched)}[/]", to=err)
     for number, source in answer.shown_sources:
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")
-    _show_usage(answer.usage)
+    if answer.usage is not None:
+        say(f"[dim]{safe(str(answer.usage))}[/]", to=err)
+        if answer.usage.problem:
+            say(f"[yellow]{safe(answer.usage.problem)}[/]", to=err)
 
 
-def _show_usage(usage: AnswerUsage | None) -> None:
-    """Print the tokens and the price of answers on standard error."""
-    if usage is not None:
-        say(f"[dim]{safe(str(usage))}[/]", to=err)
-        if usage.problem:
-            say(f"[yellow]{safe(usage.problem)}[/]", to=err)
+# ---- results of a search ---------------------------------------------------------------------------------------------
+
+MEASURE = 110
+"""Maximum length of a line in characters: longer lines are hard to read, however wide the terminal is."""
+
+EXCERPT_LINES = 3
+PLAIN_WIDTH = 320  # characters of an excerpt for other programs, which wrap lines themselves or not at all
+
+LEAST_SHOWN = 3
+"""Minimum number of results on a terminal, however low it is."""
+
+_INDENT = 4
+_LINES_AROUND = 6  # the command, the headline with an empty line, the number of further results, the advice, the prompt
+_COLOURS = {"high": "green", "medium": "cyan", "low": "yellow"}
+
+
+def show_response(
+    response: SearchResponse, language: str, *, full: bool = False, next_step: str = "", fit: bool = False
+) -> None:
+    """Print the results of a search.
+
+    Args:
+        response: The results.
+        language: Language of the lexical index, by whose rules terms are highlighted.
+        full: Print whole passages with their contexts.
+        next_step: Command that shows the passages in their documents; printed on a terminal only.
+        fit: On a terminal, print only as many results as fit, so that the best one stays visible.
+    """
+    from llama_index_contextual.index.analysis import Analyzer
+
+    for warning in response.warnings:
+        say(f"[yellow]{safe(warning)}[/]", to=err)
+    if not response.results:
+        say("No results.")
+    else:
+        say(_headline(response))
+        say()
+    analyzer = Analyzer(language, has_periods=True)
+    room = out.height - _LINES_AROUND if fit and out.is_terminal else None
+    for number, chunk in enumerate(response.results):
+        with out.capture() if room is not None else contextlib.nullcontext() as shown:
+            _show_result(chunk, response.query, analyzer, full=full)
+            for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
+                _show_lines(str(reason).splitlines()[1:])
+            say()
+        if room is None or shown is None:
+            continue
+        room -= shown.get().count("\n")
+        if room < 0 and number >= LEAST_SHOWN:
+            left = len(response.results) - number
+            say(f"[dim]{left} more: repeat the search with -k {len(response.results)} to see all[/]")
+            break
+        out.file.write(shown.get())
+    if response.near_misses:
+        say("[bold]Near misses[/]")
+        for reason in response.near_misses:
+            _show_lines(str(reason).splitlines())
+    if response.results and next_step and out.is_terminal:
+        say(f"[dim]To see the passages in their documents: {safe(next_step)}[/]")
+
+
+def _headline(response: SearchResponse) -> str:
+    """Return the number of results and the verdict on them, as markup."""
+    count = f"[bold]{pluralize(len(response.results), 'result')}[/]"
+    colour = _COLOURS.get(response.confidence_level or "")
+    return f"{count}. [{colour}]{response.verdict()}[/]" if colour else count
+
+
+def _show_result(chunk: Passage, question: str, analyzer: Analyzer, *, full: bool) -> None:
+    say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(_place(chunk.source))}[/]")
+    if section := _section(chunk.source):
+        say(f"[cyan]{safe(section)}[/]", indent=_INDENT)
+    measure = min(out.width, MEASURE) - _INDENT
+    if full:
+        structure, written = context_parts(chunk.metadata)
+        texts = [("Structure: ", structure, "dim"), ("Context: ", written, "italic dim")]
+        texts += [("Table head: ", chunk.table_head or "", "dim"), ("", chunk.text, "")]
+    else:
+        width = EXCERPT_LINES * measure if out.is_terminal else PLAIN_WIDTH
+        context = " ".join((chunk.written_context or "").split())
+        texts = [
+            ("Context: ", _cut(context, 2 * measure if out.is_terminal else PLAIN_WIDTH), "italic dim"),
+            ("", _cut(chunk.excerpt(question, width), width), ""),
+        ]
+    terms = chunk.lexical.matched_terms if chunk.lexical else analyzer.query_terms(question)
+    for label, text, style in texts:
+        if text or not label:
+            _show_text(label, text, terms, analyzer, style=style)
+
+
+def _place(source: Source) -> str:
+    """Return the id of the document and the pages; the id, because several files can have the same name."""
+    name = source.doc_id if source.file_name and source.doc_id else source.file_name
+    return str(replace(source, file_name=name, section=None))
+
+
+def _section(source: Source) -> str:
+    """Return the path of headings, without the title of the document at its beginning."""
+    section, title = source.section or "", source.title or ""
+    if title and section.startswith(title):
+        section = section[len(title) :].removeprefix(" > ")
+    return section
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the beginning of a text, up to the end of a word."""
+    if len(text) <= width:
+        return text
+    end = text.rfind(" ", 0, width - 1)
+    return f"{text[: end if end > width // 2 else width - 2]} …"
+
+
+def _show_text(label: str, text: str, terms: Sequence[str], analyzer: Analyzer, *, style: str) -> None:
+    """Print a text of a document with its terms highlighted, without characters that control the terminal."""
+    from llama_index_contextual.index.analysis import match_spans
+
+    for number, line in enumerate(_harmless(text, "\n").split("\n")):
+        shown = Text(line, style=style)
+        for start, end in match_spans(line, terms, analyzer):
+            shown.stylize("bold not italic not dim yellow", start, end)
+        if number == 0 and label:
+            shown = Text.assemble((label, "dim"), shown)
+        if out.is_terminal:
+            out.print(Padding(shown, (0, 0, 0, _INDENT), expand=False), width=min(out.width, MEASURE))
+        else:
+            out.print(Text(" " * _INDENT) + shown, soft_wrap=True)
+
+
+def _show_lines(lines: Sequence[str]) -> None:
+    """Print lines unchanged, dimmed."""
+    for line in lines:
+        say(f"[dim]{safe(line.strip())}[/]", indent=_INDENT)

@@ -1,4 +1,4 @@
-"""The command line: `llama-index-contextual COMMAND`.
+"""The command line, `llama-index-contextual COMMAND`, and the commands about projects as a whole.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
 """
@@ -6,73 +6,67 @@ Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import sys
+import traceback
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._version import __version__
-from llama_index_contextual.cli.answer import answering
-from llama_index_contextual.cli.commands import PROGRAM, Commands, complete_project, complete_setting
-from llama_index_contextual.cli.evaluate import evaluating
-from llama_index_contextual.cli.ingest import ingesting
-from llama_index_contextual.cli.opening import opening
-from llama_index_contextual.cli.options import (
-    DEFAULT_ROOT,
-    PROJECTS,
-    Json,
-    Name,
-    Root,
-    Yes,
-    confirm,
-    open_project,
-    open_root,
-    parse_setting,
-    proposed,
-)
-from llama_index_contextual.cli.serve import serving
-from llama_index_contextual.cli.sync import syncing
+from llama_index_contextual.cli import answer, common, documents, evaluate, serve, sync
+from llama_index_contextual.cli.common import Commands, Name, Yes
 from llama_index_contextual.cli.terminal import (
     err,
-    errors_in_one_line,
     in_words,
     safe,
     say,
     say_error,
     say_json,
-    say_traceback,
-    show_answer,
-    show_cost,
-    show_info,
-    show_settings,
+    say_result,
+    say_with_details,
+    snippet,
+    wants_json,
 )
-from llama_index_contextual.cli.upkeep import upkeep
-from llama_index_contextual.config import ContextKind, ProjectConfig
-from llama_index_contextual.environment import read_dotenv
+from llama_index_contextual.config import (
+    PREFIX,
+    RETRIEVAL_FIELDS,
+    ContextKind,
+    ProjectConfig,
+    described,
+    environment_settings,
+    read_dotenv,
+)
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
 from llama_index_contextual.retirement import retirement_notice
-from llama_index_contextual.settings import (
-    OF_A_COMMAND,
-    describe_settings,
-    environment_settings,
-    file_settings,
-)
 
 if TYPE_CHECKING:
+    from llama_index_contextual.index.ledger_lines import LedgerRows
+    from llama_index_contextual.index.receipts import ProjectCost
     from llama_index_contextual.project.manager import ProjectManager
+    from llama_index_contextual.project.project import ProjectInfo
 
 app = Commands(
-    name=PROGRAM,
+    "Projects",
+    name=common.PROGRAM,
     help="Contextual Retrieval over your documents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+upkeep = Commands("Maintenance")
+ledger = Commands(group="ledger", help="Export and import what was paid for.", no_args_is_help=True)
 
+_SETTINGS_FORM = 'write an object, such as {"top_k": 5}'
 TRACEBACK_VARIABLE = "LLAMA_INDEX_CONTEXTUAL_TRACEBACK"
 
 
@@ -89,15 +83,14 @@ def main() -> None:
     try:
         app()
     except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
-        # Expected errors were handled by `errors_in_one_line`. Any other is a bug: it is printed in one line, with
-        # instructions for the traceback.
+        # `Command` handles expected errors. Any other is a bug.
         if os.environ.get(TRACEBACK_VARIABLE):
-            say_traceback(error)
-            raise SystemExit(1) from None
-        say_error(
-            f"{type(error).__name__}: {error} (this is a bug: please report it, with the output of the same command"
-            f" with {TRACEBACK_VARIABLE}=1)"
-        )
+            err.out(scrub("".join(traceback.format_exception(error))), highlight=False)
+        else:
+            say_error(
+                f"{type(error).__name__}: {error} (this is a bug: please report it, with the output of the same command"
+                f" with {TRACEBACK_VARIABLE}=1)"
+            )
         raise SystemExit(1) from None
     finally:
         if output is not None:  # as after `>&-`
@@ -125,136 +118,188 @@ def _version(
         raise typer.Exit
 
 
-@app.command(rich_help_panel=PROJECTS)
+# ---- projects --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
 def create(
     name: Name,
     local: Annotated[bool, typer.Option("--local", help="Work without a key or a network.")] = False,
     context: Annotated[
         ContextKind | None,
-        typer.Option(metavar="|".join(get_args(ContextKind)), help="Source of the context of chunks."),
-    ] = None,
-    language: Annotated[
-        str | None, typer.Option(metavar="LANGUAGE", help="Language of the documents, for stemming.")
+        typer.Option(metavar="KIND", help="Source of the context of chunks: llm, structural or none."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            autocompletion=complete_setting,
+            autocompletion=common.complete_setting,
             help="A setting listed by `settings`; may be repeated.",
         ),
     ] = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="JSON file with settings; --set overrides it.")
     ] = None,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
 ) -> None:
     """Create an empty project."""
-    with errors_in_one_line():
-        from llama_index_contextual.project.manager import missing_for_models
+    from llama_index_contextual.project.manager import missing_for_models
 
-        of_environment = environment_settings(os.environ)
-        if local:  # nothing leaves this machine, unless a file or an option says so
-            of_environment = {k: v for k, v in of_environment.items() if k not in ("embed_model", "context")}
-        changes = of_environment | (file_settings(config_file) if config_file else {})
-        changes |= dict(parse_setting(item) for item in settings or [])
-        changes |= {k: v for k, v in (("context", context), ("language", language)) if v is not None}
-        config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
-        project = open_root(root).create(name, config)
-        if as_json:
-            say_json({"name": project.name, "config": config.model_dump()})
-            return
-        notes = missing_for_models(config)
-        if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
-            notes.append(notice)
-        for note in notes:
-            say(f"[yellow]note[/] {safe(note)}", to=err)
-        say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
-        say(f"Next: {safe(proposed('ingest', name))} FILES…")
+    of_environment = environment_settings(os.environ)
+    if local:  # nothing leaves this machine, unless a file or an option says so
+        of_environment = {k: v for k, v in of_environment.items() if k not in ("embed_model", "context")}
+    changes = of_environment | (common.read_object(config_file, _SETTINGS_FORM) if config_file else {})
+    changes |= dict(common.parse_setting(item) for item in settings or [])
+    changes |= {} if context is None else {"context": context}
+    config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
+    project = common.open_root().create(name, config)
+    if wants_json():
+        say_json({"name": project.name, "config": config.model_dump()})
+        return
+    notes = missing_for_models(config)
+    if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+        notes.append(notice)
+    for note in notes:
+        say(f"[yellow]note[/] {safe(note)}", to=err)
+    say(f"Created project [bold]{safe(name)}[/] in {safe(str(common.root()))}.")
+    say(f"Next: {safe(common.proposed('ingest', name))} FILES…")
 
 
-@app.command("settings", rich_help_panel=PROJECTS)
+@app.command("settings")
 def list_settings(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Project whose settings are shown; without it, the defaults.",
-            autocompletion=complete_project,
+            autocompletion=common.complete_project,
         ),
     ] = None,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
 ) -> None:
     """List all settings with their values and descriptions; `create` and `configure` change them."""
-    with errors_in_one_line():
-        config = ProjectConfig() if name is None else open_project(root, name).config
-        if as_json:
-            say_json([asdict(setting) for setting in describe_settings(config)])
-        else:
-            overriding = () if name is None else environment_settings(os.environ).keys() & OF_A_COMMAND
-            show_settings(describe_settings(config), by_environment=overriding)
+    config = ProjectConfig() if name is None else common.open_project(name).config
+    values, defaults = config.model_dump(mode="json"), ProjectConfig().model_dump(mode="json")
+    settings = [
+        {
+            "name": field,
+            "value": value,
+            "default": defaults[field],
+            "description": described(field),
+            "rebuild": field not in RETRIEVAL_FIELDS,
+        }
+        for field, value in values.items()
+    ]
+    overriding = () if name is None else environment_settings(os.environ).keys() & common.OF_A_COMMAND
+    say_result(settings, lambda: _show_settings(settings, by_environment=overriding))
 
 
-@app.command("list", rich_help_panel=PROJECTS)
-def list_projects(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+def _show_settings(settings: Sequence[Mapping[str, Any]], *, by_environment: Collection[str]) -> None:
+    """Print all settings in the form FIELD=VALUE with their descriptions; changed values are highlighted."""
+    for setting in settings:
+        value = snippet(json.dumps(setting["value"], ensure_ascii=False), 60)
+        shown = value if setting["value"] == setting["default"] else f"[bold green]{value}[/]"
+        mark = "rebuild" if setting["rebuild"] else "environment" if setting["name"] in by_environment else ""
+        say(f"[bold]{setting['name']}[/]={shown}{f'  [yellow]{mark}[/]' if mark else ''}")
+        say(f"[dim]{safe(setting['description'])}[/]", indent=4)
+    say(
+        "\nrebuild: a change takes effect with the next `rebuild` or `ingest`. To change settings: `create NAME --set"
+        f" FIELD=VALUE`, `configure NAME FIELD=VALUE`, or {PREFIX}FIELD in the environment or in a `.env`"
+        " file, which `create` stores, and which overrides the project's setting if no rebuild is needed."
+    )
+
+
+@app.command("list")
+def list_projects() -> None:
     """List the projects."""
-    with errors_in_one_line():
-        names = open_root(root).list()
-        if as_json:
-            say_json(names)
-            return
-        if not names:
-            say(
-                f"No projects in {safe(str(root))} yet. Create one: {safe(proposed('create', 'NAME', '--local'))}",
-                to=err,
-            )
-        for name in names:
-            say(safe(name))
+    names = common.open_root().list()
+    if wants_json():
+        say_json(names)
+    elif not names:
+        advice = safe(common.proposed("create", "NAME", "--local"))
+        say(f"No projects in {safe(str(common.root()))} yet. Create one: {advice}", to=err)
+    else:
+        say("\n".join(map(safe, names)))
 
 
-@app.command(rich_help_panel=PROJECTS)
-def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+@app.command()
+def info(name: Name) -> None:
     """Show the contents and settings of a project."""
-    with errors_in_one_line():
-        shown = open_project(root, name).info()
-        if as_json:
-            say_json({**asdict(shown), "config": shown.config.model_dump(), "cost": shown.cost.to_dict()})
-        else:
-            show_info(shown)
+    shown = common.open_project(name).info()
+    value = {**asdict(shown), "config": shown.config.model_dump(), "cost": shown.cost.to_dict()}
+    say_result(value, partial(_show_info, shown))
 
 
-@app.command(rich_help_panel=PROJECTS)
-def cost(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+def _show_info(info: ProjectInfo) -> None:
+    fallback = f"{pluralize(info.fallback_chunks, 'chunk')} without an LLM context (see `retry`)"
+    pending = info.ledger.batched_requests
+    rows = [
+        ("project", info.name),
+        ("live version", info.version or "none yet"),
+        ("documents", f"{info.documents:,}"),
+        ("chunks", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
+        *([("fallback", fallback)] if info.fallback_chunks else []),
+        ("on disk", f"{info.bytes / 1e6:,.1f} MB"),
+        ("ledger", f"{pluralize(info.ledger.contexts, 'context')}, {pluralize(info.ledger.embeddings, 'embedding')}"),
+        *([("in batches", f"{pluralize(pending, 'request')} pending")] if pending else []),
+        *([("cost so far", _total_cost(info.cost))] if info.cost.runs else []),
+        ("embedding", info.config.embed_model),
+        ("context", info.config.context + (f" ({info.config.llm})" if info.config.context == "llm" else "")),
+        ("mode", f"{info.config.mode}, top {info.config.top_k}"),
+    ]
+    for label, value in rows:
+        say(f"[dim]{label:<14}[/]{safe(value)}")
+
+
+def _total_cost(cost: ProjectCost) -> str:
+    from llama_index_contextual.contextualizer.cost import money
+
+    booked = f", of which {money(cost.booked)} for calls of unknown price" if cost.booked else ""
+    unpriced = f", and {pluralize(cost.without_price, 'run')} without a known price" if cost.without_price else ""
+    damaged = f"; {pluralize(cost.damaged, 'damaged receipt')} not counted" if cost.damaged else ""
+    return f"{money(cost.dollars)} in {pluralize(len(cost.runs), 'run')}{booked}{unpriced}{damaged}"
+
+
+@app.command()
+def cost(name: Name) -> None:
     """Show the cost of a project so far, by run and in total."""
-    with errors_in_one_line():
-        costs = open_root(root).load(name).cost()
-        if as_json:
-            say_json(costs.to_dict())
-        else:
-            show_cost(costs)
+    costs = common.open_root().load(name).cost()
+    say_result(costs.to_dict(), partial(_show_cost, costs))
 
 
-@app.command(rich_help_panel=PROJECTS)
+def _show_cost(cost: ProjectCost) -> None:
+    from llama_index_contextual.contextualizer.cost import money
+
+    for run in cost.runs:
+        day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
+        parts = [pluralize(run.calls, "call")] if run.calls else []
+        parts += [f"tokens of {run.estimated_calls:,} of them estimated"] if run.estimated_calls else []
+        parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
+        if run.unsettled:
+            calls = pluralize(run.unsettled_calls, "timed-out or interrupted call")
+            parts.append(f"{money(run.unsettled)} booked for {calls}")
+        if run.batches:
+            parts.append(f"{money(sum(run.batches.values()))} booked for pending batches")
+        if run.ended is None:
+            parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
+        models = " + ".join(name for name in (run.llm, run.embed_model) if name)
+        say_with_details(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
+    say(f"total: {safe(_total_cost(cost))}; the embeddings of questions are not included")
+
+
+@app.command()
 def delete(
     name: Name,
     keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the paid contexts.")] = False,
     yes: Yes = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
 ) -> None:
     """Delete a project permanently."""
-    with errors_in_one_line():
-        manager = open_root(root)
-        contents = _contents(manager, name, keep_ledger=keep_ledger)
-        confirm(f"Delete project {name!r}{contents}?", yes=yes)
-        manager.delete(name, keep_ledger=keep_ledger)
-        if as_json:
-            say_json({"deleted": name, "ledger_kept": keep_ledger})
-        else:
-            say(f"Deleted project [bold]{safe(name)}[/]." + (" Its ledger is kept." if keep_ledger else ""))
+    manager = common.open_root()
+    contents = _contents(manager, name, keep_ledger=keep_ledger)
+    common.confirm(f"Delete project {name!r}{contents}?", yes=yes)
+    manager.delete(name, keep_ledger=keep_ledger)
+    kept = " Its ledger is kept." if keep_ledger else ""
+    result = {"deleted": name, "ledger_kept": keep_ledger}
+    say_result(result, f"Deleted project [bold]{safe(name)}[/].{kept}")
 
 
 def _contents(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
@@ -270,31 +315,137 @@ def _contents(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
     return f" with {pluralize(info.documents, 'document')}{contexts}"
 
 
-@app.command(rich_help_panel=PROJECTS)
-def demo(as_json: Json = False) -> None:
+@app.command(root=False)
+def demo() -> None:
     """Show the effect of contexts on example documents, without a key or a network."""
-    from llama_index_contextual.cli.demo import TOP_K, run_demo
+    from llama_index_contextual.cli.demo import run_demo, show_answer
 
-    with errors_in_one_line():
-        answers = run_demo(lambda step: say(f"[dim]{safe(step)} …[/]", to=err))
-        if as_json:
-            rows = [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
-            say_json(rows)
-            return
-        for answer in answers:
-            show_answer(answer, top_k=TOP_K)
-        say("\nTo try your own documents:")
-        say("  llama-index-contextual create mine --local")
-        say("  llama-index-contextual ingest mine FOLDER")
+    answers = run_demo(lambda step: say(f"[dim]{safe(step)} …[/]", to=err))
+    if wants_json():
+        rows = [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
+        say_json(rows)
+        return
+    for one in answers:
+        show_answer(one)
+    say("\nTo try your own documents:")
+    say("  llama-index-contextual create mine --local")
+    say("  llama-index-contextual ingest mine FOLDER")
 
 
-app.add_typer(opening)
-app.add_typer(ingesting)
-app.add_typer(syncing)
-app.add_typer(answering)
-app.add_typer(evaluating)
+# ---- maintenance -----------------------------------------------------------------------------------------------------
+
+
+@upkeep.command("versions")
+def list_versions(name: Name) -> None:
+    """List the versions of a project."""
+    versions = common.open_root().load(name).versions()
+    if wants_json():
+        say_json(versions)
+        return
+    for version in versions:
+        if version.damage is None:
+            sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
+            facts = f"{version.created}  {sizes}"
+        else:
+            facts = f"[red]damaged[/]  {safe(version.damage)}"
+        say(f"{version.name}  {facts}  {'[green]live[/]' if version.live else ''}")
+
+
+@upkeep.command()
+def rollback(
+    name: Name,
+    to: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Name of the version; the default is the previous one.")
+    ] = None,
+) -> None:
+    """Make an earlier version live."""
+    live = common.open_root().load(name).rollback(to)
+    say_result({"live": live}, f"Version [bold]{live}[/] is live.")
+
+
+@upkeep.command()
+def verify(
+    name: Name,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair the damage, and name the documents that are to be ingested again.")
+    ] = False,
+) -> None:
+    """Compare all files with their checksums, and show how to repair damage."""
+    report = common.open_root().verify(name, repair=repair)
+    lines = [safe(line) for line in report.repair.lines()] if report.repair is not None else []
+    for problem in report.problems:
+        colour = "yellow" if problem.harmless else "red"
+        advice = f"To repair it: {safe(problem.remedy)}"
+        lines.append(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {advice}")
+    if not report.problems:
+        lines.append(f"No damage in {pluralize(len(report.versions), 'version')} and the ledger.")
+    say_result(report, "\n".join(lines))
+    if not report.sound:
+        raise typer.Exit(1)
+
+
+@upkeep.command()
+def export(
+    name: Name,
+    directory: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+) -> None:
+    """Export the live version for LlamaIndex's own stores."""
+    common.open_root().load(name).export(directory)
+    say_result({"exported": str(directory)}, f"Exported to {safe(str(directory))}.")
+
+
+@upkeep.command()
+def configure(
+    name: Name,
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="FIELD=VALUE", help="Settings to change.", autocompletion=common.complete_setting),
+    ],
+) -> None:
+    """Change settings, and show which of them need a `rebuild`."""
+    changes = dict(common.parse_setting(item) for item in settings)
+    pending = common.open_root().load(name).update_config(**changes)
+    done = "Changed; takes effect with the next query."
+    if pending:
+        done = f"Changed. To apply {', '.join(pending)}, run `{safe(common.proposed('rebuild', name))}`."
+    say_result({"needs_rebuild": pending}, done)
+    if not wants_json():
+        for field in sorted(changes.keys() & environment_settings(os.environ).keys() & common.OF_A_COMMAND):
+            say(f"[yellow]{PREFIX}{field.upper()} is set and overrides it.[/]", to=err)
+
+
+LedgerPath = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON lines file.")]
+
+
+@ledger.command("export")
+def export_ledger(name: Name, path: LedgerPath) -> None:
+    """Export contexts, embeddings, pages read by OCR and receipts as JSON lines."""
+    _say_rows(common.open_root().export_ledger(name, path), "exported")
+
+
+@ledger.command("import")
+def import_ledger(name: Name, path: LedgerPath) -> None:
+    """Import what `ledger export` wrote, so that it is not paid for again."""
+    from llama_index_contextual.index import ledger_lines
+
+    rows = ledger_lines.import_ledger(common.open_root().load(name).directory, path)
+    _say_rows(rows, "imported")
+
+
+def _say_rows(rows: LedgerRows, verb: str) -> None:
+    replies = f"{rows.replies:,} {'reply' if rows.replies == 1 else 'replies'}"
+    nouns = {"contexts": "context", "embeddings": "embedding", "pages": "page", "receipts": "receipt"}
+    counts = asdict(rows)
+    shown = [pluralize(count, nouns[name]) if name in nouns else replies for name, count in counts.items() if count]
+    text = f"{', '.join(shown)} {verb}." if shown else f"The ledger is empty: nothing {verb}."
+    say_result({verb: counts}, text)
+
+
+app.add_typer(serve.opening)
+for module in (documents, sync, answer, evaluate, serve):
+    app.add_typer(module.commands)
 app.add_typer(upkeep)
-app.add_typer(serving)
+app.add_typer(ledger, name="ledger", rich_help_panel="Maintenance")
 
 
 if __name__ == "__main__":

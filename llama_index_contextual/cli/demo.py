@@ -15,7 +15,9 @@ from typing import Any
 from llama_index.core.base.llms.types import CompletionResponse, CompletionResponseGen, LLMMetadata
 from llama_index.core.llms import CustomLLM
 from pydantic import Field
+from rich.table import Table
 
+from llama_index_contextual.cli.terminal import out, safe, say, snippet
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.ledger_lines import import_ledger
@@ -156,3 +158,29 @@ def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any
 
 def _words(text: str) -> str:
     return " ".join(text.split())
+
+
+def show_answer(answer: DemoAnswer) -> None:
+    """Print the rank of the answer to a demo question, without and with contexts."""
+    say("")
+    say(f"[bold]{safe(answer.question)}[/]")
+    lines = Table.grid(padding=(0, 2))
+    lines.add_row("without contexts", _rank(answer.rank_without))
+    if answer.rank_without != 1 and answer.first_without is not None:
+        lines.add_row("  first result", safe(_place(answer.first_without)))
+    lines.add_row("with contexts", _rank(answer.rank_with))
+    if answer.hit is not None:
+        lines.add_row("  passage", safe(_place(answer.hit)))
+        lines.add_row("  its context", f"[italic dim]{safe(answer.hit.written_context or '')}[/]")
+    lines.add_row("  answer", f"… {snippet(answer.evidence, 160)} …")
+    out.print(lines)
+
+
+def _place(chunk: RetrievedChunk) -> str:
+    first, last = chunk.source.page_start, chunk.source.page_end
+    pages = "" if first is None else f", page {first}" if first == last else f", pages {first}–{last}"
+    return f"{chunk.source.file_name}{pages}"
+
+
+def _rank(rank: int | None) -> str:
+    return f"[red]not in the first {TOP_K}[/]" if rank is None else f"[green]rank {rank}[/]"

@@ -10,43 +10,34 @@ import typer
 from rich.table import Table
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.cli.commands import Commands
-from llama_index_contextual.cli.options import (
-    DEFAULT_ROOT,
-    QUESTIONS,
-    Json,
-    Name,
-    Root,
-    confirm,
-    interruptible,
-    open_project,
-)
-from llama_index_contextual.cli.terminal import err, errors_in_one_line, out, safe, say, say_json, snippet
+from llama_index_contextual.cli import common
+from llama_index_contextual.cli.common import Commands, Name
+from llama_index_contextual.cli.terminal import err, out, safe, say, say_json, snippet, wants_json
 from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
     from llama_index_contextual.answering.batch import Predictions
-    from llama_index_contextual.evaluation.compare import Comparison
+    from llama_index_contextual.evaluation.compare import Comparison, VariantProgress
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
-    from llama_index_contextual.evaluation.run import Evaluation, VariantProgress
-    from llama_index_contextual.evaluation.sweep import Sweep
+    from llama_index_contextual.evaluation.run import Evaluation
+    from llama_index_contextual.evaluation.sweep import Sweep, SweepRow
     from llama_index_contextual.project.project import Project
 
-evaluating = Commands()
+commands = Commands("Questions")
 
 _SHOWN_ANSWERS = 5
 _LONG = 3
 """Ratio of words in answers and in expected answers above which a shorter style is proposed."""
 
 
-@evaluating.command("evaluate", rich_help_panel=QUESTIONS)
+@commands.command("evaluate")
 def evaluate_project(
     name: Name,
     questions: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]", help="JSON lines file of questions with evidence; without it, the LLM writes some."
+            metavar="FILE", help="JSON lines file of questions with evidence; without it, the LLM writes some."
         ),
     ] = None,
     compare: Annotated[
@@ -65,17 +56,10 @@ def evaluate_project(
     ks: Annotated[
         str, typer.Option("--k", metavar="NUMBERS", help="Numbers of results for the metrics.")
     ] = "1,5,10,20",
-    metric: Annotated[
-        str | None,
-        typer.Option(metavar="METRIC", help="Metric for the recommendation of --compare; nDCG@10 by default."),
-    ] = None,
     number: Annotated[
         int, typer.Option(metavar="NUMBER", help="Number of questions to write if no file is given.")
     ] = 50,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="File to save the written questions to.")] = None,
-    similarity: Annotated[
-        bool, typer.Option("--similarity", help="Also measure the embedding similarity of question and passages.")
-    ] = False,
     answers: Annotated[
         bool,
         typer.Option(
@@ -95,73 +79,65 @@ def evaluate_project(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask for confirmation before spending money.")
     ] = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
 ) -> None:
     """Measure how well a project finds the evidence for questions, and whether contexts pay off."""
-    with errors_in_one_line():
-        from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
-        from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
-        from llama_index_contextual.evaluation.run import evaluate
-        from llama_index_contextual.index import files
+    from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
+    from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
+    from llama_index_contextual.evaluation.run import evaluate
+    from llama_index_contextual.index import files
 
-        if contextual_embedding is not None and (compare is None or sweep is not None):
-            raise InputError(
-                "--contextual-embedding adds a variant to --compare: pass --compare none,structural as well, without"
-                " --sweep.",
-                value=contextual_embedding,
-            )
-        project = open_project(root, name)
-        if answers:
-            if compare is not None or sweep is not None:
-                raise InputError("--answers measures the project as it is: omit --compare and --sweep.")
-            _evaluate_answers(project, questions, report or (), yes=yes, as_json=as_json)
-            return
-        numbers = _numbers(ks, "--k")
-        for path in report or ():
-            check_report(path)
-        if save is not None:
-            files.require_folder(save)
-        loaded = load_questions(questions) if questions is not None else _generate(project, number)
-        if questions is None and save is not None:
-            write_questions(loaded, save)
-        with _Steps(ask=not yes and max_cost is None, sample=sample) as steps:
-            building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
-            result: Result
-            if sweep is not None:
-                from llama_index_contextual.evaluation.sweep import sweep_variants
+    if contextual_embedding is not None and (compare is None or sweep is not None):
+        raise InputError(
+            "--contextual-embedding adds a variant to --compare: pass --compare none,structural as well, without"
+            " --sweep.",
+            value=contextual_embedding,
+        )
+    project = common.open_project(name)
+    if answers:
+        if compare is not None or sweep is not None:
+            raise InputError("--answers measures the project as it is: omit --compare and --sweep.")
+        _evaluate_answers(project, questions, report or (), yes=yes)
+        return
+    numbers = _numbers(ks, "--k")
+    for path in report or ():
+        check_report(path)
+    if save is not None:
+        files.require_folder(save)
+    loaded = load_questions(questions) if questions is not None else _generate(project, number)
+    if questions is None and save is not None:
+        write_questions(loaded, save)
+    with _Steps(ask=not yes and max_cost is None, sample=sample) as steps:
+        building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
+        result: Result
+        if sweep is not None:
+            from llama_index_contextual.evaluation.sweep import sweep_variants
 
-                contexts, sizes = _names(compare or ""), _numbers(sweep, "--sweep")
-                trying: dict[str, Any] = {"chunk_sizes": sizes, "contexts": contexts, "top_ks": numbers}
-                result = interruptible(project, lambda: sweep_variants(project, loaded, **trying, **building))
-            elif compare is not None:
-                from llama_index_contextual.evaluation.compare import compare_variants
+            building |= {"chunk_sizes": _numbers(sweep, "--sweep"), "contexts": _names(compare or "")}
+            result = common.interruptible(project, lambda: sweep_variants(project, loaded, top_ks=numbers, **building))
+        elif compare is not None:
+            from llama_index_contextual.evaluation.compare import compare_variants
 
-                trying = {"variants": _names(compare), "ks": numbers, "metric": metric}
-                trying["contextual_embedding"] = contextual_embedding
-                result = interruptible(project, lambda: compare_variants(project, loaded, **trying, **building))
-            else:
-                for note in absent_files(project.documents(), loaded):
-                    say(f"[yellow]{note}[/]", to=err)
-                embed_model = project.embed_model if similarity else None
-                shown = None if as_json else steps.show_questions
-                result = evaluate(project, loaded, name=name, ks=numbers, embed_model=embed_model, progress=shown)
-        report_paths = [write_report(result, path) for path in report or ()]
-        if as_json:
-            say_json(to_dict(result))
-            return
-        _show(result)
-        for path in report_paths:
-            say(f"Wrote {safe(str(path))}.", to=err)
+            building |= {"variants": _names(compare), "contextual_embedding": contextual_embedding}
+            result = common.interruptible(project, lambda: compare_variants(project, loaded, ks=numbers, **building))
+        else:
+            for note in absent_files(project.documents(), loaded):
+                say(f"[yellow]{note}[/]", to=err)
+            shown = None if wants_json() else steps.show_questions
+            result = evaluate(project, loaded, name=name, ks=numbers, progress=shown)
+    report_paths = [write_report(result, path) for path in report or ()]
+    if wants_json():
+        say_json(to_dict(result))
+        return
+    _show(result)
+    for path in report_paths:
+        say(f"Wrote {safe(str(path))}.", to=err)
 
 
-def _evaluate_answers(
-    project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool, as_json: bool
-) -> None:
+def _evaluate_answers(project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool) -> None:
     """Answer the questions of a file and print exact match and F1."""
     from llama_index_contextual.answering.batch import answer_many, check_predictions_file
     from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-    from llama_index_contextual.evaluation.answers import load_qa
+    from llama_index_contextual.evaluation.questions import load_qa
 
     if questions is None:
         raise InputError("--answers needs a file of questions with their `answers`: name it after the project.")
@@ -169,11 +145,11 @@ def _evaluate_answers(
         check_predictions_file(path)
     items = load_qa(questions)
     engine = cast(GroundedQueryEngine, project.as_query_engine())
-    confirm(f"Let {engine.answer_stream.name} answer {pluralize(len(items), 'question')}?", yes=yes)
+    common.confirm(f"Let {engine.answer_stream.name} answer {pluralize(len(items), 'question')}?", yes=yes)
     predictions = answer_many(engine, items)
     for path in reports:
         predictions.write(path)
-    if as_json:
+    if wants_json():
         say_json(predictions.to_dict())
         return
     summary = predictions.summary()
@@ -236,7 +212,7 @@ class _Steps:
 
     def show_questions(self, done: int, total: int) -> None:
         """Show the number of processed questions."""
-        self._say("Evaluating the questions …", f"{done:,} of {pluralize(total, 'question')}" if total else "")
+        self._say("Evaluating the questions …", f"{done:,} of {pluralize(total, 'question')}")
 
     def _say(self, step: str, far: str) -> None:
         if step != self._last:
@@ -258,7 +234,7 @@ class _Steps:
 
 
 def _generate(project: Project, number: int) -> Sequence[Question]:
-    from llama_index_contextual.evaluation.generate import generate_questions
+    from llama_index_contextual.evaluation.questions import generate_questions
 
     say(f"[dim]The LLM is writing {pluralize(number, 'question')} …[/]", to=err)
     return generate_questions(project.live_version, project.state.answering_llm(), number=number)
@@ -285,7 +261,7 @@ def _show(result: Result) -> None:
         _show_figures([result])
         _show_failures(result)
     else:
-        _show_sweep(result)
+        _show_sweep(cast("Sweep[SweepRow]", result))
 
 
 def _show_comparison(result: Comparison) -> None:
@@ -316,8 +292,6 @@ def _show_figures(evaluations: Sequence[Evaluation]) -> None:
         table.add_row(metric, *(f"{100 * evaluation.mean(metric):.1f}" for evaluation in evaluations))
     for label, key in (("p50, ms", "p50_ms"), ("p95, ms", "p95_ms")):
         table.add_row(label, *(f"{summary[key]:.1f}" for summary in summaries))
-    if summaries[0]["context_relevance"] is not None:
-        table.add_row("embedding similarity", *(f"{summary['context_relevance']:.3f}" for summary in summaries))
     out.print(table)
 
 
@@ -331,7 +305,7 @@ def _show_failures(result: Evaluation) -> None:
         say(f"[dim]{snippet(failure.question.text, 100)}: {safe(result_line)}[/]", indent=2)
 
 
-def _show_sweep(result: Sweep) -> None:
+def _show_sweep(result: Sweep[SweepRow]) -> None:
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")
     table = Table(box=None, pad_edge=False)

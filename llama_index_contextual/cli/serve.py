@@ -1,23 +1,43 @@
-"""Commands that show projects to people (`serve`, `inspect`) and to other programs (`mcp`)."""
+"""Commands that show projects to people (`open`, `serve`, `inspect`) and to other programs (`mcp`)."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import regex  # type: ignore[import-untyped]  # the package ships no types
 import typer
 
-from llama_index_contextual.cli.commands import Commands
-from llama_index_contextual.cli.options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_project
-from llama_index_contextual.cli.terminal import err, errors_in_one_line, safe, say, say_json
-from llama_index_contextual.errors import ConfigurationError, PathNotFoundError
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli import common
+from llama_index_contextual.cli.answer import TOP_K_WITHOUT_LLM, show_response, typed_lines
+from llama_index_contextual.cli.common import Commands, MaxCost, Name, Yes
+from llama_index_contextual.cli.documents import show_estimate, show_report
+from llama_index_contextual.cli.terminal import err, in_words, out, safe, say, say_error, say_result
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    ContextualError,
+    InputError,
+    PathNotFoundError,
+    ProjectExistsError,
+)
 
-serving = Commands()
+if TYPE_CHECKING:
+    from llama_index_contextual.project.project import Project
+
+opening = Commands("Projects")
+commands = Commands("Questions")
 
 _TOKEN_VARIABLE = "LLAMA_INDEX_CONTEXTUAL_UI_TOKEN"
+_NEEDS_UI = 'This needs the packages of an extra: pip install "llama-index-contextual[ui]"'
+_INVALID_IN_NAMES = regex.compile(r"(?V1)[^[\p{L}\p{N}\p{M}_\- .]--\p{DI}]+")
+
 Documents = Annotated[
     list[Path] | None,
     typer.Option(
@@ -26,92 +46,205 @@ Documents = Annotated[
         " repeated.",
     ),
 ]
-_NEEDS_UI = 'This needs the packages of an extra: pip install "llama-index-contextual[ui]"'
+Host = Annotated[str, typer.Option(metavar="HOST", help="Address; others than this machine's own need a token.")]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST", help="Further host name under which clients reach the server; may be repeated."),
+]
 
 
-@serving.command(rich_help_panel=QUESTIONS)
-def serve(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
-    host: Annotated[str, typer.Option(help="Address; others than this machine's own need a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8010,
-    token: Annotated[
+def _token(variable: str) -> Any:
+    help_text = (
+        f"Token that clients need. Prefer the variable {variable}: other users of this machine can read command lines."
+    )
+    return typer.Option(metavar="TOKEN", envvar=variable, show_envvar=False, help=help_text)
+
+
+# ---- open ------------------------------------------------------------------------------------------------------------
+
+
+@opening.command("open", as_json=False)
+def open_folder(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The documents, in this folder and those below it.")],
+    llm: Annotated[
         str | None,
         typer.Option(
-            envvar=_TOKEN_VARIABLE,
-            show_envvar=False,
-            help="Token that readers need. Prefer the variable LLAMA_INDEX_CONTEXTUAL_UI_TOKEN: other users of this"
-            " machine can read command lines.",
+            metavar="MODEL",
+            help="LLM that writes the contexts and answers, as provider:name; without it, no model is called.",
         ),
     ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Further host name under which browsers reach the server; may be repeated."),
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the project; by default, the name of the folder.")
     ] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Search in the terminal, not in a browser.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of the Workbench; 0 takes a free one.")
+    ] = 0,
+    max_cost: MaxCost = None,
+    yes: Yes = False,
+) -> None:
+    """Search a folder: make a project of its documents, or bring it up to date, and show it in a browser.
+
+    Without --llm, the documents are read, embedded and searched on this machine, and nothing is paid for.
+    """
+    if not folder.is_dir():
+        raise PathNotFoundError(f"{folder}: there is no such folder.", value=[str(folder)])
+    name = project_name(folder) if name is None else name
+    project = _project_of(folder, name, llm)
+    if project.config.context == "llm":
+        expected = project.estimate([folder])
+        if expected.chosen is not None:
+            show_estimate(expected)
+            common.confirm("Request the contexts?", yes=yes)
+    work = partial(project.sync_folders, [folder], remove=False, max_cost=max_cost, show_progress=True)
+    report = common.interruptible(project, work)
+    if report.version is None:
+        raise InputError(
+            f"{folder} has no document that can be read:"
+            f" {'; '.join(f'{file.path}: {file.reason}' for file in report.skipped[:3]) or 'it is empty'}."
+        )
+    show_report(replace(report, missing=()), name)
+    if report.missing:
+        say(
+            f"[yellow]note[/] The files of {pluralize(len(report.missing), 'document')} are gone; to remove the"
+            f" documents too: {safe(common.proposed('sync', name, str(folder)))}",
+            to=err,
+        )
+    say(f"The project is [bold]{safe(name)}[/] in {safe(os.path.realpath(common.root()))}.")
+    if terminal or not _has_workbench():
+        _search(project)
+    else:
+        serve([name], port=port, documents=[folder], open_browser=out.is_terminal)
+
+
+def _has_workbench() -> bool:
+    """Return whether the packages of the Workbench are installed; say how to install them if not."""
+    try:
+        import llama_index_contextual.ui.app  # noqa: F401
+    except ImportError:
+        say('For the Workbench in a browser: pip install "llama-index-contextual\\[ui]"', to=err)
+        return False
+    return True
+
+
+def project_name(folder: Path) -> str:
+    """Return the name of the project for a folder.
+
+    Raises:
+        InputError: No name can be made of the folder's.
+
+    Example:
+        >>> project_name(Path("/srv/Supply (2024), signed"))
+        'Supply 2024 signed'
+    """
+    from llama_index_contextual.project.lookup import MAX_NAME_LENGTH, check_name
+
+    parts = _INVALID_IN_NAMES.sub(" ", folder.resolve().name).split(".")
+    name = ".".join(filter(None, (" ".join(part.split()) for part in parts)))[:MAX_NAME_LENGTH].strip(" -_.")
+    try:
+        return check_name(name)
+    except InputError as error:
+        raise InputError(f"{folder} has a name that cannot be that of a project: choose one with --name.") from error
+
+
+def _project_of(folder: Path, name: str, llm: str | None) -> Project:
+    """Return the project of a folder; it is created if there is none.
+
+    Raises:
+        ConfigurationError: It has another LLM.
+        ProjectExistsError: The project of that name has the documents of another folder.
+    """
+    manager = common.open_root()
+    if name not in manager.list():
+        config = ProjectConfig.local() if llm is None else ProjectConfig.local(context="llm", llm=llm)
+        manager.create(name, config)
+    project = common.open_project(name)
+    if llm is not None and (project.config.context, project.config.llm) != ("llm", llm):
+        raise ConfigurationError(
+            f"Project {name!r} was made with other settings: leave --llm out, or change them with"
+            f" `{common.proposed('configure', name, 'context=llm', f'llm={llm}')}`."
+        )
+    if project.documents():
+        plan = project.sync_folders([folder], dry_run=True, remove=False)
+        if not (plan.updated or plan.renamed or plan.unchanged or plan.missing):
+            raise ProjectExistsError(
+                f"Project {name!r} has the documents of another folder: choose a name for this one with --name.",
+                name=name,
+            )
+    return project
+
+
+def _search(project: Project) -> None:
+    """Search for each line of standard input."""
+    try:
+        for line in typed_lines():
+            try:
+                show_response(project.retrieve(line, top_k=TOP_K_WITHOUT_LLM), project.config.language)
+            except ContextualError as error:
+                say_error(in_words(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+# ---- servers and pages -----------------------------------------------------------------------------------------------
+
+
+@commands.command(as_json=False)
+def serve(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port; 0 takes a free one.")] = 8010,
+    token: Annotated[str | None, _token(_TOKEN_VARIABLE)] = None,
+    allow_host: AllowedHosts = None,
     documents: Documents = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the address in a browser.")] = False,
-    root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Show projects in a browser: search, passages on their pages, answers, documents and costs. Nothing is changed.
-
-    Example: llama-index-contextual serve mine --documents FOLDER --open
-    """
-    with errors_in_one_line():
-        try:
-            from llama_index_contextual.ui.app import serve as serve_workbench
-        except ImportError as error:
-            raise ConfigurationError(_NEEDS_UI) from error
-        if token == "" or os.environ.get(_TOKEN_VARIABLE) == "":
-            raise ConfigurationError(
-                f"The token is empty: pass one with --token or {_TOKEN_VARIABLE}, or remove option and variable."
-            )
-        _require_folders(documents or ())
-
-        logging.getLogger("llama_index_contextual").addHandler(logging.StreamHandler())
-
-        def announce(address: str) -> None:
-            say(f"Workbench: {safe(address)} (Ctrl-C ends it)")
-            if open_browser:
-                typer.launch(address)
-
-        serve_workbench(
-            [open_project(root, name) for name in dict.fromkeys(names)],
-            host=host,
-            port=port,
-            token=token,
-            allowed_hosts=allow_host or (),
-            document_folders=documents or (),
-            announce=announce,
+    """Show projects in a browser: search, passages on their pages, answers, documents and costs. Nothing is changed."""
+    try:
+        from llama_index_contextual.ui.app import serve as serve_workbench
+    except ImportError as error:
+        raise ConfigurationError(_NEEDS_UI) from error
+    if token == "" or os.environ.get(_TOKEN_VARIABLE) == "":
+        raise ConfigurationError(
+            f"The token is empty: pass one with --token or {_TOKEN_VARIABLE}, or remove option and variable."
         )
+    _require_folders(documents or ())
+    logging.getLogger("llama_index_contextual").addHandler(logging.StreamHandler())
+
+    def announce(address: str) -> None:
+        say(f"Workbench: {safe(address)} (Ctrl-C ends it)")
+        if open_browser:
+            typer.launch(address)
+
+    serve_workbench(
+        [common.open_project(name) for name in dict.fromkeys(names)],
+        host=host,
+        port=port,
+        token=token,
+        allowed_hosts=allow_host or (),
+        document_folders=documents or (),
+        announce=announce,
+    )
 
 
-@serving.command("inspect", rich_help_panel=QUESTIONS)
+@commands.command("inspect")
 def inspect_project(
     name: Name,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; the default is NAME.html.")] = None,
     query: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Query to explain; may be repeated.")] = None,
     top_k: Annotated[int, typer.Option(metavar="NUMBER", help="Number of results of each query.")] = 10,
     documents: Documents = None,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
 ) -> None:
     """Write an HTML page to browse documents, segments and chunks, and explain search results."""
-    with errors_in_one_line():
-        try:
-            from llama_index_contextual.ui.inspection import write_page
-        except ImportError as error:
-            raise ConfigurationError(_NEEDS_UI) from error
-        _require_folders(documents or ())
-        path = write_page(
-            open_project(root, name),
-            html or Path(f"{name}.html"),
-            query or (),
-            top_k=top_k,
-            document_folders=documents or (),
-        )
-        if as_json:
-            say_json({"html": str(path)})
-        else:
-            say(f"Wrote {safe(str(path))}: open it in a browser.")
+    try:
+        from llama_index_contextual.ui.inspection import write_page
+    except ImportError as error:
+        raise ConfigurationError(_NEEDS_UI) from error
+    folders = documents or ()
+    _require_folders(folders)
+    project, page = common.open_project(name), html or Path(f"{name}.html")
+    path = write_page(project, page, query or (), top_k=top_k, document_folders=folders)
+    say_result({"html": str(path)}, f"Wrote {safe(str(path))}: open it in a browser.")
 
 
 def _require_folders(folders: Sequence[Path]) -> None:
@@ -120,47 +253,27 @@ def _require_folders(folders: Sequence[Path]) -> None:
             raise PathNotFoundError(f"--documents {folder}: there is no such folder.", value=[str(folder)])
 
 
-@serving.command("mcp", rich_help_panel=QUESTIONS)
+@commands.command("mcp", as_json=False)
 def serve_mcp(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the projects.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
     http: Annotated[
         bool, typer.Option("--http", help="Serve over streamable HTTP at http://HOST:PORT/mcp, not standard input.")
     ] = False,
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address for HTTP; others than this machine's own need a token.")
-    ] = ("127.0.0.1"),
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="Port for HTTP.")] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar="LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN",
-            show_envvar=False,
-            help="Token that HTTP clients must send. Prefer the variable LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN: other users"
-            " of this machine can read command lines.",
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST", help="Further host name under which HTTP clients reach the server; may be repeated."
-        ),
-    ] = None,
-    root: Root = DEFAULT_ROOT,
+    token: Annotated[str | None, _token("LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN")] = None,
+    allow_host: AllowedHosts = None,
 ) -> None:
     """Serve projects to MCP clients over standard input and output, or over HTTP; the tools change no document."""
-    with errors_in_one_line():
-        try:
-            from llama_index_contextual.mcp import make_server, serve_http
-        except ImportError as error:
-            raise ConfigurationError(
-                'The server needs the MCP SDK: pip install "llama-index-contextual[mcp]"'
-            ) from error
-        projects = [open_project(root, name) for name in names]
-        if http:
-            if token == "":
-                raise ConfigurationError("The token is empty: pass one with --token, or leave the option out.")
-            say(f"Serving at http://{safe(host)}:{port}/mcp; Ctrl-C stops it.", to=err)
-            serve_http(projects, host=host, port=port, token=token, allowed_hosts=allow_host or ())
-        else:
-            make_server(projects).run("stdio")
+    try:
+        from llama_index_contextual.mcp import make_server, serve_http
+    except ImportError as error:
+        raise ConfigurationError('The server needs the MCP SDK: pip install "llama-index-contextual[mcp]"') from error
+    projects = [common.open_project(name) for name in names]
+    if not http:
+        make_server(projects).run("stdio")
+        return
+    if token == "":
+        raise ConfigurationError("The token is empty: pass one with --token, or leave the option out.")
+    say(f"Serving at http://{safe(host)}:{port}/mcp; Ctrl-C stops it.", to=err)
+    serve_http(projects, host=host, port=port, token=token, allowed_hosts=allow_host or ())

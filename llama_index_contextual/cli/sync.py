@@ -4,49 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from select import select
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.cli.commands import Commands
-from llama_index_contextual.cli.narrowing import Facts, FactsFile, warn_of_unused
-from llama_index_contextual.cli.options import (
-    DEFAULT_ROOT,
-    DOCUMENTS,
-    Json,
-    Moved,
-    Name,
-    Password,
-    Root,
-    Yes,
-    confirm,
-    has_terminal,
-    interruptible,
-    open_project,
-    passwords_of,
-    proposed,
-    require_answer,
-)
-from llama_index_contextual.cli.terminal import (
-    err,
-    errors_in_one_line,
-    in_words,
-    out,
-    safe,
-    say,
-    say_error,
-    say_json,
-    show_report,
-)
+from llama_index_contextual.cli import common
+from llama_index_contextual.cli.common import Commands, Name, Quiet, Yes
+from llama_index_contextual.cli.documents import Batch, Facts, FactsFile, Moved, Password, passwords_of, show_report
+from llama_index_contextual.cli.terminal import err, in_words, out, safe, say, say_error, say_json, wants_json
 from llama_index_contextual.errors import ConfigurationError, ContextualError, LargeRemovalError, ProjectLockedError
 
 if TYPE_CHECKING:
@@ -68,13 +43,13 @@ RESCAN = 300.0
 LOCKED = 2.0
 """Seconds until the next attempt if another process is writing to the project."""
 
-syncing = Commands()
+commands = Commands("Documents")
 
 
-@syncing.command(rich_help_panel=DOCUMENTS)
+@commands.command()
 def sync(
     name: Name,
-    folders: Annotated[list[str], typer.Argument(metavar="FOLDER...", help="Folders, searched as by `ingest`.")],
+    folders: Annotated[list[str], typer.Argument(metavar="FOLDER", help="Folders, searched as by `ingest`.")],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what is new, changed, moved and gone, without changing anything.")
     ] = False,
@@ -113,17 +88,12 @@ def sync(
     max_cost: Annotated[
         float | None,
         typer.Option(
-            "--max-cost",
             metavar="DOLLARS",
             help="Stop before the run costs more than this; with --watch, all of its runs together.",
         ),
     ] = None,
-    batch: Annotated[
-        bool, typer.Option("--batch", help="Request contexts in batches: half the price per token, within 24 hours.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
+    batch: Batch = False,
+    quiet: Quiet = False,
 ) -> None:
     """Bring documents in step with folders: add, update, rename and remove them, and publish one version.
 
@@ -131,42 +101,46 @@ def sync(
     asked for; with --watch, everything else is published in the meantime. With --watch and --json, every version is one
     line.
     """
-    with errors_in_one_line():
-        if watch:
-            _require_watchfiles()
-        project, file_metadata = open_project(root, name), Facts(facts) if facts else None
-        passwords = passwords_of(password)
-        options: dict[str, Any] = {"moved": moved, "file_metadata": file_metadata, "passwords": passwords}
-        run = _Sync(
-            project,
-            folders,
-            {**options, "allow_empty": allow_empty, "batch": batch, "show_progress": not quiet},
-            settle=settle if settle is not None else SETTLE if watch else 0.0,
-            max_cost=max_cost,
-            allow_many=allow_many,
-            retry=proposed("retry", name),
-            as_json=as_json,
+    if watch:
+        _require_watchfiles()
+    project, file_metadata = common.open_project(name), Facts(facts) if facts else None
+    reading: dict[str, Any] = {
+        "moved": moved,
+        "file_metadata": file_metadata,
+        "passwords": passwords_of(password),
+    }
+    plan = project.sync_folders(folders, dry_run=True, allow_empty=allow_empty, **reading)
+    needs_answer = bool(plan.removed) and not (yes or dry_run or watch)
+    if dry_run and wants_json():
+        say_json({**plan.to_dict(), "dry_run": True})
+    elif dry_run or needs_answer or not (wants_json() or watch):
+        _show_plan(plan, to=out if dry_run else err, all_names=dry_run)
+        if project.config.context == "llm" and not quiet and (plan.added or plan.updated or plan.renamed):
+            say(safe(project.estimate(folders, batch=batch, **reading).in_short()), to=err)
+    if file_metadata is not None:
+        file_metadata.warn_of_unused()
+    if dry_run:
+        return
+    run = _Sync(
+        project,
+        folders,
+        {**reading, "allow_empty": allow_empty, "batch": batch, "show_progress": not quiet},
+        settle=settle if settle is not None else SETTLE if watch else 0.0,
+        max_cost=max_cost,
+        allow_many=allow_many,
+        as_json=wants_json(),
+        removes=yes,
+        asks=common.has_terminal(),
+    )
+    if watch:
+        common.interruptible(
+            project, lambda: run.watch(poll=poll, rescan=rescan, ignored=os.path.realpath(common.root()))
         )
-        plan = project.sync_folders(folders, dry_run=True, allow_empty=allow_empty, **options)
-        needs_answer = bool(plan.removed) and not (yes or dry_run or watch)
-        if dry_run and as_json:
-            say_json({**plan.to_dict(), "dry_run": True})
-        elif dry_run or needs_answer or not (as_json or watch):
-            _show_plan(plan, to=out if dry_run else err, all_names=dry_run)
-            if project.config.context == "llm" and not quiet and (plan.added or plan.updated or plan.renamed):
-                say(safe(project.estimate(folders, batch=batch, **options).in_short()), to=err)
-        warn_of_unused(file_metadata)
-        if dry_run:
-            return
-        if watch:
-            run.removes, run.asks = yes, has_terminal()
-            interruptible(project, lambda: run.watch(poll=poll, rescan=rescan, ignored=os.path.realpath(root)))
-            return
-        if needs_answer:
-            require_answer(yes=yes)
-            confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
-        report = interruptible(project, partial(run.once, remove=yes or plan.removed))
-        run.show(report)
+        return
+    if needs_answer:
+        common.require_answer(yes=yes)
+        common.confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
+    run.show(common.interruptible(project, partial(run.once, remove=yes or plan.removed)))
 
 
 @dataclass
@@ -179,11 +153,10 @@ class _Sync:
         options: Further arguments of `Project.sync`.
         settle: Seconds for which a file must not change.
         max_cost: Limit of all syncs together in dollars, or None.
-        retry: The command that requests failed contexts again.
         as_json: Whether to print JSON.
         allow_many: Whether more than a tenth of the documents of a folder may be removed at once.
         removes: Whether documents are removed without a confirmation while watching.
-        asks: Whether a person can confirm removals while watching.
+        asks: Whether a person can common.confirm removals while watching.
         stop: Ends `watch` when it is set.
         answered: Set when a person has confirmed a removal.
     """
@@ -193,8 +166,7 @@ class _Sync:
     options: dict[str, Any]
     settle: float
     max_cost: float | None
-    retry: str
-    as_json: bool
+    as_json: bool = False
     allow_many: bool = False
     removes: bool = False
     asks: bool = False
@@ -240,10 +212,13 @@ class _Sync:
                 say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
             say("There is no version yet: the folders contain no document that can be read.")
         else:
-            show_report(replace(report, missing=()), retry=self.retry, is_new=is_new)
+            show_report(replace(report, missing=()), self.project.name, is_new=is_new)
 
     def watch(self, *, poll: bool, rescan: float, ignored: str) -> None:
         """Sync at once and after every change, until Ctrl-C.
+
+        Events are collected from before the first sync on and during every sync, so that no change is lost. A folder
+        that disappears is watched again as soon as it is back.
 
         Args:
             poll: Whether to compare the files instead of waiting for events.
@@ -255,16 +230,23 @@ class _Sync:
         if not self.removes and not self.asks:
             say("[yellow]note[/] Documents whose files are deleted are kept: start with --yes to remove them.", to=err)
         if self.asks:
+            if hasattr(signal, "SIGTTIN"):
+                # Otherwise, reading from the terminal would stop a process in the background.
+                signal.signal(signal.SIGTTIN, signal.SIG_IGN)
             threading.Thread(target=self._listen, name="answers", daemon=True).start()
-        watch_folders(
-            self.folders,
-            partial(self._batch, rescan),
-            poll=poll,
-            rescan=rescan,
-            ignored=ignored,
-            stop=self.stop,
-            wake=self.answered,
-        )
+        due, watched = time.monotonic(), _identities(self.folders)
+        while not self.stop.is_set():
+            for changes in _events(self.folders, poll=poll, stop=self.stop):
+                if (now := _identities(self.folders)) != watched:
+                    due, watched = time.monotonic(), now
+                    break  # events of a folder that was replaced do not arrive any more
+                if self.answered.is_set() or any(_matters(path, self.folders, ignored) for path in changes):
+                    self.answered.clear()
+                    due = time.monotonic()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + min(self._batch(rescan), rescan)
+            else:
+                due = time.monotonic()
 
     def answer(self, line: str) -> None:
         """Take what a person has typed: "y" confirms the removal of the documents that are listed."""
@@ -274,15 +256,15 @@ class _Sync:
 
     def _listen(self) -> None:
         """Pass on the lines that are typed at the terminal, until it is closed."""
-        terminal = sys.stdin.fileno()
         while not self.stop.is_set():
-            # A process in the background would be stopped by the operating system if it read from the terminal.
-            if os.name != "nt" and (not select([terminal], [], [], 0.5)[0] or _is_in_background(terminal)):
-                self.stop.wait(0.1)
-            elif line := os.read(terminal, 1_024):
-                self.answer(line.decode(errors="replace"))
-            else:
+            try:
+                line = os.read(sys.stdin.fileno(), 1_024)
+            except OSError:  # this process is in the background
+                self.stop.wait(0.5)
+                continue
+            if not line:
                 return
+            self.answer(line.decode(errors="replace"))
 
     def _batch(self, rescan: float) -> float:
         """Sync once, print what is new, and return the seconds until the next attempt without a change."""
@@ -339,7 +321,7 @@ class _Sync:
         """Return the skipped files that were not printed, or have changed since; those left for later only once."""
         new = []
         for file in skipped:
-            state = "later" if file.reason in for_later else (file.reason, _status(file.path))
+            state = "later" if file.reason in for_later else (file.reason, _status(file.path, "st_size", "st_mtime_ns"))
             if self._mentioned.get(file.path) != state:
                 self._mentioned[file.path] = state
                 new.append(file)
@@ -355,21 +337,13 @@ class _Sync:
             _say_line({"error": scrub(message)})
 
 
-def _is_in_background(terminal: int) -> bool:
-    """Return whether this process does not read from its terminal, as after `&` or Ctrl-Z and `bg`."""
-    try:
-        return os.tcgetpgrp(terminal) != os.getpgrp()
-    except OSError:  # it is not the controlling terminal
-        return False
-
-
-def _status(path: str) -> tuple[int, int] | None:
-    """Return size and time of modification of a file, or None if it cannot be seen."""
+def _status(path: str, *fields: str) -> tuple[int, ...] | None:
+    """Return fields of the status of a file or folder, or None if it cannot be seen."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return status.st_size, status.st_mtime_ns
+    return tuple(getattr(status, name) for name in fields)
 
 
 def _say_line(value: object) -> None:
@@ -423,44 +397,6 @@ def _require_watchfiles() -> None:
         raise ConfigurationError('--watch needs watchfiles: pip install "llama-index-contextual[watch]"') from error
 
 
-def watch_folders(
-    folders: Sequence[str],
-    sync: Callable[[], float],
-    *,
-    poll: bool,
-    rescan: float,
-    ignored: str,
-    stop: threading.Event,
-    wake: threading.Event,
-) -> None:
-    """Call `sync` at once, after every change in the folders, and after `rescan` seconds without one.
-
-    Events are collected from before the first call on and during every call, so that no change is lost.
-
-    Args:
-        folders: The folders; one that disappears is watched again as soon as it is back.
-        sync: Returns the seconds until it should be called again even if nothing changes.
-        poll: Whether to compare the files instead of waiting for events.
-        rescan: Upper limit of these seconds.
-        ignored: Folder whose changes do not matter.
-        stop: Ends the function when it is set.
-        wake: Calls `sync` when it is set.
-    """
-    due, watched = time.monotonic(), _identities(folders)
-    while not stop.is_set():
-        for changes in _events(folders, poll=poll, stop=stop):
-            if (now := _identities(folders)) != watched:
-                due, watched = time.monotonic(), now
-                break  # events of a folder that was replaced do not arrive any more
-            if wake.is_set() or any(_matters(path, folders, ignored) for path in changes):
-                wake.clear()
-                due = time.monotonic()
-            if time.monotonic() >= due:
-                due = time.monotonic() + min(sync(), rescan)
-        else:
-            due = time.monotonic()
-
-
 def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Iterator[set[str]]:
     """Yield the paths that changed, or an empty set after a while; the first set means that events are collected."""
     from watchfiles import Change, watch
@@ -495,29 +431,19 @@ def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Ite
         ) from error
 
 
-def _identities(folders: Iterable[str]) -> list[tuple[int, int] | None]:
-    identities: list[tuple[int, int] | None] = []
-    for folder in folders:
-        try:
-            status = os.stat(folder)
-        except OSError:
-            identities.append(None)
-        else:
-            identities.append((status.st_dev, status.st_ino))
-    return identities
+def _identities(folders: Iterable[str]) -> list[tuple[int, ...] | None]:
+    return [_status(folder, "st_dev", "st_ino") for folder in folders]
 
 
 def _matters(path: str, folders: Iterable[str], ignored: str) -> bool:
     """Return whether a change of a file or folder can change a document."""
     from llama_index_contextual.readers.discovery import SUFFIXES
 
-    if os.path.realpath(path).startswith(os.path.join(ignored, "")):
+    changed = Path(os.path.realpath(path))
+    if changed.is_relative_to(ignored):
         return False
-    for folder in {*map(os.path.abspath, folders), *map(os.path.realpath, folders)}:
-        if path.startswith(os.path.join(folder, "")):
-            path = os.path.relpath(path, folder)
-            if any(part.startswith(".") for part in path.split(os.sep)):
-                return False
-            path = os.path.join(folder, path)
+    for folder in map(os.path.realpath, folders):
+        if changed.is_relative_to(folder) and any(part.startswith(".") for part in changed.relative_to(folder).parts):
+            return False
     # A name without one of these extensions may be a folder, or one that was deleted or moved away.
-    return os.path.splitext(path)[1].lower() in SUFFIXES or not os.path.isfile(path)
+    return changed.suffix.lower() in SUFFIXES or not changed.is_file()

@@ -1,59 +1,59 @@
 """Comparing retrievers on the same questions, with intervals, p-values and a recommendation.
 
 `compare` takes any retrievers. `compare_variants` builds a project's documents with several kinds of context in a
-temporary `Workspace` and compares those.
+temporary directory and compares those.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import MetadataMode
 from numpy.typing import NDArray
 
+from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.config import ContextKind, ProjectConfig
+from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
+from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, InputError, Remedy
-from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
-from llama_index_contextual.evaluation.metrics import (
-    ALPHA,
-    FEWEST,
-    bootstrap_interval,
-    detectable_difference,
-    permutation_p_value,
-    questions_needed,
+from llama_index_contextual.evaluation import metrics
+from llama_index_contextual.evaluation.questions import (
+    QUESTIONS,
+    Evidence,
+    Question,
+    absent_files,
+    generate_questions,
+    ids_by_name,
+    require_files,
 )
-from llama_index_contextual.evaluation.questions import Question, absent_files
-from llama_index_contextual.evaluation.run import (
-    KS,
-    Evaluation,
-    Questions,
-    Retrievable,
-    ShowProgress,
-    ShowVariants,
-    VariantProgress,
-    build_progress,
-    evaluate,
-    read,
-)
-from llama_index_contextual.evaluation.variants import (
-    Sample,
-    Variant,
-    draw_sample,
-    embedding_cost,
-    price,
-    require_affordable,
-    total_price,
-    workspace,
-)
+from llama_index_contextual.evaluation.run import KS, Evaluation, Questions, Retrievable, ShowProgress, evaluate, read
+from llama_index_contextual.index import files
+from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.index.project_file import project_ledger, scratch, write_lock
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.ingestion.changes import arun
+from llama_index_contextual.ingestion.estimate import estimate
+from llama_index_contextual.ingestion.pipeline import make_stages
+from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
-from llama_index_contextual.models import load_embed_model, model_name
+from llama_index_contextual.models import embedding_identity, load_embed_model, model_name
+from llama_index_contextual.retrievers.project import ProjectRetriever
+from llama_index_contextual.search.live import LiveIndexes
 
 RELEVANT = 0.05
 """Mean difference that a question set should be able to show; if it cannot, the recommendation says so."""
@@ -87,7 +87,7 @@ class Difference:
     @property
     def significant(self) -> bool:
         """Whether the p-value is below 5 %."""
-        return self.p_value < ALPHA
+        return self.p_value < metrics.ALPHA
 
     def __str__(self) -> str:
         """Return the difference in percentage points."""
@@ -126,7 +126,7 @@ class Comparison:
         """Return how much better `variant` is than `baseline`."""
         metric = metric or self.metric
         values = self._values(baseline, variant, metric)
-        interval = bootstrap_interval(values, seed=self.seed)
+        interval = metrics.bootstrap_interval(values, seed=self.seed)
         return Difference(
             metric=metric,
             baseline=baseline,
@@ -134,8 +134,8 @@ class Comparison:
             mean=interval.mean,
             low=interval.low,
             high=interval.high,
-            p_value=permutation_p_value(values, seed=self.seed),
-            detectable=detectable_difference(values),
+            p_value=metrics.permutation_p_value(values, seed=self.seed),
+            detectable=metrics.detectable_difference(values),
         )
 
     def _values(self, baseline: str, variant: str, metric: str | None = None) -> NDArray[np.float64]:
@@ -214,12 +214,12 @@ class Comparison:
         number = len(self.evaluations[0].results)
         differences = [self.difference(chosen, name) for name in self.names if name != chosen]
         undecided = [difference for difference in differences if not difference.significant]
-        if undecided and number < FEWEST:
-            yield f"With fewer than {FEWEST} questions no difference can be significant: use more."
+        if undecided and number < metrics.FEWEST:
+            yield f"With fewer than {metrics.FEWEST} questions no difference can be significant: use more."
         widest = max(undecided, key=lambda difference: difference.detectable or 0.0, default=None)
         if widest is None or widest.detectable is None or widest.detectable <= RELEVANT:
             return
-        needed = questions_needed(self._values(widest.baseline, widest.variant), RELEVANT)
+        needed = metrics.questions_needed(self._values(widest.baseline, widest.variant), RELEVANT)
         yield (
             f"The questions are too few to tell {widest.baseline!r} from {widest.variant!r} if they differ by less than"
             f" {100 * widest.detectable:.1f} points (5 % level, 80 % power); about {needed:,} questions would show"
@@ -276,6 +276,293 @@ def compare(
     return Comparison(
         evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes), seed=seed
     )
+
+
+# ---- Variants of a project -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantProgress:
+    """Progress of a comparison or a sweep.
+
+    Attributes:
+        stage: The current stage.
+        name: Name of the variant, or "" for all variants.
+        done: Number of chunks or questions done.
+        total: Number of questions; 0 if unknown.
+        dollars: Estimated cost, in the stage "price"; None if unknown.
+    """
+
+    stage: Literal["questions", "price", "build", "ask"]
+    name: str = ""
+    done: int = 0
+    total: int = 0
+    dollars: float | None = None
+
+
+ShowVariants = Callable[[VariantProgress], None]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some documents of a version, and the questions with their evidence in them.
+
+    Attributes:
+        questions: The questions, in the order of the set.
+        excluded: Ids of the documents that are not in the sample.
+        documents: Number of documents in the sample.
+    """
+
+    questions: Sequence[Question]
+    excluded: frozenset[str]
+    documents: int
+
+
+def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int | None, *, seed: int = 0) -> Sample:
+    """Draw documents with evidence at random, and return them with the questions that have all evidence in them.
+
+    Documents without evidence fill the rest of the sample, since they compete in retrieval.
+
+    Args:
+        version: The version with the documents.
+        questions: The whole question set.
+        size: Maximum number of documents; None for all.
+        seed: Seed of the random numbers.
+
+    Raises:
+        InputError: The size is not positive or too small for any question, or all evidence is in files that are not
+            documents of the version.
+    """
+    require_files(version.records, questions)
+    ids = [record.doc_id for record in version.records]
+    if size is not None and size < 1:
+        raise InputError(f"The sample has {size} documents: use at least one.", value=size)
+    if size is None or size >= len(ids):
+        return Sample(questions, frozenset(), len(ids))
+    needed = _documents_of(version, questions)
+    order = random.Random(seed)
+    groups = sorted({group for group in needed if group}, key=sorted)
+    order.shuffle(groups)
+    chosen: set[str] = set()
+    for group in groups:
+        if len(chosen | group) <= size:
+            chosen |= group
+    selected = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
+    if not selected:
+        raise InputError(
+            f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one, and"
+            f" name files or chunks in the evidence.",
+            value=size,
+        )
+    others = [doc_id for doc_id in ids if doc_id not in chosen]
+    chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
+    return Sample(selected, frozenset(ids) - chosen, len(chosen))
+
+
+def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
+    """Return for each question the documents of its evidence; empty if the document of an item is unknown."""
+    by_name = ids_by_name(version.records)
+    chunk_ids = [item.chunk_id for question in questions for item in question.evidence if item.chunk_id is not None]
+    chunks = version.docstore.get_nodes(version.docstore.known(list(dict.fromkeys(chunk_ids))))
+    by_chunk = {chunk.node_id: {chunk.ref_doc_id} for chunk in chunks if chunk.ref_doc_id is not None}
+
+    def documents(item: Evidence) -> set[str]:
+        if item.chunk_id is not None:
+            return by_chunk.get(item.chunk_id, set())
+        return by_name.get(item.file or "", set())
+
+    groups = []
+    for question in questions:
+        sets = [documents(item) for item in question.evidence]
+        groups.append(frozenset().union(*sets) if all(sets) else frozenset())
+    return groups
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of a variant.
+
+    Attributes:
+        config: The settings.
+        embed_model: Embedding model; None for the project's.
+    """
+
+    config: ProjectConfig
+    embed_model: BaseEmbedding | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A project's documents, indexed with other settings.
+
+    Attributes:
+        plan: The settings.
+        live: The indexes.
+        cost: Cost of its contexts in dollars, including those from earlier runs; None if unknown.
+    """
+
+    plan: Plan
+    live: LiveIndexes
+    cost: float | None
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return self.live.current().manifest.chunks
+
+    @property
+    def failures(self) -> int:
+        """Number of chunks with a structural context because the LLM failed."""
+        return sum(len(record.fallback_chunks) for record in self.live.current().records)
+
+    def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
+        """Return a retriever that returns `similarity_top_k` results."""
+        return ProjectRetriever(self.live, self.plan.config, mode=mode, similarity_top_k=similarity_top_k)
+
+
+@contextlib.contextmanager
+def built_variants(
+    origin: ProjectState,
+    plans: Mapping[str, Plan],
+    sample: Sample,
+    *,
+    max_cost: float | None,
+    report: ShowVariants,
+) -> Iterator[dict[str, Variant]]:
+    """Build variants of a project next to it, after their price was reported, and remove them at the end.
+
+    Contexts and embeddings in the ledger of the project are reused, and new ones stay there. What an interrupted run
+    has left is removed.
+
+    Args:
+        origin: The project.
+        plans: The settings by name.
+        sample: The documents.
+        max_cost: Maximum cost in dollars; None for no limit.
+        report: Called with the price, and then as the work proceeds.
+
+    Raises:
+        InputError: There is a limit, and the cost is higher or unknown.
+        ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
+        ProjectLockedError: Another process is writing to the project, or comparing variants of it.
+    """
+    dollars = total_price([price(origin, plan, excluded=sample.excluded) for plan in plans.values()])
+    _require_affordable(dollars, max_cost, sample.documents)
+    report(VariantProgress(stage="price", dollars=dollars))
+    with scratch(origin.directory) as directory, ExitStack() as stack:
+        built: dict[str, Variant] = {}
+        for name, plan in plans.items():
+            built[name] = _build(origin, name, plan, directory / str(len(built)), sample.excluded, report)
+            if built[name].live is not origin.live:
+                stack.callback(built[name].live.current().close)
+        yield built
+
+
+def _build(
+    origin: ProjectState, name: str, plan: Plan, directory: Path, excluded: frozenset[str], report: ShowVariants
+) -> Variant:
+    """Build a variant in a new directory; if the live version has the same settings, it is the variant."""
+    config, before = plan.config, origin.live.current()
+    with write_lock(origin.directory), project_ledger(origin.directory) as ledger:
+        built_with = ProjectConfig(**before.manifest.config)
+        live = origin.live
+        if plan.embed_model is not None or excluded or config.rebuild_fields(built_with):
+            files.make_directory(directory)
+            model = plan.embed_model or (origin.embed_model if config.builds_semantic else None)
+            stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=model, model_id=origin.model_id)
+            run_sync(
+                lambda: arun(
+                    [],
+                    RunOptions(remove=excluded, purpose="compare"),
+                    project_dir=directory,
+                    config=config.changed(backend="files"),  # variants are temporary
+                    make_stages=lambda: stages,
+                    before=before,
+                    progress=lambda state: report(VariantProgress(stage="build", name=name, done=state.chunks_done)),
+                )
+            )
+            live = LiveIndexes(
+                directory, origin.directory.name, lambda *_: plan.embed_model or origin.embed_model, origin.context_llm
+            )
+        cost = _cost(live.current(), config, origin.context_llm_name, ledger)
+        return Variant(plan=plan, live=live, cost=cost)
+
+
+def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
+    """Return the cost of the LLM's contexts of a version in dollars, computed from the ledger."""
+    if config.context != "llm":
+        return 0.0
+    contexts = [
+        keys.context_parts(node.metadata)[1]
+        for node in version.docstore.iterate()
+        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm" and not node.metadata.get(keys.CONTEXT_GIVEN)
+    ]
+    used = ledger.usage(contexts)
+    if used is None:
+        return None
+    tokens = Tokens(input_tokens=used.input_tokens, cached_tokens=used.cached_tokens, output_tokens=used.output_tokens)
+    return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
+
+
+def embedding_cost(variant: Variant) -> float | None:
+    """Return the cost of embedding the chunks of a variant in dollars, including earlier runs; None if unknown."""
+    version = variant.live.current()
+    name = version.manifest.embed_model
+    if name in (None, LOCAL):
+        return 0.0
+    texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in version.docstore.iterate())
+    return PriceTable(variant.plan.config.prices).dollars(name, Tokens(input_tokens=sum(map(embedding_tokens, texts))))
+
+
+def price(origin: ProjectState, plan: Plan, *, excluded: frozenset[str] = frozenset()) -> float | None:
+    """Return the cost of building a variant now in dollars, or None if a price is unknown.
+
+    Contexts and embeddings in the project's ledger cost nothing.
+
+    Args:
+        origin: The project.
+        plan: The settings of the variant.
+        excluded: Ids of documents to exclude.
+    """
+    config = plan.config
+    model = plan.embed_model or (origin.embed_model if config.builds_semantic else None)
+    name = None if model is None else embedding_identity(model)
+    if config.context != "llm" and name in (None, LOCAL):
+        return 0.0
+    with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
+        return estimate(
+            [],
+            RunOptions(remove=excluded),
+            config=config,
+            stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
+            embed_model=name,
+            dimensions=getattr(model, "dimensions", None),
+            before=origin.live.current(),
+            sender=config.service_tier or "live",
+            contextual=model if isinstance(model, ContextualEmbedding) else None,
+        ).dollars
+
+
+def total_price(prices: Sequence[float | None]) -> float | None:
+    """Return the sum of prices; None if one of them is not known."""
+    known = [dollars for dollars in prices if dollars is not None]
+    return sum(known) if len(known) == len(prices) else None
+
+
+def _require_affordable(dollars: float | None, max_cost: float | None, documents: int) -> None:
+    if max_cost is None:
+        return
+    if dollars is None:
+        raise InputError(
+            "The cost cannot be estimated: set the prices of the models in the setting `prices`",
+            remedy=Remedy("or omit max_cost and use a small sample", "or omit --max-cost and use a small --sample"),
+        )
+    if dollars > max_cost:
+        raise InputError(
+            f"{pluralize(documents, 'document')} would cost about ${dollars:.4f}, more than the limit of"
+            f" ${max_cost:.4f}: use a smaller sample or a cheaper LLM.",
+            value=max_cost,
+        )
 
 
 # ---- Comparison of variants ------------------------------------------------------------------------------------------
@@ -342,23 +629,12 @@ def compare_variants(
     else:
         loaded = read(questions)
     subset = draw_sample(origin.live.current(), loaded, sample, seed=seed)
-    plans: dict[str, tuple[ProjectConfig, BaseEmbedding | None]] = {
-        kind: (origin.config.changed(context=kind), None) for kind in kinds
-    }
+    plans = {str(kind): Plan(origin.config.changed(context=kind)) for kind in kinds}
     if contextual is not None:
         last = {"llm": plans.pop("llm")} if kinds[-1] == "llm" and len(kinds) > 1 else {}
         changed = origin.config.changed(context="none", embed_model=model_name(contextual))
-        plans |= {CONTEXTUAL_EMBEDDING: (changed, contextual), **last}
-    dollars = total_price(
-        [price(origin, config, excluded=subset.excluded, embed_model=model) for config, model in plans.values()]
-    )
-    require_affordable(dollars, max_cost, subset.documents)
-    report(VariantProgress(stage="price", dollars=dollars))
-    with workspace(origin) as space:
-        built: dict[str, Variant] = {}
-        for name, (config, model) in plans.items():
-            shown = build_progress(report, name)
-            built[name] = space.build(config, excluded=subset.excluded, progress=shown, embed_model=model)
+        plans |= {CONTEXTUAL_EMBEDDING: Plan(changed, contextual), **last}
+    with built_variants(origin, plans, subset, max_cost=max_cost, report=report) as built:
         costs = {name: variant.cost for name, variant in built.items()}
         if contextual is not None:
             costs = {name: total_price([cost, embedding_cost(built[name])]) for name, cost in costs.items()}
@@ -431,10 +707,10 @@ def _notes(
         outside = pluralize(len(questions) - len(sample.questions), "question")
         notes[0] += f" Left out because of evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")
-        prices = {
-            name: price(origin, variant.config, embed_model=variant.embed_model) for name, variant in built.items()
-        }
-        notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
+        for name, variant in built.items():
+            if (dollars := price(origin, variant.plan)) != 0:
+                more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
+                notes.append(f"{name!r} for all {total} documents would cost {more} more.")
     notes += absent_files(origin.live.current().records, sample.questions)
     if generated:
         notes.append(f"The questions were written by {origin.context_llm_name}, each from one chunk.")
@@ -444,8 +720,3 @@ def _notes(
         if variant.failures
     ]
     return notes
-
-
-def _whole(name: str, dollars: float | None, documents: int) -> str:
-    more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
-    return f"{name!r} for all {documents} documents would cost {more} more."

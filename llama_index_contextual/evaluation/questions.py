@@ -1,4 +1,4 @@
-"""Questions and their evidence, the question file, and which results and documents contain an evidence item.
+"""Questions: their evidence and which results contain it, the question file, and questions written by an LLM.
 
 A question set is a file of JSON lines. Every line has a `question`; its evidence has one of these forms:
 
@@ -12,21 +12,37 @@ A question set is a file of JSON lines. Every line has a `question`; its evidenc
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+from llama_index.core.llms import LLM
+from llama_index.core.schema import BaseNode, TextNode
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
+
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
+from llama_index_contextual._utils.clients import own_client
+from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.answering.batch import QA
+from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.storable import has_surrogate
+from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.models import model_name
 from llama_index_contextual.search.results import RetrievedChunk
+
+T = TypeVar("T")
+Row = TypeVar("Row", bound=BaseModel)
 
 SPAN_SHARE = 0.5
 """Minimum share of the characters of a span (or of the pages of a range) that a result must cover."""
@@ -210,7 +226,57 @@ def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Questi
 
 
 _FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'
-_MAX_NUMBER = 2**53
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty")
+    return value
+
+
+_Text = Annotated[str, AfterValidator(_not_blank)]
+_Number = Annotated[int, Field(strict=True, ge=0, le=2**53)]
+
+
+class _Item(BaseModel):
+    file: _Text | None = None
+    chunk_id: _Text | None = None
+    start: _Number | None = None
+    end: _Number | None = None
+    page: _Number | None = None
+    pages: tuple[_Number, _Number] | None = None
+    text: _Text | None = None
+
+    def evidence(self, file: str | None) -> Evidence:
+        """Return the evidence in the form that the item has; `file` is that of the whole line."""
+        if (self.start is None) != (self.end is None):
+            raise InputError('an evidence item has only one of "start" and "end".')
+        forms: dict[str, Any] = {
+            "chunk_id": self.chunk_id,
+            "span": None if self.start is None else (self.start, self.end),
+            "pages": self.pages if self.page is None else (self.page, self.page),
+            "text": self.text,
+        }
+        form = next((name for name, value in forms.items() if value is not None), None)
+        if form is None:
+            raise InputError(f"an evidence item has no chunk, span, page or text: use {_FORMS}.")
+        return Evidence(file=None if form == "chunk_id" else self.file or file, **{form: forms[form]})
+
+
+class _Row(BaseModel):
+    question: _Text
+    id: str = Field(default="", coerce_numbers_to_str=True)
+    file: _Text | None = None
+    relevant: list[_Text] = []
+    evidence: list[Annotated[_Item, BeforeValidator(lambda one: {"text": one} if isinstance(one, str) else one)]] = []
+
+
+class _AnswerRow(BaseModel):
+    question: _Text
+    answers: Annotated[list[str], BeforeValidator(lambda one: [one] if isinstance(one, str) else one)] = Field(
+        default=[], validation_alias=AliasChoices("answers", "answer")
+    )
+    evidence: Any = None
 
 
 def load_questions(path: str | Path) -> list[Question]:
@@ -222,13 +288,7 @@ def load_questions(path: str | Path) -> list[Question]:
     Example:
         >>> load_questions("questions.jsonl")  # doctest: +SKIP
     """
-    path = Path(path)
-    try:
-        data = files.read(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path} cannot be read ({reason}): name a file of JSON lines.", value=str(path)) from error
-    return parse_questions(data, name=path.name)
+    return parse_questions(_read(path), name=Path(path).name)
 
 
 def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
@@ -241,116 +301,172 @@ def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
     Raises:
         InputError: A line is not a question with evidence, two questions have the same id, or there are no questions.
     """
-    questions: list[Question] = []
     lines: dict[str, int] = {}
+
+    def question(row: _Row, number: int) -> Question:
+        first = lines.setdefault(row.id, number)
+        if row.id and first != number:
+            raise InputError(f"has the same id as line {first}: ids must differ.")
+        chunks = [Evidence(chunk_id=chunk_id) for chunk_id in row.relevant]
+        evidence = (*chunks, *(item.evidence(row.file) for item in row.evidence))
+        if not evidence:
+            raise InputError(f"has no evidence: add {_FORMS}.")
+        return Question(text=row.question, evidence=evidence, id=row.id)
+
+    if questions := _parse_lines(data, name, _Row, question):
+        return questions
+    raise InputError(f'{name} has no questions: write one JSON object per line, with "question" and {_FORMS}.')
+
+
+def load_qa(path: str | Path) -> list[QA]:
+    """Read questions with their correct answers from a file of JSON lines.
+
+    A line is `{"question": "…", "answers": ["…"]}`; `"answer": "…"` is one answer, and both may be missing. The first
+    text in `"evidence"` is used to find out whether the evidence was retrieved.
+
+    Raises:
+        InputError: The file cannot be read, or a line is not a question; the message names the line.
+    """
+
+    def qa(row: _AnswerRow, _number: int) -> QA:
+        items = row.evidence if isinstance(row.evidence, list) else []
+        texts = (item.get("text") if isinstance(item, dict) else item for item in items)
+        evidence = next((text for text in texts if isinstance(text, str)), "")
+        return QA(question=row.question, answers=row.answers, evidence=evidence)
+
+    name = Path(path).name
+    if items := _parse_lines(_read(path), name, _AnswerRow, qa):
+        return items
+    raise InputError(f'{name} has no questions: write one JSON object per line, with "question" and "answers".')
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return files.read(Path(path))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path} cannot be read ({reason}): name a file of JSON lines.", value=str(path)) from error
+
+
+def _parse_lines(data: bytes, name: str, row: type[Row], parse: Callable[[Row, int], T]) -> list[T]:
+    """Return the parsed objects of the lines that are not blank; an error names its line."""
+    items = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            question = _question(_object(line))
-        except InputError as error:
-            raise InputError(f"{name}, line {number}: {error}", value=number) from error
-        if question.id and question.id in lines:
-            first = lines[question.id]
-            raise InputError(f"{name}, line {number}: has the same id as line {first}: ids must differ.", value=number)
-        lines[question.id] = number
-        questions.append(question)
-    if not questions:
-        raise InputError(f'{name} has no questions: write one JSON object per line, with "question" and {_FORMS}.')
-    return questions
+        if line.strip():
+            try:
+                items.append(parse(row.model_validate_json(line), number))
+            except (InputError, ValidationError) as error:
+                reason = _reason(error) if isinstance(error, ValidationError) else str(error)
+                raise InputError(f"{name}, line {number}: {reason}", value=number) from error
+    return items
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    if not first["loc"]:
+        return f'is not a JSON object in UTF-8: write one per line, with "question" and {_FORMS}.'
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f'has no "{place}".'
+    return f'"{place}" {first["msg"].removeprefix("Value error, ").replace("Input should", "should")}.'
 
 
 def write_questions(questions: Sequence[Question], path: str | Path) -> None:
     """Write a question file for `load_questions`; an existing file is replaced."""
-    rows = [_row(question) for question in questions]
+    rows = [
+        {
+            **({"id": question.id} if question.id else {}),
+            "question": question.text,
+            "evidence": [_row_of(item) for item in question.evidence],
+        }
+        for question in questions
+    ]
     files.replace(Path(path), "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON in UTF-8 ({type(error).__name__}): write one JSON object per line.") from error
-    if not isinstance(row, dict):
-        raise InputError('is not a JSON object: write {"question": …, "evidence": …}.')
-    return row
+def _row_of(evidence: Evidence) -> dict[str, Any]:
+    start, end = evidence.span or (None, None)
+    forms = {"chunk_id": evidence.chunk_id, "start": start, "end": end, "pages": evidence.pages, "text": evidence.text}
+    return {name: value for name, value in {"file": evidence.file, **forms}.items() if value is not None}
 
 
-def _question(row: Mapping[str, Any]) -> Question:
-    evidence = tuple(_evidence(row))
-    if not evidence:
-        raise InputError(f"has no evidence: add {_FORMS}.")
-    identifier = row.get("id", "")
-    if isinstance(identifier, bool) or not isinstance(identifier, (str, int)):
-        raise InputError('"id" is neither a string nor an integer.')
-    return Question(text=_text(row, "question"), evidence=evidence, id=_clean(str(identifier), "id"))
+# ---- Questions written by an LLM -------------------------------------------------------------------------------------
+
+QUESTIONS = 50
+PER_CHUNK = 2
+CONCURRENCY = 8
 
 
-def _evidence(row: Mapping[str, Any]) -> Iterator[Evidence]:
-    for chunk_id in _list(row, "relevant"):
-        yield Evidence(chunk_id=_text({"relevant": chunk_id}, "relevant"))
-    for item in _list(row, "evidence"):
-        yield _item({"text": item} if isinstance(item, str) else item, row)
+def generate_questions(
+    version: OpenVersion,
+    llm: LLM,
+    *,
+    number: int = QUESTIONS,
+    excluded: frozenset[str] = frozenset(),
+    seed: int = 0,
+) -> list[Question]:
+    """Return questions that an LLM writes about chunks drawn at random.
+
+    The prompt contains the text of a chunk without its document and context, so that chunk is the evidence. Questions
+    written from a passage share its words, which makes them easier than real questions for every retriever.
+
+    Args:
+        version: The version with the chunks.
+        llm: Any LlamaIndex LLM; one call for every two questions, up to eight calls at a time.
+        number: Maximum number of questions.
+        excluded: Ids of documents to exclude.
+        seed: Seed of the random numbers.
+
+    Raises:
+        InputError: `number` is not positive, or the LLM wrote no question.
+        ModelError: The LLM cannot be reached, or rejects the request.
+    """
+    if number < 1:
+        raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
+    documents = [record.doc_id for record in version.records if record.doc_id not in excluded]
+    ids = [node.node_id for doc_id in documents for node in version.docstore.iterate(doc_id=doc_id)]
+    chunks = version.docstore.get_nodes(random.Random(seed).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
+    with warnings.catch_warnings(record=True):
+        # The deprecation warning recommends a class that llama-index-core no longer contains.
+        warnings.simplefilter("always")
+        answers = run_sync(lambda: _ask_all(llm, chunks))
+    questions: list[Question] = []
+    for chunk, texts in zip(chunks, answers, strict=True):
+        for text in texts:
+            questions.append(Question(text=text, evidence=(_evidence_in(chunk),), id=f"generated-{len(questions) + 1}"))
+    if not questions:
+        raise InputError("The LLM wrote no question about the documents: name a file of questions.")
+    return questions[:number]
 
 
-def _item(item: Any, row: Mapping[str, Any]) -> Evidence:
-    if not isinstance(item, dict):
-        raise InputError(f"an evidence item is neither a string nor an object: use {_FORMS}.")
-    place = item if item.get("file") is not None else row
-    file = None if place.get("file") is None else _text(place, "file")
-    if "chunk_id" in item:
-        return Evidence(chunk_id=_text(item, "chunk_id"))
-    if "start" in item or "end" in item:
-        return Evidence(file=file, span=(_number(item, "start"), _number(item, "end")))
-    if "page" in item:
-        page = _number(item, "page")
-        return Evidence(file=file, pages=(page, page))
-    if "pages" in item:
-        pages = _list(item, "pages")
-        if len(pages) != 2:
-            raise InputError('"pages" is not [first, last].')
-        return Evidence(file=file, pages=(_number({"pages": pages[0]}, "pages"), _number({"pages": pages[1]}, "pages")))
-    if "text" in item:
-        return Evidence(file=file, text=_text(item, "text"))
-    raise InputError(f"an evidence item has no chunk, span, page or text: use {_FORMS}.")
+async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
+    semaphore = asyncio.Semaphore(CONCURRENCY)
+
+    async def ask(connected: LLM, chunk: BaseNode) -> Sequence[str]:
+        async with semaphore:
+            return await acall(lambda: _ask(connected, chunk), RetryPolicy())
+
+    async with own_client(llm) as connected:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
+        except ExceptionGroup as errors:  # any LLM class may raise anything; the first error cancels the other tasks
+            error = errors.exceptions[0]
+            raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error
+    return [task.result() for task in tasks]
 
 
-def _text(row: Mapping[str, Any], key: str) -> str:
-    value = row.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f'"{key}" is missing, empty or not a string.')
-    return _clean(value, key)
+async def _ask(llm: LLM, chunk: BaseNode) -> Sequence[str]:
+    from llama_index.core.evaluation import DatasetGenerator
+
+    generator = DatasetGenerator([TextNode(text=chunk.get_content())], llm=llm, num_questions_per_chunk=PER_CHUNK)
+    questions = await generator.agenerate_questions_from_nodes()
+    texts = (scrub(storable_text(text)).strip() for text in questions)
+    return [text for text in dict.fromkeys(texts) if text][:PER_CHUNK]
 
 
-def _clean(value: str, key: str) -> str:
-    if has_surrogate(value):
-        raise InputError(f'"{key}" contains half a character (a lone surrogate): remove it.')
-    return value
-
-
-def _number(row: Mapping[str, Any], key: str) -> int:
-    value = row.get(key)
-    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise InputError(f'"{key}" is missing or not a non-negative integer.')
-    return value
-
-
-def _list(row: Mapping[str, Any], key: str) -> list[Any]:
-    value = row.get(key, [])
-    if not isinstance(value, list):
-        raise InputError(f'"{key}" is not a list.')
-    return value
-
-
-def _row(question: Question) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": question.id} if question.id else {}
-    return {**row, "question": question.text, "evidence": [_item_row(item) for item in question.evidence]}
-
-
-def _item_row(item: Evidence) -> dict[str, Any]:
-    row: dict[str, Any] = {} if item.file is None else {"file": item.file}
-    if item.span is not None:
-        return {**row, "start": item.span[0], "end": item.span[1]}
-    if item.pages is not None:
-        return {**row, "pages": list(item.pages)}
-    return {**row, "text": item.text} if item.text is not None else {"chunk_id": item.chunk_id}
+def _evidence_in(chunk: BaseNode) -> Evidence:
+    start, end = getattr(chunk, "start_char_idx", None), getattr(chunk, "end_char_idx", None)
+    if chunk.ref_doc_id is None or start is None or end is None:
+        return Evidence(chunk_id=chunk.node_id)
+    return Evidence(file=chunk.ref_doc_id, span=(start, end))

@@ -1,7 +1,4 @@
-"""Evaluating a retriever on a question set: results, ranks, metrics, and an assertion for tests.
-
-Also here: the progress of comparisons and sweeps, which evaluate several retrievers.
-"""
+"""Evaluating a retriever on a question set: results, ranks, metrics, and an assertion for tests."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.embeddings.base import BaseEmbedding, similarity
 from llama_index.core.schema import QueryBundle
 from numpy.typing import NDArray
 
@@ -21,37 +18,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
 from llama_index_contextual.evaluation.questions import Passage, Question, load_questions, require_files
-from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.search.results import RetrievedChunk
-
-
-@dataclass(frozen=True, kw_only=True)
-class VariantProgress:
-    """Progress of a comparison or a sweep.
-
-    Attributes:
-        stage: The current stage.
-        name: Name of the variant, or "" for all variants.
-        done: Number of chunks or questions done.
-        total: Number of questions; 0 if unknown.
-        dollars: Estimated cost, in the stage "price"; None if unknown.
-    """
-
-    stage: Literal["questions", "price", "build", "ask"]
-    name: str = ""
-    done: int = 0
-    total: int = 0
-    dollars: float | None = None
-
-
-ShowVariants = Callable[[VariantProgress], None]
-
-
-def build_progress(report: ShowVariants, name: str) -> ReportProgress:
-    """Return a callback that reports the progress of building a variant."""
-    return lambda progress: report(VariantProgress(stage="build", name=name, done=progress.chunks_done))
-
 
 FIRST = 5
 """Number of passages per question that count for the context relevance."""
@@ -68,18 +35,13 @@ def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, S
         answers: Pairs of a question and its passages, best first.
     """
     texts = list(dict.fromkeys(text for _, passages in answers for text in passages[:FIRST]))
-    vectors = dict(zip(texts, map(_unit, embed_model.get_text_embedding_batch(texts)), strict=True)) if texts else {}
+    vectors = dict(zip(texts, embed_model.get_text_embedding_batch(texts), strict=True)) if texts else {}
     means = []
     for question, passages in answers:
-        query = _unit(embed_model.get_query_embedding(question)) if passages else None
-        means.append(float(np.mean([query @ vectors[text] for text in passages[:FIRST]])) if query is not None else 0.0)
+        query = embed_model.get_query_embedding(question) if passages else []
+        values = [similarity(query, vectors[text]) for text in passages[:FIRST]]
+        means.append(float(np.nan_to_num(np.mean(values))) if values else 0.0)  # a vector of zeros has no direction
     return means
-
-
-def _unit(vector: Sequence[float]) -> NDArray[np.float64]:
-    row = np.nan_to_num(np.asarray(vector, dtype=np.float64))
-    length = float(np.linalg.norm(row))
-    return row / length if length else row
 
 
 KS = (1, 5, 10, 20)
@@ -97,14 +59,6 @@ class HasRetriever(Protocol):
 
     def as_retriever(self, *, similarity_top_k: int) -> BaseRetriever:
         """Return a retriever that returns `similarity_top_k` results."""
-
-
-@runtime_checkable
-class HasDocuments(Protocol):
-    """An object that can list its documents, such as a `Project`."""
-
-    def documents(self) -> Sequence[DocumentRecord]:
-        """Return the documents."""
 
 
 Retrievable = BaseRetriever | HasRetriever
@@ -134,11 +88,6 @@ class QuestionResult:
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
         """Return those of the first k results that contain no evidence."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
-
-    def __repr__(self) -> str:
-        ranks = ", ".join("not found" if rank is None else f"rank {rank}" for rank in self.ranks)
-        count = pluralize(len(self.results), "result")
-        return f"QuestionResult({self.question.text!r}: {ranks or 'no evidence'} in {count})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +128,11 @@ class Evaluation:
         Raises:
             InputError: The metric is unknown.
         """
-        score = _metric(metric, max(self.ks))
-        return np.array([score(result) for result in self.results])
+        return np.array([self.value(metric, result) for result in self.results])
+
+    def value(self, metric: str, result: QuestionResult) -> float:
+        """Return a metric for one question; see `values`."""
+        return _metric(metric, max(self.ks))(result)
 
     def mean(self, metric: str) -> float:
         """Return the mean of a metric over all questions, between 0 and 1."""
@@ -249,8 +201,9 @@ def evaluate(
     """
     loaded = read(questions)
     ks = _sorted_ks(ks)
-    if isinstance(retriever, HasDocuments):
-        require_files(retriever.documents(), loaded)
+    documents = getattr(retriever, "documents", None)  # of a project
+    if callable(documents):
+        require_files(documents(), loaded)
     base_retriever = _retriever(retriever, max(ks))
     results: list[QuestionResult] = []
     for done, question in enumerate(loaded, start=1):

@@ -1,34 +1,46 @@
-"""Sweep of retrieval settings: chunk sizes, modes and kinds of context on the same questions, in one table."""
+"""Sweeps of settings: every combination of chunk sizes, kinds of context, modes and numbers of results, in one table.
+
+`sweep_variants` measures what is retrieved, and `sweep_answers` what an LLM answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from typing import Any, Generic, TypeVar, Unpack
 
 import numpy as np
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts import BasePromptTemplate
 
-from llama_index_contextual._utils.keywords import suggests_keywords
+from llama_index_contextual._utils.keywords import suggests_keywords, takes
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.answering.batch import QA, Predictions, answer_many
+from llama_index_contextual.answering.build import Keywords, grounded_engine
+from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.options import EngineOptions
+from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
-from llama_index_contextual.evaluation.questions import Question, absent_files
-from llama_index_contextual.evaluation.run import (
-    Evaluation,
-    Questions,
+from llama_index_contextual.evaluation.compare import (
+    Plan,
+    Sample,
     ShowVariants,
+    Variant,
     VariantProgress,
-    build_progress,
-    evaluate,
-    read,
+    built_variants,
+    draw_sample,
 )
-from llama_index_contextual.evaluation.variants import Variant, draw_sample, price_of_all, require_affordable, workspace
+from llama_index_contextual.evaluation.questions import Question, absent_files
+from llama_index_contextual.evaluation.run import Evaluation, Questions, evaluate, read
 from llama_index_contextual.ingestion.state import HasState
+from llama_index_contextual.retrievers.project import ProjectRetriever
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
-TOP_KS = (5, 10, 20)
 OVERLAP = 0.1
 """Chunk overlap, as a share of the chunk size."""
 
@@ -77,29 +89,64 @@ class SweepRow(SweepSetting):
     chunks: int
     cost: float | None
 
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Sort key of the best setting: the largest number of results, then recall, then nDCG."""
+        return self.top_k, self.recall, self.ndcg
+
+    def figures(self) -> dict[str, Any]:
+        """Return the setting and its figures as JSON values."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class AnswerRow(SweepSetting):
+    """The answers with one setting.
+
+    Attributes:
+        predictions: The answers.
+    """
+
+    predictions: Predictions = field(repr=False)
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Sort key of the best setting: F1, then exact match, then fewer results."""
+        return self.predictions.f1 or 0.0, self.predictions.exact or 0.0, -self.top_k
+
+    def figures(self) -> dict[str, Any]:
+        """Return the setting and its figures as JSON values; scores are None if no question has a correct answer."""
+        setting = {name: getattr(self, name) for name in ("context", "chunk_size", "mode", "top_k")}
+        figures = {name: value for name, value in self.predictions.summary().items() if name != "usage"}
+        return {**setting, **figures, **{name: self.predictions.settings.get(name) for name in ("model", "style")}}
+
+
+Row = TypeVar("Row", SweepRow, AnswerRow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Generic[Row]):
     """The result of a sweep.
 
     Attributes:
         rows: One row per setting, in the order of contexts, chunk sizes, modes and numbers of results.
         questions: Number of questions.
+        measure: Figure that the chart shows, between 0 and 1.
         notes: Notes on the figures, in sentences.
     """
 
-    rows: Sequence[SweepRow]
+    rows: Sequence[Row]
     questions: int
+    measure: str
     notes: Sequence[str] = ()
 
-    def best(self, top_k: int | None = None) -> SweepRow:
-        """Return the setting with the highest recall at `top_k` (default: the largest); nDCG breaks ties."""
-        k = max(row.top_k for row in self.rows) if top_k is None else top_k
-        return max((row for row in self.rows if row.top_k == k), key=lambda row: (row.recall, row.ndcg))
+    def best(self, top_k: int | None = None) -> Row:
+        """Return the best setting, or the best one with `top_k` results; see `order` of its row."""
+        return max((row for row in self.rows if top_k in (None, row.top_k)), key=lambda row: row.order)
 
     def table(self) -> list[dict[str, Any]]:
         """Return the rows as JSON values."""
-        return [asdict(row) for row in self.rows]
+        return [row.figures() for row in self.rows]
 
     def __repr__(self) -> str:
         return (
@@ -116,12 +163,12 @@ def sweep_variants(
     chunk_sizes: Sequence[int] = (),
     contexts: Sequence[ContextKind] = (),
     modes: Sequence[Mode] = MODES,
-    top_ks: Sequence[int] = TOP_KS,
+    top_ks: Sequence[int] = (5, 10, 20),
     sample: int | None = None,
     max_cost: float | None = None,
     seed: int = 0,
     progress: ShowVariants | None = None,
-) -> Sweep:
+) -> Sweep[SweepRow]:
     """Evaluate every combination of settings; a variant is built for each chunk size and kind of context.
 
     Args:
@@ -146,44 +193,40 @@ def sweep_variants(
         ProjectLockedError: Another process is writing to the project.
     """
     origin, loaded = project.state, read(questions)
-    sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
-    kinds = tuple(contexts) or (origin.config.context,)
     if not modes or not top_ks or min(top_ks) < 1:
         raise InputError("There are no settings to evaluate: pass at least one mode and one number of results.")
-    _require_comparable(loaded, sizes, origin.config)
-    configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
+    _require_comparable(loaded, chunk_sizes, origin.config)
+    plans = _plans(origin.config, contexts, chunk_sizes)
     subset = draw_sample(origin.live.current(), loaded, sample, seed=seed)
-    report = progress or (lambda _: None)
-    dollars = price_of_all(origin, configs, excluded=subset.excluded)
-    require_affordable(dollars, max_cost, subset.documents)
-    report(VariantProgress(stage="price", dollars=dollars))
-    rows: list[SweepRow] = []
-    with workspace(origin) as space:
-        for config in configs:
-            name = f"{config.context}, {config.chunk_size} tokens"
-            variant = space.build(config, excluded=subset.excluded, progress=build_progress(report, name))
-            for mode in modes:
-                rows += _rows(variant, mode, subset.questions, sorted(set(top_ks)))
+    with built_variants(origin, plans, subset, max_cost=max_cost, report=progress or (lambda _: None)) as built:
+        rows = [
+            row
+            for variant, mode in product(built.values(), modes)
+            for row in _rows(variant, mode, subset.questions, sorted(set(top_ks)))
+        ]
     documents = origin.live.current().records
     count = pluralize(len(subset.questions), "question")
     note = f"{subset.documents} of {pluralize(len(documents), 'document')}, {count}."
     notes = (note, *absent_files(documents, subset.questions))
-    return Sweep(rows=tuple(rows), questions=len(subset.questions), notes=notes)
+    return Sweep(rows=tuple(rows), questions=len(subset.questions), measure="recall", notes=notes)
 
 
 def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], config: ProjectConfig) -> None:
     by_chunk = any(item.chunk_id is not None for question in questions for item in question.evidence)
-    if by_chunk and set(sizes) != {config.chunk_size}:
+    if by_chunk and set(sizes) - {config.chunk_size}:
         raise InputError(
             "The evidence names chunks, and chunks of another size have other ids: use spans, pages or texts instead."
         )
 
 
-def variant_config(config: ProjectConfig, kind: ContextKind, size: int) -> ProjectConfig:
-    """Return the settings with another kind of context and chunk size; the overlap is scaled with the size."""
-    if size == config.chunk_size:
-        return config.changed(context=kind)
-    return config.changed(context=kind, chunk_size=size, chunk_overlap=int(OVERLAP * size))
+def _plans(config: ProjectConfig, contexts: Sequence[ContextKind], sizes: Sequence[int]) -> dict[str, Plan]:
+    """Return the settings of each kind of context and chunk size; the overlap is scaled with the size."""
+    plans = {}
+    for kind, size in product(contexts or [config.context], sizes or [config.chunk_size]):
+        overlap = config.chunk_overlap if size == config.chunk_size else int(OVERLAP * size)
+        changed = config.changed(context=kind, chunk_size=size, chunk_overlap=overlap)
+        plans[f"{kind}, {size} tokens"] = Plan(changed)
+    return plans
 
 
 def _rows(variant: Variant, mode: Mode, questions: Sequence[Question], top_ks: Sequence[int]) -> list[SweepRow]:
@@ -192,8 +235,8 @@ def _rows(variant: Variant, mode: Mode, questions: Sequence[Question], top_ks: S
     tokens = _tokens(evaluation)
     return [
         SweepRow(
-            context=variant.config.context,
-            chunk_size=variant.config.chunk_size,
+            context=variant.plan.config.context,
+            chunk_size=variant.plan.config.chunk_size,
             mode=mode,
             top_k=k,
             recall=evaluation.mean(f"recall@{k}"),
@@ -210,9 +253,82 @@ def _rows(variant: Variant, mode: Mode, questions: Sequence[Question], top_ks: S
 
 def _tokens(evaluation: Evaluation) -> list[list[int]]:
     """Return the token counts of the results of each question."""
-    counts: dict[str, int] = {}
-    for result in evaluation.results:
-        for chunk in result.results:
-            if chunk.node_id not in counts:
-                counts[chunk.node_id] = chunk.node.metadata.get("token_count") or count_tokens(chunk.text)
+    chunks = {chunk.node_id: chunk for result in evaluation.results for chunk in result.results}
+    counts = {
+        node_id: chunk.node.metadata.get("token_count") or count_tokens(chunk.text) for node_id, chunk in chunks.items()
+    }
     return [[counts[chunk.node_id] for chunk in result.results] for result in evaluation.results]
+
+
+@takes(EngineOptions)
+def sweep_answers(
+    project: HasState,
+    questions: Sequence[QA],
+    *,
+    llm: LLM | None = None,
+    chunk_sizes: Sequence[int] = (),
+    contexts: Sequence[ContextKind] = (),
+    modes: Sequence[Mode] = (),
+    top_ks: Sequence[int] = (3, 5, 10),
+    concurrency: int = 8,
+    max_cost: float | None = None,
+    progress: ShowVariants | None = None,
+    system_prompt: str | None = None,
+    text_qa_template: BasePromptTemplate | None = None,
+    node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+    **options: Unpack[EngineOptions],
+) -> Sweep[AnswerRow]:
+    """Answer the questions with every combination of settings; variants are built for it and removed afterwards.
+
+    Args:
+        project: The project.
+        questions: Questions with their correct answers.
+        llm: LLM that writes the answers; None uses the project's.
+        chunk_sizes: Chunk sizes in tokens; empty for the project's.
+        contexts: Kinds of context; empty for the project's.
+        modes: Modes of retrieval; empty for the project's.
+        top_ks: Numbers of results.
+        concurrency: Maximum number of questions answered at the same time.
+        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
+            unknown. The cost of the answers is not included.
+        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
+        system_prompt: As in `Project.as_query_engine`, like all following options.
+        text_qa_template: Template of the message with passages and question.
+        node_postprocessors: Applied to the hits first.
+        **options
+
+    Raises:
+        InputError: There are no settings or questions, or the cost is higher than `max_cost`.
+        ConfigurationError: A chunk size, kind of context or mode is invalid.
+        NoVersionError: Nothing has been ingested yet.
+        ProjectLockedError: Another process is writing to the project.
+    """
+    origin = project.state
+    if not questions or not top_ks or min(top_ks) < 1:
+        raise InputError("There is nothing to evaluate: pass at least one question and one positive number of results.")
+    plans = _plans(origin.config, contexts, chunk_sizes)
+    report = progress or (lambda _: None)
+    everything = Sample((), frozenset(), len(origin.live.current().records))
+    answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
+    common = Keywords(
+        system_prompt=system_prompt,
+        text_qa_template=text_qa_template,
+        node_postprocessors=node_postprocessors,
+        project_cache=AnswerCache.of(origin.directory),
+    )
+    rows: list[AnswerRow] = []
+    with built_variants(origin, plans, everything, max_cost=max_cost, report=report) as built:
+        for variant, mode, k in product(built.values(), modes or [origin.config.mode], sorted(set(top_ks))):
+            config = variant.plan.config
+            retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
+            engine = grounded_engine(retriever, lambda: origin.embed_model, answering, options, account, common)
+            row = AnswerRow(
+                context=config.context,
+                chunk_size=config.chunk_size,
+                mode=mode,
+                top_k=k,
+                predictions=answer_many(engine, questions, concurrency=concurrency),
+            )
+            report(VariantProgress(stage="ask", name=row.name, done=len(questions), total=len(questions)))
+            rows.append(row)
+    return Sweep(rows=tuple(rows), questions=len(questions), measure="f1")

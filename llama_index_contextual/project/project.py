@@ -3,7 +3,7 @@
 `Project` is the interface to one directory that `ProjectManager` creates: each method calls one function of its stage
 with the project's state, which has its settings, models and live version. What is used more rarely is a function that
 takes the project: `evaluation.compare.compare_variants`, `evaluation.sweep.sweep_variants`,
-`evaluation.answers.sweep_answers` and `evaluation.generate.generate_questions`.
+`evaluation.sweep.sweep_answers` and `evaluation.questions.generate_questions`.
 
 Whatever reads or writes files has an async form, named with "a" before it, with the same signature; `twin` derives one
 from the other.

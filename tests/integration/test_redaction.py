@@ -34,7 +34,7 @@ from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
-from llama_index_contextual.evaluation.generate import generate_questions
+from llama_index_contextual.evaluation.questions import generate_questions
 from llama_index_contextual.mcp import make_server
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.project.manager import ProjectManager

@@ -45,7 +45,7 @@ def run(*arguments: object, answer: str | None = None) -> Result:
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands find a terminal on standard input, where `run` answers."""
-    monkeypatch.setattr("llama_index_contextual.cli.options.has_terminal", lambda: True)
+    monkeypatch.setattr("llama_index_contextual.cli.common.has_terminal", lambda: True)
 
 
 def commands() -> dict[str, Any]:

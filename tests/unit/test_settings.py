@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.environment import ADDRESSES, KEYS, read_dotenv
+from llama_index_contextual.cli.common import read_object
+from llama_index_contextual.config import ADDRESSES, KEYS, ProjectConfig, environment_settings, read_dotenv
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import PROVIDERS
-from llama_index_contextual.settings import environment_settings, file_settings
 
 
 def test_any_setting_can_be_set_in_the_environment() -> None:
@@ -34,7 +33,7 @@ def test_any_setting_can_be_set_in_the_environment() -> None:
 def test_a_settings_file_without_settings_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "c.json").write_text(content)
     with pytest.raises(ConfigurationError, match=r"c\.json"):
-        file_settings(tmp_path / "c.json")
+        read_object(tmp_path / "c.json", "write settings")
 
 
 def test_a_dotenv_file_adds_missing_variables(tmp_path: Path) -> None:

@@ -58,6 +58,4 @@ def ids(project: Project) -> set[str]:
 
 def syncs_of(project: Project, folder: Path, **options: Any) -> _Sync:
     """Return what `sync --watch` does after each change."""
-    return _Sync(
-        project, [str(folder)], {}, **{"settle": 0.0, "max_cost": None, "retry": "", "as_json": False} | options
-    )
+    return _Sync(project, [str(folder)], {}, **{"settle": 0.0, "max_cost": None} | options)

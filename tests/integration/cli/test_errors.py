@@ -21,7 +21,7 @@ ERRORS = [
     ("create ../a", r"'\.\./a' is not a valid project name"),
     ("create b --set chunk_size=0", "Setting 'chunk_size' cannot be 0"),
     ("create b --set chunk_sise=800", "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?]"),
-    ("create b --language klingon", "'language' cannot be 'klingon': must be one of "),
+    ("create b --set language=klingon", "'language' cannot be 'klingon': must be one of "),
     ("create b --root {file}", "file.txt is a file: choose another name or another root folder"),
     ("create b --config {nowhere}.json", "nowhere.json"),
     ("search a x -k 0", "top_k is 0: request at least one result"),

@@ -16,10 +16,9 @@ import typer
 from typer.main import get_command
 
 from llama_index_contextual.cli import app as cli
-from llama_index_contextual.cli.commands import (
+from llama_index_contextual.cli.common import (
     EXAMPLES,
     Command,
-    complete_document,
     complete_project,
     complete_setting,
 )
@@ -76,8 +75,8 @@ def test_the_examples_run(contracts: Path, line: str) -> None:
     assert result.code == (1 if skipped and result.err.startswith("Error: There is nothing") else 0), result.err
 
 
-def test_every_command_has_an_example_that_fits_and_names_its_options() -> None:
-    assert set(commands()) - {"serve", "sync"} <= set(EXAMPLES)
+def test_every_example_fits_and_names_options_of_its_command() -> None:
+    assert set(EXAMPLES) <= {"", *commands()}
     assert all(isinstance(command, Command) for command in commands().values()), "create its Typer with Commands()"
     for name, lines in EXAMPLES.items():
         for line in lines:
@@ -88,14 +87,13 @@ def test_every_command_has_an_example_that_fits_and_names_its_options() -> None:
             assert not command or used <= options, line
 
 
-def test_projects_documents_and_settings_are_completed(contracts: Path) -> None:
+def test_projects_and_settings_are_completed(contracts: Path) -> None:
     context: Any = SimpleNamespace(params={"root": contracts / "knowledge", "name": "contracts"})
     assert complete_project(context, "con") == ["contracts"]
     assert complete_project(context, "x") == []
-    assert complete_document(context, "FOLDER/2") == ["FOLDER/2023/lease.md", "FOLDER/2024/lease.md"]
     assert [name for name, _ in complete_setting("chunk_s")] == ["chunk_size="]
     nothing: Any = SimpleNamespace(params={"root": contracts / "nowhere", "name": "contracts"})
-    assert complete_project(nothing, "") == complete_document(nothing, "") == []
+    assert complete_project(nothing, "") == []
     assert isinstance(cli.app, typer.Typer)
     options = {option for parameter in get_command(cli.app).params for option in parameter.opts}
     assert {"--install-completion", "--show-completion"} <= options
@@ -104,9 +102,9 @@ def test_projects_documents_and_settings_are_completed(contracts: Path) -> None:
 def test_completion_does_not_wait_for_llama_index(contracts: Path) -> None:
     script = (
         "import sys\n"
-        "from llama_index_contextual.cli.commands import complete_document\n"
-        "class Context: params = {'root': 'knowledge', 'name': 'contracts'}\n"
-        "assert complete_document(Context, 'FOLDER')\n"
+        "from llama_index_contextual.cli.common import complete_project\n"
+        "class Context: params = {'root': 'knowledge'}\n"
+        "assert complete_project(Context, 'con')\n"
         "assert not {'llama_index', 'numpy', 'faiss'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=contracts)

@@ -113,10 +113,11 @@ def test_ask_without_an_llm_shows_passages_that_pass_the_filter(root: Path) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "--facts needs the name of a JSON file, and '{file}' cannot be read (No such file"),
+        (None, "'{file}' cannot be read (No such file"),
         (None, 'write {"report.pdf": {"kind": "report"}'),
         ("{", "is not valid JSON"),
-        ("[1]", "is not an object of facts by file: write {"),
+        ("[1]", "is not a JSON object: write {"),
+        ('{"a": 1}', "is not an object of facts by file: write {"),
         ('{"*": {"kind": ["x"]}}', "The value of the metadata 'kind'"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.cli.opening import project_name
+from llama_index_contextual.cli.serve import project_name
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.cli import at_a_terminal, run

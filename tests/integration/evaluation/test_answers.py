@@ -11,8 +11,9 @@ import pytest
 
 from llama_index_contextual.answering.batch import QA
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.answers import sweep_answers
-from llama_index_contextual.evaluation.run import VariantProgress
+from llama_index_contextual.evaluation.compare import VariantProgress
+from llama_index_contextual.evaluation.report import write_report
+from llama_index_contextual.evaluation.sweep import sweep_answers
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
 
@@ -41,19 +42,17 @@ def test_every_combination_is_answered_and_scored(filled: Project) -> None:
     assert [path.name for path in filled.directory.parent.iterdir()] == [filled.name]
 
 
-def test_the_best_has_the_fewest_results_of_equal_f1_and_table_and_chart_are_written_by_extension(
+def test_the_best_has_the_fewest_results_of_equal_f1_and_reports_have_table_and_chart(
     filled: Project, tmp_path: Path
 ) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra eval")
     sweep = swept(filled, top_ks=[2, 1])
     assert sweep.best().top_k == 1
-    sweep.write(tmp_path / "answers.csv")
-    sweep.write(tmp_path / "answers.svg")
+    write_report(sweep, tmp_path / "answers.csv")
+    page = write_report(sweep, tmp_path / "answers.html").read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "answers.csv").read_text())))
     assert [(row["top_k"], row["f1"]) for row in rows] == [("1", "0.5"), ("2", "0.5")]
-    assert (tmp_path / "answers.svg").read_text().startswith("<?xml")
-    with pytest.raises(InputError, match="neither"):
-        sweep.write(tmp_path / "answers.html")
+    assert "Best f1@1: " in page
+    assert page.count('class="bar"') == 2
 
 
 @pytest.mark.parametrize("options", [{"top_ks": []}, {"top_ks": [0]}])

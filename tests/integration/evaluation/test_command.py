@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import TokenPrice
+from llama_index_contextual.evaluation import compare
 from llama_index_contextual.evaluation.questions import load_questions, write_questions
-from llama_index_contextual.evaluation.variants import Workspace
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
@@ -35,10 +35,9 @@ def run(*arguments: object, answer: str | None = None, code: int = 0) -> tuple[s
 
 def test_the_figures_of_a_project_are_shown_and_reports_written(questions: Path, tmp_path: Path) -> None:
     pages = [tmp_path / "r.html", tmp_path / "r.csv"]
-    out, err = run(questions, "--k", "1,3", "--similarity", "--report", pages[0], "--report", pages[1])
+    out, err = run(questions, "--k", "1,3", "--report", pages[0], "--report", pages[1])
     lines = [line.split() for line in out.splitlines()]
     assert ["recall@3", "100.0"] in lines
-    assert any(line[:2] == ["embedding", "similarity"] for line in lines)
     assert "Evidence missing from the first 3 results: 0 of 2 questions." in out
     assert all(page.stat().st_size > 100 and f"Wrote {page}." in err for page in pages)
 
@@ -66,7 +65,7 @@ def test_ctrl_c_reports_what_the_ledger_keeps(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Workspace, "build", interrupted)
+    monkeypatch.setattr(compare, "_build", interrupted)
     _, err = run(questions, *arguments, code=130)
     assert "Interrupted: version v000001 is live; the ledger keeps 0 contexts and 0 embeddings. Run the same" in err
 
@@ -100,7 +99,7 @@ def test_a_sweep_is_one_table(questions: Path) -> None:
 )
 def test_an_invalid_option_or_question_is_a_one_line_error(questions: Path, arguments: list[str], message: str) -> None:
     if not arguments:
-        questions.write_text("{}\n")
+        questions.write_text('{"question": "Why?"}\n')
     out, err = run(questions, *arguments, code=1)
     assert out == ""
     assert message in err

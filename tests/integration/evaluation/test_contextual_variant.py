@@ -15,9 +15,8 @@ from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
-from llama_index_contextual.evaluation.compare import compare_variants
+from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question, write_questions
-from llama_index_contextual.evaluation.run import VariantProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM

@@ -12,8 +12,7 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual import Project, ProjectConfig, ProjectManager
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.evaluation.generate import generate_questions
-from llama_index_contextual.evaluation.questions import Question
+from llama_index_contextual.evaluation.questions import Question, generate_questions
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 

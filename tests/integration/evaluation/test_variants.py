@@ -12,12 +12,10 @@ import pytest
 
 from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import InputError, ProjectLockedError
-from llama_index_contextual.evaluation.compare import compare_variants
+from llama_index_contextual.evaluation.compare import VariantProgress, compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.run import VariantProgress
 from llama_index_contextual.evaluation.sweep import sweep_variants
-from llama_index_contextual.evaluation.variants import workspace
-from llama_index_contextual.index.project_file import write_lock
+from llama_index_contextual.index.project_file import scratch, write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
@@ -244,8 +242,8 @@ def test_the_remains_of_an_interrupted_comparison_are_removed(filled: Project) -
 
 
 def test_a_project_that_is_compared_or_written_to_is_not_compared(filled: Project, manager: ProjectManager) -> None:
-    with workspace(filled.state):
-        assert manager.list() == [filled.name], "the workspace is not a project"
+    with scratch(filled.directory):
+        assert manager.list() == [filled.name], "the temporary directory is not a project"
         with pytest.raises(ProjectLockedError):
             compare_variants(filled, QUESTIONS, variants=FREE)
     with write_lock(filled.directory), pytest.raises(ProjectLockedError, match="'reports'"):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.cli import sync as cli_sync
-from llama_index_contextual.cli.sync import _Sync, watch_folders
+from llama_index_contextual.cli.sync import _Sync
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -159,22 +159,24 @@ def test_a_folder_that_is_deleted_and_created_again_is_watched_again(project: Pr
             assert watcher.wait(lambda number=number: f"files/second-{number}.md" in ids(project))
 
 
-def test_a_change_during_a_sync_leads_to_another_one(tmp_path: Path) -> None:
-    folder, stop, wake = tmp_path / "files", threading.Event(), threading.Event()
+def test_a_change_during_a_sync_leads_to_another_one(project: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "changing"
     write(folder / "a.md", "one")
     seen: list[str] = []
 
-    def sync() -> float:
+    def sync(_rescan: float) -> float:
         seen.append((folder / "a.md").read_text())
         if len(seen) == 1:
             write(folder / "a.md", "two")  # after the folder was read
         elif seen[-1] == "two":
-            stop.set()
+            run.stop.set()
         return 300.0
 
-    guard = threading.Timer(SECONDS, stop.set)
+    run = syncs_of(project, folder)
+    run._batch = sync  # type: ignore[method-assign]
+    guard = threading.Timer(SECONDS, run.stop.set)
     guard.start()
-    watch_folders([str(folder)], sync, poll=False, rescan=300.0, ignored=str(tmp_path / "none"), stop=stop, wake=wake)
+    run.watch(poll=False, rescan=300.0, ignored=str(tmp_path / "none"))
     guard.cancel()
     assert seen[-1] == "two"
 

@@ -49,7 +49,7 @@ WITH_CODE = [page for page in pages() if any(block.language in ("python", "bash"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The root of a checkout as a reader has it: only the examples, no key, nothing left of another page."""
-    for extra in ("wordllama", "agno", "matplotlib", "docx", "nh3", "phonenumbers"):
+    for extra in ("wordllama", "agno", "docx", "nh3", "phonenumbers"):
         pytest.importorskip(extra, reason="needs the extras of the documented features")
     (tmp_path / "examples").symlink_to(EXAMPLES, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
