@@ -34,8 +34,9 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion.pipeline import Stages
-from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, make_reader, plan_run
+from llama_index_contextual.ingestion.pipeline import Executor, Stages
+from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, plan_run
+from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
 
@@ -233,7 +234,8 @@ def estimate(
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger, contextual))
-    with make_reader(intake, config, page_store=stages.ledger) as reader:
+    silent = ProgressCounter(None, IngestProgress(stage="ingest"))
+    with Executor().reader(intake, config, stages.ledger, silent) as reader:
         for job in plan.jobs(intake, reader, before, plan.to_read):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)

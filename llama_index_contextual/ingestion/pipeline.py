@@ -54,10 +54,11 @@ from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion.plan import FileReader, Intake, Job, make_reader, span_of
+from llama_index_contextual.ingestion.plan import FileReader, Intake, Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.models import embedding_identity, is_in_process, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.readers.ocr import PageStore
 from llama_index_contextual.retirement import retirement_notice
 
@@ -424,9 +425,12 @@ class Executor:
         self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
     ) -> AbstractContextManager[FileReader]:
         """Return the reader for the files of a run."""
-        return make_reader(
-            intake,
-            config,
+        return DocumentReader(
+            limits=intake.options.limits,
+            passwords=intake.options.passwords,
+            pdf_engine=config.pdf_engine,
+            file_metadata=intake.facts.get,
+            ocr=config.ocr,
             page_store=page_store,
             on_file=progress.reading,
             on_page=lambda done, total: progress.set(pages_done=done, pages_total=total),

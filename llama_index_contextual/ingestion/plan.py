@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -31,7 +31,6 @@ from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion import sync
 from llama_index_contextual.ingestion.report import IF_MOVED, advice_on
 from llama_index_contextual.readers import (
-    DocumentReader,
     FileRef,
     FileWarning,
     ReadLimits,
@@ -49,7 +48,6 @@ from llama_index_contextual.readers.discovery import (
     split_glob,
 )
 from llama_index_contextual.readers.documents import FileContent, FileMetadata, with_headings
-from llama_index_contextual.readers.ocr import PageStore
 
 IngestInput = str | os.PathLike[str] | BaseNode
 
@@ -786,32 +784,3 @@ def plan_run(
     rebuild = (bool(changed) or is_stale) and not options.retry_failed
     intake = Intake.of(inputs, options, records)
     return intake, make_plan(records, intake.sources, options, removed=intake.removed, rebuild=rebuild)
-
-
-def make_reader(
-    intake: Intake,
-    config: ProjectConfig,
-    *,
-    page_store: PageStore | None = None,
-    on_file: Callable[[str], None] | None = None,
-    on_page: Callable[[int, int], None] | None = None,
-) -> DocumentReader:
-    """Return the reader for the files of a run.
-
-    Args:
-        intake: Documents of the call.
-        config: Settings of the project.
-        page_store: Store of scanned pages.
-        on_file: Called with the name of each file before it is read.
-        on_page: Called with the number of pages of that file that have been read, and with their total.
-    """
-    return DocumentReader(
-        limits=intake.options.limits,
-        passwords=intake.options.passwords,
-        pdf_engine=config.pdf_engine,
-        file_metadata=intake.facts.get,
-        ocr=config.ocr,
-        page_store=page_store,
-        on_file=on_file,
-        on_page=on_page,
-    )

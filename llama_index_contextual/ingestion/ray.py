@@ -12,7 +12,6 @@ those that are processed again because settings have changed, are cut in the cal
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import socket
@@ -312,16 +311,19 @@ class RayReader:
             ConfigurationError: A node does not have the package in the same version.
         """
         waiting: deque[tuple[list[FileRef], list[_File], ray.ObjectRef[Any]]] = deque()
-        for batch in itertools.chain(_batches(refs), itertools.repeat(None)):
-            if batch is None and not waiting:
-                return
-            if batch is not None:
-                files = [self._file(ref) for ref in batch]
-                waiting.append((batch, files, self._start(files)))
-            if batch is None or len(waiting) > self._ahead:
-                done, files, task = waiting.popleft()
-                self._progress.reading(printable(done[0].path.name))
-                yield from zip(done, self._contents(files, task), strict=True)
+        for batch in _batches(refs):
+            files = [self._file(ref) for ref in batch]
+            waiting.append((batch, files, self._start(files)))
+            if len(waiting) > self._ahead:
+                yield from self._next(*waiting.popleft())
+        while waiting:
+            yield from self._next(*waiting.popleft())
+
+    def _next(
+        self, batch: Sequence[FileRef], files: Sequence[_File], task: ray.ObjectRef[Any]
+    ) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
+        self._progress.reading(printable(batch[0].path.name))
+        yield from zip(batch, self._contents(files, task), strict=True)
 
     def _file(self, ref: FileRef) -> _File:
         # A device can have another number on another node, so a replaced file is not recognised by it.
@@ -384,22 +386,20 @@ class _WorkerEmbedding(BaseEmbedding):
         return placed
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        for attempt in itertools.count(1):
+        for _ in range(TRIES):
             try:
                 rows: list[list[float]] = (await _EMBED.remote(self._model, texts)).tolist()
             except RayError as error:
                 reason = _reason(error)
                 if not isinstance(reason, _WorkerDied):
                     raise reason from error
-                if attempt == TRIES:
-                    raise ModelError(
-                        f"{self._model.setting!r} ended each of the {TRIES} worker processes that embedded the same"
-                        f" {len(texts)} texts ({reason}): give the Ray nodes more memory, or lower embed_batch_size.",
-                        setting="embed_model",
-                    ) from error
             else:
                 return rows
-        raise AssertionError  # not reached
+        raise ModelError(
+            f"{self._model.setting!r} ended each of the {TRIES} worker processes that embedded the same {len(texts)}"
+            f" texts ({reason}): give the Ray nodes more memory, or lower embed_batch_size.",
+            setting="embed_model",
+        )
 
     async def _aget_text_embedding(self, text: str) -> list[float]:
         return (await self._aget_text_embeddings([text]))[0]

@@ -288,13 +288,10 @@ async def until_others_change(
         changed = {(path, now.get(path)) for path in {*known, *now}.difference(reading)}
         changed = {(path, status) for path, status in changed if status != known.get(path)}
         # What is equal at two looks is complete.
-        if any(status is None or _is_small(status) for _, status in changed & former):
+        complete = (status for _, status in changed & former if not _is_in_pause(status))
+        if any(status is None or status[0] <= BATCH_BYTES for status in complete):
             return
         former = changed
-
-
-def _is_small(status: Status) -> bool:
-    return status[0] <= BATCH_BYTES and not _is_in_pause(status)
 
 
 def _is_in_pause(status: Status | None) -> bool:
