@@ -27,7 +27,7 @@ from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
+from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, InputError, Remedy
@@ -530,17 +530,10 @@ def price(origin: ProjectState, plan: Plan, *, excluded: frozenset[str] = frozen
     if config.context != "llm" and name in (None, LOCAL):
         return 0.0
     with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
-        return estimate(
-            [],
-            RunOptions(remove=excluded),
-            config=config,
-            stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
-            embed_model=name,
-            dimensions=getattr(model, "dimensions", None),
-            before=origin.live.current(),
-            sender=config.service_tier or "live",
-            contextual=model if isinstance(model, ContextualEmbedding) else None,
-        ).dollars
+        stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id)
+        contextual = model if isinstance(model, ContextualEmbedding) else None
+        embedding = EmbeddingCount(name, getattr(model, "dimensions", None), ledger, contextual)
+        return estimate([], RunOptions(remove=excluded), config, stages, embedding, origin.live.current()).dollars
 
 
 def total_price(prices: Sequence[float | None]) -> float | None:

@@ -24,7 +24,7 @@ from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual._utils.keywords import Option, nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualized
-from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable
 from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
@@ -304,18 +304,10 @@ def estimate_run(
         state.version_to_build_on(replace=run.replace) as before,
     ):
         passed = state.passed_embed_model
-        contextual = contextual_model(embed_model or "") if passed is None else passed
-        return estimate(
-            items,
-            run,
-            config=state.config,
-            stages=state.stages(ledger, None),
-            embed_model=embed_model,
-            dimensions=getattr(passed, "dimensions", None),
-            before=before,
-            sender="batch" if run.batch else state.config.service_tier or "live",
-            contextual=contextual if isinstance(contextual, ContextualEmbedding) else None,
-        )
+        model = contextual_model(embed_model or "") if passed is None else passed
+        contextual = model if isinstance(model, ContextualEmbedding) else None
+        embedding = EmbeddingCount(embed_model, getattr(passed, "dimensions", None), ledger, contextual)
+        return estimate(items, run, state.config, state.stages(ledger, None), embedding, before)
 
 
 # ---- one run ---------------------------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
-from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion.pipeline import Executor, Stages
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, plan_run
@@ -210,14 +209,10 @@ class CallCount:
 def estimate(
     inputs: Sequence[IngestInput],
     options: RunOptions,
-    *,
     config: ProjectConfig,
     stages: Stages,
-    embed_model: str | None,
-    dimensions: int | None,
+    embedding: EmbeddingCount,
     before: OpenVersion | None,
-    sender: SenderKind,
-    contextual: ContextualEmbedding | None = None,
 ) -> CostEstimate:
     """Read and chunk the documents of a call, and count the calls that its ingestion would send.
 
@@ -226,34 +221,31 @@ def estimate(
         options: Options of the ingestion.
         config: Settings of the project.
         stages: Components that process a document.
-        embed_model: Name of the embedding model, or None without a semantic index.
-        dimensions: Requested length of the vectors, or None for the model's default.
+        embedding: Counter of the tokens to embed, at zero.
         before: The previous version, or None.
-        sender: How the run would send its calls.
-        contextual: The embedding model if it embeds the chunks of a document together, else None.
     """
     intake, plan = plan_run(inputs, options, config, before)
-    counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger, contextual))
+    counter = _Counter(stages, embedding)
     silent = ProgressCounter(None, IngestProgress(stage="ingest"))
     with Executor().reader(intake, config, stages.ledger, silent) as reader:
         for job in plan.jobs(intake, reader, before, plan.to_read):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)
-    embedded = counter.embedding.tokens
     embedding_dollars: float | None = 0.0
-    if embed_model is not None and embedded:
-        embedding_dollars = prices.dollars(embed_model, Tokens(input_tokens=embedded))
+    if embedding.model is not None and embedding.tokens:
+        embedding_dollars = prices.dollars(embedding.model, Tokens(input_tokens=embedding.tokens))
     cost_options = list(counter.options(prices))
+    sender = "batch" if options.batch else config.service_tier or "live"
     return CostEstimate(
         model=None if counter.writer is None else counter.writer.model,
-        embed_model=embed_model,
+        embed_model=embedding.model,
         documents=counter.documents,
         chunks=counter.chunks,
         tokens=counter.tokens,
         known_contexts=counter.known_contexts,
         options=cost_options,
         chosen=counter.chosen(cost_options, sender),
-        embedding_tokens=embedded,
+        embedding_tokens=embedding.tokens,
         embedding_dollars=embedding_dollars,
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
@@ -295,7 +287,7 @@ class _Counter:
             self.embedding.add_segment(segment, chunks, contexts, self._context_tokens, structural=self.writer.lines)
         self.embedding.end_document()
 
-    def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
+    def chosen(self, options: Sequence[CostOption], sender: str) -> CostOption | None:
         """Return the option selected by the settings."""
         selected = (None if self.writer is None else self.writer.chunks_per_call, sender)
         return next((option for option in options if (option.chunks_per_call, option.sender) == selected), None)
