@@ -189,7 +189,8 @@ class Stages:
         if model is None or name is None or not nodes:
             return None
         if name == LOCAL:
-            return await aembed(model, [node.get_content(MetadataMode.EMBED) for node in nodes], name=LOCAL)
+            texts = await asyncio.to_thread(lambda: [node.get_content(MetadataMode.EMBED) for node in nodes])
+            return await aembed(model, texts, name=LOCAL)
         units = await asyncio.to_thread(self._units, nodes)
         is_windowed = (len(unit.windows) > len(unit.places) for unit in units)
         self.windowed.update(nodes[unit.places[0]].node_id for unit in itertools.compress(units, is_windowed))

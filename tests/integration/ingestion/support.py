@@ -9,7 +9,6 @@ from llama_index.core.schema import BaseNode, TextNode
 
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.stores import IndexVectorStore
 
 MANUAL, QUARTER, TARIFF = "reports/manual.txt", "reports/quarter.md", "reports/tariff.pdf"
 """Ids of the documents of `tiny_folder`."""
@@ -29,9 +28,7 @@ def nodes_of(project: Project, doc_id: str | None = None) -> list[BaseNode]:
 
 
 def vectors_of(project: Project) -> dict[str, list[float]]:
-    store = project.storage_context.vector_store
-    assert isinstance(store, IndexVectorStore)
-    index = store.chunk_index
+    index = project.live_version.index
     vectors = index.vectors(np.arange(len(index.ids)))
     return {node_id: row.tolist() for node_id, row in zip(index.ids, vectors, strict=True)}
 
