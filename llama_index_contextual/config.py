@@ -229,7 +229,7 @@ class ProjectConfig(BaseModel):
     (`auto`).
     """
     backend: Annotated[str, AfterValidator(_backend)] = "files"
-    """What keeps chunks, vectors and terms: files in the project's directory (`files`), or a Qdrant server (extra
+    """What keeps the vectors: files in the project's directory (`files`), or a Qdrant server (extra
     `qdrant`) at this address, such as `qdrant:http://localhost:6333`; its key is read from the environment variable
     QDRANT_API_KEY. `qdrant:` with an absolute path, or `qdrant::memory:`, is the local mode of Qdrant's client, for
     tests and a few thousand chunks.

@@ -45,11 +45,9 @@ from pydantic import Field, PrivateAttr
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.base import VersionIndex
 from llama_index_contextual.index.kvstore import refuse_write
 from llama_index_contextual.index.manifest import BM25_DIRECTORY, MANIFEST
-from llama_index_contextual.index.nodes import Nodes
-from llama_index_contextual.index.version import OpenVersion
+from llama_index_contextual.index.version import OpenVersion, VersionIndex, VersionNodes
 
 if TYPE_CHECKING:
     from llama_index.vector_stores.faiss import FaissVectorStore
@@ -73,7 +71,7 @@ class IndexDocumentStore(KVDocumentStore):
         nodes: The nodes.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: VersionNodes) -> None:
         self.nodes = nodes
         super().__init__(_KeyValues(nodes))
 
@@ -106,7 +104,7 @@ class IndexDocumentStore(KVDocumentStore):
 class _KeyValues(SimpleKVStore):
     """The nodes and documents of a version in the collections of LlamaIndex's document store."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: VersionNodes) -> None:
         super().__init__()
         self._nodes = nodes
 

@@ -1,7 +1,6 @@
 """The protocol of an index: what a search needs to know about the chunks of one version, and rankings as arrays.
 
-`FileIndex` keeps them in files, `QdrantIndex` in a collection. They share functions, but no class, and nothing outside
-this folder asks which of them it has.
+`VersionIndex` is the index of a published version.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
     from llama_index_contextual.index.documents import DocumentIndex
-    from llama_index_contextual.index.file_index import VersionNodes
 
 F = TypeVar("F", np.float32, np.float64)
 
@@ -174,22 +172,4 @@ class ChunkIndex(Protocol):
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
         """Return the chunks of some rows, in their order."""
-        ...
-
-
-class VersionIndex(ChunkIndex, Protocol):
-    """The index of a published version, with its document store and its vectors."""
-
-    @property
-    def docstore(self) -> VersionNodes:
-        """The document store."""
-        ...
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether a rebuild has to store the weights of terms again."""
-        ...
-
-    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the unit vectors of some rows; shape (rows, dimensions)."""
         ...

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,6 @@ from llama_index_contextual.index.analysis import (
     tokens,
 )
 from llama_index_contextual.index.base import NO_SCALE, Hits, Scale, top
-from llama_index_contextual.index.check import mapped_integers
 
 SETTINGS_FILE = "settings.json"
 PERIOD_WEIGHT = 0.25
@@ -58,7 +57,7 @@ _CACHED_POSTINGS = 1_000_000  # rows of the postings that an index keeps, eight 
 _K1, _B = 1.5, 0.75
 _PENDING = 1_000_000  # number of term occurrences that are counted at once
 _VOCABULARY_FILE = "terms.json"
-COUNTS_FILE = "counts.npy"
+COUNTS_FILE = "counts.bin"
 
 LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
 """A text, texts with the weight of each of their terms, or terms with their weights.
@@ -100,16 +99,7 @@ class TermCounts:
         """Write the vocabulary and, in one file, the arrays, and sync them."""
         files.write(directory / _VOCABULARY_FILE, json.dumps(list(self.vocabulary), ensure_ascii=False).encode())
         arrays = (self.pointers.astype(np.int64).view(np.int32), self.holders, self.frequencies, self.lengths)
-        shape = (sum(map(len, arrays)),)
-
-        def fill(file: IO[bytes]) -> None:
-            np.lib.format.write_array_header_1_0(
-                file, {"descr": np.dtype(np.int32).str, "fortran_order": False, "shape": shape}
-            )
-            for array in arrays:
-                file.write(np.ascontiguousarray(array, dtype=np.int32).data)
-
-        files.write_with(directory / COUNTS_FILE, fill)
+        files.write_array(directory / COUNTS_FILE, np.concatenate(arrays).astype(np.int32))
 
     @classmethod
     def load(cls, directory: Path, texts: int) -> Self:
@@ -120,7 +110,7 @@ class TermCounts:
             texts: Number of its texts.
         """
         terms = json.loads(files.read(directory / _VOCABULARY_FILE))
-        everything = mapped_integers(directory / COUNTS_FILE)
+        everything = files.mapped(directory / COUNTS_FILE, np.int32)
         first = 2 * (len(terms) + 1)
         entries = (len(everything) - first - texts) // 2
         holders, frequencies, lengths = np.split(everything[first:], [entries, 2 * entries])
@@ -241,8 +231,6 @@ class LexicalIndex:
         size: Number of texts.
     """
 
-    _terms: ClassVar[type[QueryTerms]] = QueryTerms
-
     def __init__(self, analyzer: Analyzer, parts: Sequence[tuple[TermCounts, NDArray[np.bool_] | None]] = ()) -> None:
         self.analyzer = analyzer
         self.size = 0
@@ -273,28 +261,28 @@ class LexicalIndex:
         read (see `shortened`), and only the 256 terms with the largest weight are searched.
         """
         if isinstance(query, Mapping):
-            return self._terms(self, query)
+            return QueryTerms(self, query)
         weighted_texts = [(query, 1.0)] if isinstance(query, str) else query
         texts = [(shortened(text), weight) for text, weight in weighted_texts if weight > 0]
         counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
         counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
-        terms = self._terms(self, counts) if len(counts) <= MAX_TERMS else self._heaviest(counts)
+        terms = QueryTerms(self, counts) if len(counts) <= MAX_TERMS else self._heaviest(counts)
         if len(terms.known) == len(terms.counts):
             return terms
         corrected = dict(terms.counts)
         for word, weight in itertools.islice(self._unknown_words(texts), MAX_SPELLED):
             for term, share in self._spelling_candidates(word).items():
                 corrected[term] = max(corrected.get(term, 0.0), weight * share)
-        return terms if corrected == terms.counts else self._terms(self, corrected, terms.omitted)
+        return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.omitted)
 
     def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
         """Return the terms to search of too many: those with the largest weight times idf."""
-        terms = self._terms(self, counts)
+        terms = QueryTerms(self, counts)
         known = frozenset(terms.known)
         ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties as in the query
         heaviest = frozenset(ordered[:MAX_TERMS])
         heaviest_counts = {term: weight for term, weight in counts.items() if term in heaviest}
-        return self._terms(self, heaviest_counts, len(counts) - len(heaviest_counts))
+        return QueryTerms(self, heaviest_counts, len(counts) - len(heaviest_counts))
 
     def _unknown_words(self, texts: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
         """Yield the distinct words that no text contains and that may be misspelt, with their weights."""

@@ -1,229 +1,221 @@
-"""Interface of an engine that keeps the chunks, vectors and terms of a project in a collection.
+"""The collection of a project, in which Qdrant keeps its vectors instead of files.
 
-Each chunk has the versions between which it exists, `born` and `died`: version v contains those with
-born <= v < died. So several versions share a chunk, and readers of an old version are not disturbed by a new one.
+Texts, terms and metadata are in the parts of the project as always, and CURRENT decides which version is live.
+
+collection.json         in the directory of the project: engine, address and name of the collection
+
+`index/remote.py` writes and ranks the vectors of a version with it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import CorruptVersionError
-from llama_index_contextual.index.facets import Condition
+from llama_index_contextual.errors import BackendError, CorruptVersionError, FormatError, ProjectError
+from llama_index_contextual.index import files
+from llama_index_contextual.index.manifest import read_manifest
+from llama_index_contextual.index.project_file import read_config
+from llama_index_contextual.index.qdrant import Collection, QdrantEngine
+from llama_index_contextual.index.versions import (
+    current_name,
+    directories,
+    number,
+    remove_version,
+    version_directory,
+    version_names,
+)
 
-if TYPE_CHECKING:
-    from llama_index.core.schema import BaseNode
+logger = logging.getLogger(__name__)
 
-NEVER = 2**31 - 1
-"""The version in which a chunk dies that is still in the newest one."""
-
-_NAMESPACE = uuid.UUID("7c0f4c0e-3f0b-5d0c-9a53-2f6a6a1f6f0e")
+COLLECTION_FILE = "collection.json"
+FILES = "files"
+"""Name of the backend that needs no engine."""
 
 
-@dataclass(frozen=True)
-class StoredChunk:
-    """A chunk as an engine stores it.
+def check_backend(config: ProjectConfig) -> None:
+    """Check that the backend of a new project is there, and can do what the settings require.
 
-    Attributes:
-        node: The chunk.
-        born: Number of the version that it was added by.
-        doc_id: Id of its document.
-        facets: Numbers for its metadata values; see `index/facets.py`.
-        length: Number of its terms, with repetitions.
-        norm: The weight of a term was computed from its frequency as frequency / (norm + frequency).
-        terms: Numbers of its distinct terms.
-        weights: Their weights.
-        vector: Its vector, or None without a semantic index.
+    Raises:
+        ConfigurationError: It cannot; the message says what to do.
+        BackendError: It does not answer.
     """
-
-    node: BaseNode
-    born: int
-    doc_id: str
-    facets: Sequence[int]
-    length: int
-    norm: float
-    terms: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    vector: NDArray[np.float32] | None
+    if config.engine != FILES:
+        QdrantEngine.check(config)
+        QdrantEngine(Collection(config.engine, _address(config), "")).ping()
 
 
-@dataclass(frozen=True)
-class TermHit:
-    """A chunk found by its terms.
+def _address(config: ProjectConfig) -> str:
+    return config.backend.partition(":")[2]
 
-    Attributes:
-        node_id: Its id.
-        length: As in `StoredChunk`, like the following attributes.
-        norm: The norm of its weights.
-        terms: Numbers of its terms.
-        weights: Their weights.
+
+# ---- the collection of a project -------------------------------------------------------------------------------------
+
+
+def read_collection(project_dir: Path) -> Collection | None:
+    """Return the content of collection.json, or None if there is no such file.
+
+    Raises:
+        ProjectError: The file is damaged.
     """
+    try:
+        return Collection(**json.loads(files.read(project_dir / COLLECTION_FILE)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise ProjectError(
+            f"{COLLECTION_FILE} of project {project_dir.name!r} is damaged ({type(error).__name__}): restore it from a"
+            f" backup; without it, the collection of the project cannot be found.",
+            name=project_dir.name,
+        ) from error
 
-    node_id: str
-    length: int
-    norm: float
-    terms: NDArray[np.int64]
-    weights: NDArray[np.float64]
+
+def write_collection(project_dir: Path, collection: Collection) -> None:
+    """Replace collection.json."""
+    files.replace(project_dir / COLLECTION_FILE, json.dumps(asdict(collection), indent=1).encode())
 
 
-@dataclass(frozen=True)
-class View:
-    """The chunks that a search sees.
+def open_engine(project_dir: Path) -> QdrantEngine:
+    """Open the collection of a project, at the address in its settings.
 
-    Attributes:
-        version: Number of the version.
-        condition: Only chunks that meet it.
-        ef: Size of the list of candidates of an approximate search; None for an exact search.
+    Raises:
+        ProjectError: The project has none.
     """
+    engine = _engine(project_dir)
+    if engine is None:
+        raise ProjectError(
+            f"{COLLECTION_FILE} of project {project_dir.name!r} is missing: restore it from a backup; without it, the"
+            f" collection of the project cannot be found.",
+            name=project_dir.name,
+        )
+    return engine
 
-    version: int
-    condition: Condition = True
-    ef: int | None = None
+
+def _engine(project_dir: Path) -> QdrantEngine | None:
+    """Open the collection of a project, or return None if it has none."""
+    collection = read_collection(project_dir)
+    if collection is None:
+        return None
+    with contextlib.suppress(ProjectError):  # then the address of the last writer is the best guess
+        config = read_config(project_dir)
+        if config.engine == collection.backend:
+            collection = replace(collection, url=_address(config))
+    return QdrantEngine(collection)
 
 
-Key = tuple[str, int]
-"""Id of a node, and the version that it was added by."""
+def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
+    """Open the collection for writing, and give it a name at the first time; None if the settings name no engine.
 
+    The project's write lock must be held.
 
-@dataclass(frozen=True)
-class Collection:
-    """Content of collection.json.
-
-    Attributes:
-        backend: Name of the engine.
-        url: Its address.
-        name: Name of the collection.
-        ef: Size of the list of candidates with which an approximate search is accurate enough; None if the search is
-            exact.
-        probed: Number of chunks for which `ef` was chosen.
+    Raises:
+        ProjectError: There are versions with vectors, but no collection at the address in the settings.
     """
+    if config.engine == FILES:
+        return None
+    known, address = read_collection(project_dir), _address(config)
+    if known is None or known.backend != config.engine:
+        known = Collection(config.engine, address, f"contextual-{uuid.uuid4().hex}")
+        write_collection(project_dir, known)
+    elif known.url != address:
+        former, known = known, replace(known, url=address)
+        if _has_vectors(project_dir) and not QdrantEngine(known).exists():
+            raise ProjectError(
+                f"There is no collection {known.name!r} at {known.url}: set backend to the address of the server"
+                f" that has it ({former.url} until now), or copy it to the new one with a snapshot. Without a copy, set"
+                f" backend to 'files', `rebuild` and `forget`, then set the new address and `rebuild` again.",
+                name=project_dir.name,
+            )
+        write_collection(project_dir, known)
+    return QdrantEngine(known)
 
-    backend: str
-    url: str
-    name: str
-    ef: int | None = None
-    probed: int = 0
+
+def _has_vectors(project_dir: Path) -> bool:
+    """Return whether an engine keeps vectors of a version."""
+    for name in version_names(project_dir):
+        with contextlib.suppress(CorruptVersionError, FormatError):
+            manifest = read_manifest(version_directory(project_dir, name))
+            if manifest.dimensions is not None and manifest.engine != FILES:
+                return True
+    return False
 
 
-class Engine(ABC):
-    """A collection of an engine.
+def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
+    """Remove what the live version cannot reach: vectors of an interrupted writer, and versions after the live one.
 
-    Every method raises `BackendError` if the engine cannot be reached, after some attempts. A search raises
-    `CorruptVersionError` if there is no collection; the other methods then find no chunks.
+    After a rollback, the next version continues the live one. The versions in between go first, because vectors that
+    they added or ended cannot be kept for them.
 
     Args:
-        collection: Address and name of the collection.
+        project_dir: The project, whose write lock must be held.
+        engine: Its collection.
     """
-
-    def __init__(self, collection: Collection) -> None:
-        self.collection = collection
-
-    @staticmethod
-    @abstractmethod
-    def check(config: ProjectConfig) -> None:
-        """Check that the engine can do what the settings of a project require.
-
-        Raises:
-            ConfigurationError: It cannot, or a package is missing; the message says what to do.
-        """
-
-    @abstractmethod
-    def ping(self) -> None:
-        """Check that the engine answers and accepts the key."""
-
-    @abstractmethod
-    def exists(self) -> bool:
-        """Return whether the collection exists."""
-
-    @abstractmethod
-    def write(self, chunks: Iterable[StoredChunk], dimensions: int | None) -> None:
-        """Store chunks; the collection is created with the first ones. Storing a chunk again changes nothing.
-
-        Raises:
-            ConfigurationError: The vectors in the collection have another length.
-        """
-
-    @abstractmethod
-    def rank_vectors(self, view: View, vector: NDArray[np.float32], k: int) -> list[tuple[str, float]]:
-        """Return the ids of the k chunks with the largest inner product with a vector, and the products."""
-
-    @abstractmethod
-    def rank_terms(self, view: View, weights: Mapping[int, float], k: int) -> list[TermHit]:
-        """Return the k chunks with the largest sum of weights of terms, each times the weight in the chunk."""
-
-    @abstractmethod
-    def nodes(self, keys: Sequence[Key]) -> dict[str, BaseNode]:
-        """Return the chunks that exist, by id."""
-
-    @abstractmethod
-    def vectors(self, keys: Sequence[Key]) -> dict[str, list[float]]:
-        """Return the vectors of the chunks that exist, by id."""
-
-    @abstractmethod
-    def keys(self, view: View) -> Iterator[Key]:
-        """Yield the keys of all chunks of a view."""
-
-    @abstractmethod
-    def count(self, view: View) -> int:
-        """Return the number of chunks of a view."""
-
-    @abstractmethod
-    def end(self, doc_ids: Sequence[str] | None, version: int) -> None:
-        """Let the chunks of documents, or all of them, that were added before a version die in it."""
-
-    @abstractmethod
-    def end_chunks(self, keys: Sequence[Key], version: int) -> None:
-        """Let some chunks die in a version."""
-
-    @abstractmethod
-    def drop_after(self, version: int) -> None:
-        """Remove chunks that were added after a version, and revive those that died after it."""
-
-    @abstractmethod
-    def drop_before(self, version: int) -> None:
-        """Remove chunks that had died when a version was published."""
-
-    @abstractmethod
-    def settle(self) -> bool:
-        """Wait until the indexes contain what was written, and return whether they do."""
-
-    @abstractmethod
-    def leftovers(self, version: int) -> int:
-        """Return the number of chunks that `drop_after` would change."""
-
-    @abstractmethod
-    def delete(self) -> None:
-        """Remove the collection, if it exists."""
+    live = _base(project_dir)
+    for name in directories(project_dir):
+        if number(name) > live:
+            remove_version(project_dir, name)
+    engine.drop_after(live)
 
 
-def lost_collection(collection: Collection) -> CorruptVersionError:
-    """Return the error for a version with chunks whose collection does not exist."""
-    return CorruptVersionError(
-        f"There is no collection {collection.name!r} at {collection.url}: correct `backend` if it is on another"
-        f" server, or restore it from a backup. Without it, `verify --repair` names the documents to ingest again."
-    )
+def _base(project_dir: Path) -> int:
+    """Return the number of the live version, or of the newest one if CURRENT is damaged; 0 if there is none."""
+    try:
+        name = current_name(project_dir)
+    except ProjectError:
+        name = next(reversed(version_names(project_dir)), None)
+    return 0 if name is None else number(name)
 
 
-def point_id(node_id: str, born: int) -> str:
-    """Return the id under which an engine stores a chunk.
+def drop_unused(project_dir: Path, engine: QdrantEngine) -> None:
+    """Remove the vectors that no version on disk contains."""
+    names = version_names(project_dir)
+    if names:
+        engine.drop_before(min(map(number, names)))
 
-    Example:
-        >>> point_id("a", 1) == point_id("a", 1), point_id("a", 1) == point_id("a", 2)
-        (True, False)
+
+def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
+    """Remove all vectors that the live version does not contain.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        live: Name of the live version.
+        is_remote: Whether the engine keeps its vectors.
     """
-    return str(uuid.uuid5(_NAMESPACE, f"{born}/{node_id}"))
+    if not is_remote:
+        delete_collection(project_dir)
+    elif (engine := _engine(project_dir)) is not None:
+        engine.drop_after(number(live))
+        engine.drop_before(number(live))
 
 
-def sorted_terms(terms: Any, weights: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the terms of a chunk in ascending order, with their weights."""
-    numbers, values = np.asarray(terms, dtype=np.int64), np.asarray(weights, dtype=np.float64)
-    order = np.argsort(numbers)
-    return numbers[order], values[order]
+def delete_unused_collection(project_dir: Path) -> None:
+    """Remove the collection of a project whose versions are all in files; later, if its server does not answer."""
+    if read_collection(project_dir) is not None and not _has_vectors(project_dir):
+        try:
+            delete_collection(project_dir)
+        except BackendError as error:
+            logger.warning("The collection of project %s is not needed any more. %s", project_dir.name, error)
+
+
+def delete_collection(project_dir: Path) -> None:
+    """Remove the collection of a project, if it has one, and collection.json.
+
+    Raises:
+        BackendError: The engine does not answer.
+    """
+    if (engine := _engine(project_dir)) is None:
+        return
+    try:
+        engine.delete()
+    except BackendError as error:
+        raise BackendError(
+            f"{error} If the server is gone for good, remove {COLLECTION_FILE} from {project_dir} first: then the"
+            f" collection is left alone.",
+            url=error.url,
+        ) from error
+    files.remove(project_dir / COLLECTION_FILE)

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,10 +33,8 @@ from llama_index_contextual.index.analysis import is_period
 from llama_index_contextual.index.bm25 import (
     PERIOD_WEIGHT,
     LexicalIndex,
-    LexicalIndexBuilder,
     LexicalQuery,
     QueryTerms,
-    TermCounts,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +72,13 @@ class DocumentIndex:
     def __init__(self, lexical_index: LexicalIndex, rows: NDArray[np.int32]) -> None:
         self.lexical_index = lexical_index
         self.rows = rows
+
+    @classmethod
+    def build(cls, documents: Iterable[Sequence[BaseNode]], *, language: str = "english") -> DocumentIndex:
+        """Index documents, given as their chunks in the order of the document store, at least one each."""
+        chunks = list(documents)
+        rows = np.repeat(np.arange(len(chunks), dtype=np.int32), [len(nodes) for nodes in chunks])
+        return cls(LexicalIndex.build(map(document_entry, chunks), language=language), rows)
 
     @cached_property
     def emphasis(self) -> float:
@@ -140,41 +145,3 @@ class DocumentScores:
     def at(self, positions: NDArray[np.intp]) -> DocumentScores:
         """Return the scores and ranks at some positions."""
         return DocumentScores(self.scores[positions], self.ranks[positions])
-
-
-@dataclass
-class DocumentIndexBuilder:
-    """Build a `DocumentIndex` from documents that are added in the order of the document store.
-
-    Args:
-        language: A Snowball stemmer's name, or `none`.
-    """
-
-    language: str = "english"
-    _rows: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._entries = LexicalIndexBuilder(language=self.language)
-        self._size = 0
-
-    def add(self, nodes: Sequence[BaseNode]) -> None:
-        """Add a document by its chunks, at least one."""
-        self._entries.add([document_entry(nodes)])
-        self._rows += [self._size] * len(nodes)
-        self._size += 1
-
-    def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None, sizes: NDArray[np.int64]) -> None:
-        """Add documents that are indexed already.
-
-        Args:
-            counts: The terms of their entries.
-            live: Which of them to add; None for all.
-            sizes: Numbers of chunks of those that are added.
-        """
-        self._entries.add_counts(counts, live)
-        self._rows += np.repeat(np.arange(self._size, self._size + len(sizes)), sizes).tolist()
-        self._size += len(sizes)
-
-    def build(self) -> DocumentIndex:
-        """Return the index."""
-        return DocumentIndex(self._entries.build(), np.asarray(self._rows, dtype=np.int32))

@@ -15,11 +15,15 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError, NoSpaceError
+
+T = TypeVar("T", np.int32, np.float32)
 
 _BLOCK = 1 << 20
 
@@ -240,6 +244,17 @@ def remove_tree(path: Path) -> None:
 def read(path: Path) -> bytes:
     """Return the content of a file."""
     return path.read_bytes()
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write the numbers of an array to a new file, without its shape and type, and sync it."""
+    write_with(path, lambda file: file.write(np.ascontiguousarray(array).data))
+
+
+def mapped(path: Path, dtype: type[T]) -> NDArray[T]:
+    """Return the numbers in a file as an array with one dimension, memory-mapped; the file must not be empty."""
+    # Slicing a memory-mapped array is slow; slicing a view of the same memory is not.
+    return np.asarray(np.memmap(path, dtype, "r")).view(np.ndarray)
 
 
 def walk(directory: Path) -> Iterator[Path]:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.storable import INTEGERS, has_surrogate
 
 Mask = NDArray[np.bool_]
 Codes = Iterable[int]
@@ -243,7 +242,6 @@ def field_test(item: MetadataFilter) -> FieldTest:
     Raises:
         InputError: The value does not suit the operator.
     """
-    _storable_text(item.key, item.key)
     return FieldTest(item.key, _BUILDERS[item.operator](item), item.operator in _NEGATED)
 
 
@@ -336,7 +334,7 @@ _INSTEAD_OF_LIST = {
 
 def _scalar(item: MetadataFilter) -> str | int | float:
     if isinstance(item.value, (str, int, float)):
-        return _storable(item.value, item.key)
+        return item.value
     advice = ""
     if isinstance(item.value, list) and (operators := _INSTEAD_OF_LIST.get(item.operator)):
         advice = f": use `{operators}` for a list"
@@ -347,39 +345,11 @@ def _scalar(item: MetadataFilter) -> str | int | float:
 
 def _text(item: MetadataFilter) -> str:
     if isinstance(item.value, str):
-        return _storable_text(item.value, item.key)
+        return item.value
     raise InputError(f"Filter {item.key!r} {item.operator.value} needs a string.", value=item.value)
 
 
 def _list(item: MetadataFilter) -> Sequence[str | int | float]:
-    if not isinstance(item.value, list):
-        raise InputError(
-            f"Filter {item.key!r} {item.operator.value} needs a list of strings or numbers.", value=item.value
-        )
-    joined = "".join(value for value in item.value if isinstance(value, str))  # a list may have 100,000 texts
-    if _is_storable(joined) and all(isinstance(value, str) for value in item.value):
+    if isinstance(item.value, list):
         return item.value
-    return [_storable(value, item.key) for value in item.value]
-
-
-def _storable(value: str | int | float, key: str) -> str | int | float:
-    if isinstance(value, str):
-        return _storable_text(value, key)
-    if isinstance(value, int) and value not in INTEGERS:
-        raise InputError(
-            f"Filter {key!r}: {value} does not fit into 64 bits, and no metadata contains it.", value=value
-        )
-    return value
-
-
-def _storable_text(value: str, key: str) -> str:
-    if _is_storable(value):
-        return value
-    raise InputError(
-        f"Filter {key!r}: {value!r} contains a NUL character or a lone surrogate, and no metadata contains it.",
-        value=value,
-    )
-
-
-def _is_storable(text: str) -> bool:
-    return "\0" not in text and not has_surrogate(text)
+    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a list of strings or numbers.", value=item.value)

@@ -11,7 +11,7 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.index import files
-from llama_index_contextual.index.engine import forget_chunks
+from llama_index_contextual.index.collection import forget_vectors
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.manifest import PARTS
@@ -61,7 +61,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
         for name in others:
             remove_version(project_dir, name)
         remove_unused_parts(project_dir, required=True)
-        forget_chunks(project_dir, live.name, is_remote=live.is_remote)
+        forget_vectors(project_dir, live.name, is_remote=live.is_remote)
         # Even if nothing was removed: an earlier run may have been interrupted before it synced.
         for directory in filter(Path.is_dir, (project_dir / VERSIONS, project_dir / PARTS)):
             files.sync_directory(directory)

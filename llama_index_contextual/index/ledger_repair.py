@@ -15,9 +15,9 @@ from pathlib import Path
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.ledger_file import TABLES, Row, is_sound
+from llama_index_contextual.index.manifest import read_manifest
 from llama_index_contextual.index.project_file import ledger_identity, record_ledger
 from llama_index_contextual.index.versions import live_if_sound, version_directory
 

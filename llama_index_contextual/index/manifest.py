@@ -1,10 +1,14 @@
-"""Manifests of versions and parts, and the names of their files.
+"""Manifests of versions and parts: the names of their files, and their comparison with what was published.
+
+Files are compared before any library parses one of them. The headers of FAISS files are compared with the sizes of the
+files: FAISS allocates as much memory as a header claims, so a damaged header can terminate the process.
 
 parts/p000001/                     a part, which several versions may share
   part.json                        content of the part, with size and checksums of every file
   docstore.sqlite                  chunks, records of the documents, and data to reconstruct them
   documents.json                   a copy of the records, by which a damaged part names its documents
   default__vector_store.faiss      vectors (absent without the semantic index)
+  born.bin, sample.bin             instead of it, if an engine keeps the vectors
   bm25/                            lexical index (absent without it)
   bm25/documents/                  index of documents by name and opening
 versions/v000001/
@@ -16,18 +20,21 @@ r-th chunk of the document store and of each index.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar
 
 import xxhash
 from pydantic import TypeAdapter
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
+from llama_index_contextual.index import files
 
 FORMAT = 1
 """Layout of versions, parts and project.json. Before the first release, they had a `format_version` instead."""
@@ -42,10 +49,9 @@ VECTOR_STORE = "vector_store.faiss"
 FAISS_FILE = f"default__{VECTOR_STORE}"  # as LlamaIndex names the file of a default vector store
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
-REMOTE_FILE = "remote.json"
-"""Marks a part whose chunks and vectors an engine keeps."""
-SAMPLE_FILE = "sample.npy"
-CHUNKS_DIRECTORY = "bm25/chunks"
+BORN_FILE = "born.bin"
+"""The versions that the vectors of a part were added by; only if an engine keeps them."""
+SAMPLE_FILE = "sample.bin"
 
 _CHECKSUM = "xxh3"
 _PART_NAME = re.compile(r"p\d{6,}(-\d+)?")
@@ -96,7 +102,6 @@ class PartManifest:
         documents: Number of its documents.
         chunks: Number of their chunks.
         dimensions: Length of the vectors, or None without vectors.
-        merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
         files: Its files.
         format: Layout of the files.
     """
@@ -105,16 +110,12 @@ class PartManifest:
     documents: int
     chunks: int
     dimensions: int | None
-    merged_from: str | None = None
     files: Files = field(default_factory=dict)
     format: int = FORMAT
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, including a checksum of itself."""
-        content = asdict(self)
-        if self.merged_from is None:
-            del content["merged_from"]
-        return _sealed(content)
+        return _sealed(asdict(self))
 
     @classmethod
     def from_json(cls, data: bytes, *, file: str) -> PartManifest:
@@ -301,3 +302,178 @@ _WITHOUT_THE_VERSION = Remedy(
     "Return to the previous version with `llama-index-contextual rollback {project}`, or run `ingest` for all documents"
     " again with --replace: contexts that were paid for are read from the ledger",
 )
+
+
+# ---- comparison with the files ---------------------------------------------------------------------------------------
+
+_FLAT_IP = b"IxFI"
+# fourcc, dimensions, vectors, two unused numbers, is_trained, metric, and the number of floats that follow.
+_FLAT_HEADER = struct.Struct("<4siqqq?iQ")
+_INNER_PRODUCT = 0
+_FLOAT = 4
+
+Check = Literal["size", "xxh3", "sha256"]
+"""How to compare a file: by its size only, by a fast checksum, or by a cryptographic one."""
+
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+"""Errors of the operating system that mean damage; others, such as a missing permission, may be temporary."""
+_TRY_AGAIN = Remedy(
+    "Make the files of the project readable for this process, and try again",
+    "Make the files of the project readable for this user, and try again",
+)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a version.
+
+    Raises:
+        CorruptVersionError: The manifest is missing, damaged, or belongs to another version.
+        FormatError: The manifest was written by a newer release.
+    """
+    shown = _shown(directory, MANIFEST)
+    manifest = Manifest.from_json(_content(directory / MANIFEST, shown), file=shown)
+    if manifest.version != directory.name:
+        raise damage_error(shown, f"belongs to version {manifest.version}")
+    return manifest
+
+
+def part_directory(version_directory: Path, name: str) -> Path:
+    """Return the directory of a part of a version."""
+    return version_directory.parent.parent / PARTS / name
+
+
+def read_part(directory: Path, entry: PartEntry) -> PartManifest:
+    """Read the manifest of a part.
+
+    Args:
+        directory: Directory of the part.
+        entry: Its entry in the manifest of a version.
+
+    Raises:
+        CorruptVersionError: The manifest is missing or damaged, or is not the one that the version names.
+        FormatError: The part was written by a newer release.
+    """
+    shown = _shown(directory, PART_MANIFEST)
+    content = _content(directory / PART_MANIFEST, shown)
+    is_published = files.xxh3_of(content) == entry.xxh3
+    try:
+        manifest = PartManifest.from_json(content, file=shown)
+    except FormatError:
+        if is_published:
+            raise
+        raise damage_error(shown, "has changed since it was published") from None
+    if manifest.part != directory.name:
+        raise damage_error(shown, f"belongs to part {manifest.part}")
+    if not is_published:
+        raise damage_error(shown, "is not the one that the version was published with")
+    return manifest
+
+
+def check_version(directory: Path, check: Check) -> Manifest:
+    """Compare a version and its parts with their manifests, and return that of the version.
+
+    Raises:
+        CorruptVersionError: A file is missing or has changed.
+        FormatError: A manifest was written by a newer release.
+    """
+    manifest = read_manifest(directory)
+    for entry in manifest.parts:
+        place = part_directory(directory, entry.name)
+        check_contents(place, read_part(place, entry).files, check)
+    return manifest
+
+
+def check_contents(directory: Path, described: Files, check: Check) -> None:
+    """Compare files with their description, and their headers with their sizes.
+
+    Raises:
+        CorruptVersionError: A file is missing, has changed or cannot be read.
+    """
+    check_files(directory, described, check)
+    check_headers(directory, described)
+
+
+def check_files(directory: Path, described: Files, check: Check) -> None:
+    """Compare files with their description.
+
+    Raises:
+        CorruptVersionError: A file is missing, has changed or cannot be read.
+    """
+    for name, expected in described.items():
+        path, shown = directory / name, _shown(directory, name)
+        try:
+            if not path.is_file():
+                raise damage_error(shown, "is missing")
+            if (size := path.stat().st_size) != expected["bytes"]:
+                raise damage_error(shown, f"has {size} bytes instead of {expected['bytes']}")
+            if check != "size" and getattr(files, check)(path) != expected[check]:
+                raise damage_error(shown, "has changed since it was published")
+        except OSError as error:
+            raise _reading_error(shown, error) from error
+
+
+def check_headers(directory: Path, described: Files) -> None:
+    """Compare the headers of FAISS indexes with the sizes of their files.
+
+    Raises:
+        CorruptVersionError: A header does not match the size of its file.
+    """
+    for name in described:
+        if name.endswith(".faiss"):
+            check_faiss(directory / name, shown=_shown(directory, name))
+
+
+def _content(path: Path, shown: str) -> bytes:
+    try:
+        return files.read(path)
+    except FileNotFoundError as error:
+        raise damage_error(shown, "is missing") from error
+    except OSError as error:
+        raise _reading_error(shown, error) from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Return whether an error of a version means that it is damaged, and not only that it cannot be read now."""
+    cause = error.__cause__
+    is_readable = not isinstance(cause, OSError) or cause.errno in DAMAGE
+    return isinstance(error, CorruptVersionError) and is_readable
+
+
+def _reading_error(shown: str, error: OSError) -> CorruptVersionError:
+    fault = f"cannot be read ({error.strerror or error})"
+    if error.errno in DAMAGE:
+        return damage_error(shown, fault)
+    return CorruptVersionError(f"{shown} {fault}.", file=shown, remedy=_TRY_AGAIN)
+
+
+def _shown(directory: Path, name: str) -> str:
+    return f"{directory.parent.name}/{directory.name}/{name}"
+
+
+def check_faiss(path: Path, *, shown: str | None = None) -> None:
+    """Check that a flat FAISS index is as long as its header says. Indexes of other types are not checked.
+
+    Raises:
+        CorruptVersionError: The file is not a FAISS index, or its header does not match its size.
+    """
+    shown = shown or path.name
+    with open(path, "rb") as file:
+        head = file.read(_FLAT_HEADER.size)
+    if not head.startswith(b"I"):
+        raise damage_error(shown, "is not a FAISS index")
+    if not head.startswith(_FLAT_IP):
+        return
+    if len(head) < _FLAT_HEADER.size:
+        raise damage_error(shown, "ends inside its header")
+    _, dimensions, vectors, _, _, _, metric, floats = _FLAT_HEADER.unpack(head)
+    size = path.stat().st_size - _FLAT_HEADER.size
+    if (
+        dimensions <= 0
+        or vectors < 0
+        or metric != _INNER_PRODUCT
+        or floats != dimensions * vectors
+        or size != floats * _FLOAT
+    ):
+        raise damage_error(
+            shown, f"claims to contain {vectors} vectors of {dimensions} numbers, but has a different size"
+        )

@@ -10,7 +10,6 @@ compressed.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import sqlite3
 from abc import ABC, abstractmethod
@@ -18,7 +17,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, TextNode
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from llama_index_contextual.index.filters import Column, FieldTest
+    from llama_index_contextual.index.filters import Column
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
@@ -63,107 +62,19 @@ PARENT_SQL = f"json_extract(body, '$.relationships.\"{_PARENT}\".node_id')"
 FRAMES = "contextual/documents"
 """Collection of the data that no chunk contains; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
-_ALWAYS_INDEXED = 1_000  # number of different values of a key that are indexed regardless of the number of nodes
-_SHARE_INDEXED = 4  # and from there one for so many nodes
-_ALWAYS_CHARACTERS = 100_000  # number of characters of all different values of a key that are indexed regardless
-_CHARACTERS_PER_NODE = 32
+_ALWAYS_INDEXED = 100_000  # number of characters of all different values of a key that are indexed regardless
+_INDEXED_PER_NODE = 32  # and so many for each node
 _KEPT_COLUMNS = 8
-_KEPT_MASKS = 32
-_LONGEST_NAME = 20_000  # characters of filters whose mask is kept
 
 
 class Nodes(ABC):
-    """Nodes in rows: those of one file, or those of a version."""
-
-    @property
-    @abstractmethod
-    def ids(self) -> Sequence[str]:
-        """Node id of each row."""
+    """Nodes that can be read one by one: those of one file, or those of a version."""
 
     @abstractmethod
-    def rows(self, node_ids: Sequence[str]) -> list[int]:
-        """Return the rows of nodes."""
+    def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
+        """Yield the nodes among `node_ids` that exist."""
 
     @abstractmethod
-    def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the ids of existing nodes among `node_ids`."""
-
-    @abstractmethod
-    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return which rows pass the filters, or None without filters."""
-
-    @abstractmethod
-    def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
-        """Yield the nodes among `node_ids` that exist, with their positions in their file."""
-
-    @abstractmethod
-    def iterate_positions(
-        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
-    ) -> Iterator[tuple[int, BaseNode]]:
-        """Yield nodes with their positions in their file; see `iterate`."""
-
-    @abstractmethod
-    def ids_of_document(self, doc_id: str) -> list[str]:
-        """Return the ids of a document's nodes in the order of the text."""
-
-    @abstractmethod
-    def ids_by_document(self) -> dict[str, list[str]]:
-        """Return the node ids of every document."""
-
-    @abstractmethod
-    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
-        """Return the ids of the documents of which at least one node passes the filters."""
-
-    @abstractmethod
-    def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
-        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
-
-    @abstractmethod
-    def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
-
-    @abstractmethod
-    def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
-        """Return a JSON object that was stored next to the nodes, or None."""
-
-    @abstractmethod
-    def documents_of_parents(self) -> dict[str, str | None]:
-        """Return the document of every parent of a node."""
-
-    @abstractmethod
-    def assemble(self, node_id: str) -> TextNode | None:
-        """Return the parent of stored nodes with their text, or None if no node has this parent."""
-
-    @abstractmethod
-    def save(self, path: Path) -> None:
-        """Write the nodes to a file and sync it."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the files; the nodes cannot be read afterwards."""
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __bool__(self) -> bool:
-        return True
-
-    def get_nodes(self, node_ids: Sequence[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them.
-
-        Raises:
-            ValueError: A node does not exist and `raise_error` is True.
-        """
-        nodes = {node.node_id: node for _, node in self.nodes_at(node_ids)}
-        for node_id in dict.fromkeys(node_ids):
-            if node_id in nodes:
-                continue
-            if (parent := self.assemble(node_id)) is not None:
-                nodes[node_id] = parent
-            elif raise_error:
-                raise ValueError(f"doc_id {node_id} not found.")
-        return [nodes[node_id] for node_id in node_ids if node_id in nodes]
-
     def iterate(
         self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
     ) -> Iterator[BaseNode]:
@@ -174,8 +85,33 @@ class Nodes(ABC):
             span: Only yield nodes with text between two character offsets, and nodes without offsets.
             batch: Number of nodes to fetch at once.
         """
-        for _, node in self.iterate_positions(doc_id=doc_id, span=span, batch=batch):
-            yield node
+
+    @abstractmethod
+    def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
+        """Return a JSON object that was stored next to the nodes, or None."""
+
+    @abstractmethod
+    def assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get_nodes(self, node_ids: Sequence[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them.
+
+        Raises:
+            ValueError: A node does not exist and `raise_error` is True.
+        """
+        nodes = {node.node_id: node for node in self.existing(node_ids)}
+        for node_id in dict.fromkeys(node_ids):
+            if node_id in nodes:
+                continue
+            if (parent := self.assemble(node_id)) is not None:
+                nodes[node_id] = parent
+            elif raise_error:
+                raise ValueError(f"doc_id {node_id} not found.")
+        return [nodes[node_id] for node_id in node_ids if node_id in nodes]
 
     def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
         """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
@@ -208,6 +144,7 @@ class NodeTable(Nodes):
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
         self._kv = Database(path, access=access)
         self._lock = new_lock()
+        self._size: int | None = None
         self._ids: list[str] | None = None
         self._rows: dict[str, int] | None = None
         self._parents: dict[str, str | None] | None = None
@@ -219,6 +156,7 @@ class NodeTable(Nodes):
     def load(self, path: Path) -> None:
         """Replace the nodes by those of a file."""
         self._kv.load_from(path)
+        self._forget()
 
     @property
     def database(self) -> Database:
@@ -248,13 +186,17 @@ class NodeTable(Nodes):
             refuse_write()
         require_storable(nodes)
         with self._lock, self._kv.transaction() as connection:
-            self._ids = self._rows = self._parents = None
+            self._forget()
             numbers: dict[str, int] = {}
             pack = packer()
             for shape, row in (row_of(node, pack) for node in nodes):
                 if shape not in numbers:
                     numbers[shape] = _shape_number(connection, shape)
                 connection.execute(_INSERT, {**row, "shape": numbers[shape]})
+
+    def _forget(self) -> None:
+        """Forget what was read, as the nodes are changed."""
+        self._size = self._ids = self._rows = self._parents = None
 
     def remove(self, node_id: str) -> bool:
         """Remove one node, and return whether it existed."""
@@ -266,7 +208,7 @@ class NodeTable(Nodes):
 
     def _remove(self, condition: str, value: str) -> bool:
         with self._lock:
-            self._ids = self._rows = self._parents = None
+            self._forget()
             return self._kv.execute(f"DELETE FROM nodes WHERE {condition}", (value,)) > 0
 
     def save(self, path: Path) -> None:
@@ -310,7 +252,7 @@ class NodeTable(Nodes):
             doc_ids: Ids of the documents whose data to copy.
         """
         with self._lock, self._kv.transaction() as connection:
-            self._ids = self._rows = self._parents = None
+            self._forget()
             bodies = dict(source._kv.query("SELECT shape, body FROM shapes"))
             numbers: dict[int, int] = {}
             last = 0
@@ -373,44 +315,49 @@ class NodeTable(Nodes):
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
         """Return a mask of the nodes that pass the filters, sorted by position, or None without filters.
 
-        A store that is read-only keeps the columns and the masks that were used last.
+        A published store keeps the columns that were used last.
         """
         if filters is None:
             return None
         from llama_index_contextual.index.filters import evaluate, valid_filters
 
-        if (filters := valid_filters(filters)) is None:
+        if (valid := valid_filters(filters)) is None:
             return None
-        if not self.read_only:
-            return evaluate(filters, self._count_nodes(), self._scan)
-        name = repr(filters)  # with every value in full
-        if (packed := self._masks.get(name)) is not None:
-            return np.unpackbits(packed, count=self._number_of_rows).view(np.bool_)
-        mask = evaluate(filters, self._number_of_rows, self._rows_that_pass)
-        if len(name) <= _LONGEST_NAME:
-            self._masks.put(name, np.packbits(mask))
-        return mask
+        return evaluate(valid, len(self), lambda test: test.mask(self.column(test.key)))
 
-    def _rows_that_pass(self, test: FieldTest) -> NDArray[np.bool_]:
-        """Return which rows of a read-only store pass a test."""
-        column = self._columns.get(test.key)
+    def column(self, key: str) -> Column:
+        """Return the values of a metadata key: from the index of a published store, or else from the nodes."""
+        if not self._indexed_keys.get(key, bool(self._indexed_keys)):
+            return self._scanned_column(key)
+        column = self._columns.get(key)
         if column is None:
-            column = self._read_column(test.key)
-            self._columns.put(test.key, column)
-        return self._scan(test) if column == "large" else test.mask(column)
+            column = self._indexed_column(key)
+            self._columns.put(key, column)
+        return column
 
-    def _scan(self, test: FieldTest) -> NDArray[np.bool_]:
-        """Return which rows pass a test, without keeping the values of its key."""
+    def _scanned_column(self, key: str) -> Column:
         from llama_index_contextual.index.filters import Column
 
-        masks = [np.zeros(0, dtype=np.bool_)]
-        for _, block in self._metadata_blocks():
-            present = [test.key in metadata for metadata in block]
-            values = [metadata[test.key] for metadata in block if test.key in metadata]
-            codes = np.full(len(block), len(values))
-            codes[present] = np.arange(len(values))
-            masks.append(test.mask(Column(values, codes)))
-        return np.concatenate(masks)
+        values, rows = [], []
+        for row, block in self._metadata_blocks():
+            for at, metadata in enumerate(block, row):
+                if key in metadata:
+                    values.append(metadata[key])
+                    rows.append(at)
+        codes = np.full(len(self), len(values))
+        codes[rows] = np.arange(len(values))
+        return Column(values, codes)
+
+    def _indexed_column(self, key: str) -> Column:
+        from llama_index_contextual.index.filters import Column
+
+        is_known = key in self._indexed_keys
+        fields = self._kv.query("SELECT value, rows FROM fields WHERE key = ?", (key,)) if is_known else []
+        values = [_load(value) for value, _ in fields]
+        codes = np.full(len(self), len(values), dtype=np.min_scalar_type(len(values)))
+        for code, (_, rows) in enumerate(fields):
+            codes[np.frombuffer(rows, dtype=np.int32)] = code
+        return Column(values, codes)
 
     def _metadata_blocks(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Yield the metadata of nodes sorted by position, and the row of the first of them."""
@@ -421,88 +368,68 @@ class NodeTable(Nodes):
             yield row, [json.loads(metadata) for metadata, _ in nodes]
             row, last = row + len(nodes), nodes[-1][-1]
 
-    def _read_column(self, key: str) -> Column | Literal["large"]:
-        """Return the values of a key, from the index or else from the nodes, unless they are too large to be kept."""
-        from llama_index_contextual.index.filters import Column
-
-        if self._indexed_keys is not None:
-            if not self._indexed_keys.get(key, True):
-                return "large"
-            fields = self._kv.query("SELECT type, value, rows FROM fields WHERE key = ?", (key,))
-            values = [_decoded(kind, value) for kind, value, _ in fields]
-            rows = [np.frombuffer(of_value, dtype=np.int32) for _, _, of_value in fields]
-        else:
-            of_key = _KeyValues(self._number_of_rows)
-            for row, block in self._metadata_blocks():
-                for at, metadata in enumerate(block, row):
-                    if key in metadata and not of_key.add(metadata[key], at):
-                        return "large"
-            values = [_decoded(kind, value) for kind, value in of_key.rows]
-            rows = [np.frombuffer(of_value, dtype=np.intc) for of_value in of_key.rows.values()]
-        codes = np.full(self._number_of_rows, len(values), dtype=np.min_scalar_type(len(values)))
-        for code, of_value in enumerate(rows):
-            codes[of_value] = code
-        return Column(values, codes)
-
     @cached_property
-    def _columns(self) -> LRUCache[str, Column | Literal["large"]]:
+    def _columns(self) -> LRUCache[str, Column]:
         return LRUCache(_KEPT_COLUMNS)
 
     @cached_property
-    def _masks(self) -> LRUCache[str, NDArray[np.uint8]]:
-        return LRUCache(_KEPT_MASKS)
+    def _indexed_keys(self) -> dict[str, bool]:
+        """The metadata keys of a published store, and whether their values are indexed; empty without an index."""
+        if not self.read_only or not self._kv.query("SELECT 1 FROM sqlite_master WHERE name = 'fields'"):
+            return {}
+        return dict(self._kv.query("SELECT key, max(value IS NOT NULL) FROM fields GROUP BY key"))
 
-    @cached_property
-    def _indexed_keys(self) -> dict[str, bool] | None:
-        """The metadata keys of a published store, and whether their values are indexed; None without an index."""
-        if not self._kv.query("SELECT 1 FROM sqlite_master WHERE name = 'fields'"):
-            return None
-        return dict(self._kv.query("SELECT key, max(type IS NOT NULL) FROM fields GROUP BY key"))
-
-    @cached_property
-    def _number_of_rows(self) -> int:
-        return self._count_nodes()
-
-    def _count_nodes(self) -> int:
-        ((number,),) = self._kv.query("SELECT count(*) FROM nodes")
-        return int(number)
+    def __len__(self) -> int:
+        if self._size is None:
+            ((self._size,),) = self._kv.query("SELECT count(*) FROM nodes")
+        return self._size
 
     def index_metadata(self) -> None:
         """Index the values of the metadata keys, so that filters need not read every node.
 
-        Keys with long values, or with different ones for most nodes, are not indexed: such an index would be as large
-        as the nodes.
+        Keys with long values that are different for most nodes are not indexed: such an index would be as large as the
+        nodes.
         """
-        size = self._count_nodes()
-        indexed: dict[str, _KeyValues] = {}
-        skipped: set[str] = set()
+        room = max(_ALWAYS_INDEXED, len(self) * _INDEXED_PER_NODE)
+        left: dict[str, int] = {}
+        indexed: dict[str, dict[str, array[int]]] = {}
         for row, block in self._metadata_blocks():
             for at, metadata in enumerate(block, row):
                 for key, value in metadata.items():
-                    if key in skipped:
+                    if left.setdefault(key, room) < 0:
                         continue
-                    if key not in indexed:
-                        indexed[key] = _KeyValues(size)
-                    if not indexed[key].add(value, at):
-                        skipped.add(key)
-                        del indexed[key]
+                    rows, text = indexed.setdefault(key, {}), _dump(value)
+                    if text not in rows:
+                        rows[text] = array("i")
+                        left[key] -= len(text)
+                    rows[text].append(at)
+                    if left[key] < 0:
+                        indexed[key] = {}
         with self._lock, self._kv.transaction() as connection:
-            connection.execute("CREATE TABLE fields (key TEXT NOT NULL, type TEXT, value, atom, rows BLOB)")
+            connection.execute("CREATE TABLE fields (key TEXT NOT NULL, value TEXT, rows BLOB)")
             connection.execute("CREATE INDEX fields_of_key ON fields (key)")
-            connection.executemany("INSERT INTO fields (key) VALUES (?)", ((key,) for key in sorted(skipped)))
             connection.executemany(
-                "INSERT INTO fields (key, type, value, rows) VALUES (?, ?, ?, ?)",
-                (
-                    (key, *field, rows.tobytes())
-                    for key, of_key in indexed.items()
-                    for field, rows in of_key.rows.items()
-                ),
+                "INSERT INTO fields VALUES (?, ?, ?)",
+                ((key, text, rows.tobytes()) for key in indexed for text, rows in indexed[key].items()),
             )
+            connection.executemany("INSERT INTO fields (key) VALUES (?)", ((key,) for key in left if left[key] < 0))
 
-    def iterate_positions(
-        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
-    ) -> Iterator[tuple[int, BaseNode]]:
-        """Yield nodes with their positions; see `iterate`."""
+    def iterate(
+        self,
+        *,
+        doc_id: str | None = None,
+        span: tuple[int, int] | None = None,
+        batch: int = 512,
+        live: NDArray[np.bool_] | None = None,
+    ) -> Iterator[BaseNode]:
+        """Yield nodes sorted by position; see `Nodes.iterate`.
+
+        Args:
+            doc_id: Only yield nodes of this document.
+            span: Only yield nodes with text between two character offsets, and nodes without offsets.
+            batch: Number of nodes to fetch at once.
+            live: Only yield nodes in these rows of a file without gaps between its positions; None for all.
+        """
         condition = ""
         parameters: list[str | int] = []
         if doc_id is not None:
@@ -515,7 +442,7 @@ class NodeTable(Nodes):
             f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT {batch}",
             [last, *parameters],
         ):
-            yield from ((row[-1], self._node(row, unpack)) for row in rows)
+            yield from (self._node(row, unpack) for row in rows if live is None or live[row[-1] - 1])
             last = rows[-1][-1]
 
     def sound_nodes(self, positions: Iterable[int]) -> dict[int, BaseNode]:
@@ -537,11 +464,12 @@ class NodeTable(Nodes):
         """Return the positions of the nodes among `node_ids` that exist."""
         return dict(self._fetch("id, position", node_ids))
 
-    def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
-        """Yield the nodes among `node_ids` that exist, with their positions."""
+    def existing(self, node_ids: Sequence[str], live: NDArray[np.bool_] | None = None) -> Iterator[BaseNode]:
+        """Yield the nodes among `node_ids` that exist, or that are in rows which are live."""
         unpack = unpacker()
         for row in self._fetch(f"{_COLUMNS}, position", node_ids):
-            yield row[-1], self._node(row, unpack)
+            if live is None or live[row[-1] - 1]:
+                yield self._node(row, unpack)
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
         """Yield the chunks of some rows, which are ascending, of a file without gaps between its positions."""
@@ -553,21 +481,6 @@ class NodeTable(Nodes):
                 f"SELECT {_COLUMNS} FROM nodes WHERE position IN ({marks}) ORDER BY position", part
             ):
                 yield self._chunk(row, unpack)
-
-    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
-        """Return the ids of the documents of which at least one node passes the filters."""
-        mask = self.mask(filters)
-        ids = [doc_id for (doc_id,) in self._kv.query("SELECT doc_id FROM nodes ORDER BY position")]
-        passing = ids if mask is None else itertools.compress(ids, mask.tolist())
-        return {doc_id for doc_id in passing if doc_id is not None}
-
-    def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
-        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
-        values: dict[str, list[str | int | float]] = {}
-        for key, value in dict.fromkeys((key, value) for key, value, _ in self.distinct_metadata()):
-            if value is not None and key not in skip:
-                values.setdefault(key, []).append(value)
-        return values
 
     def distinct_metadata(self) -> list[tuple[str, str | int | float | None, str | None]]:
         """Return the distinct (key, value, id of the document), sorted; None stands for other than text and numbers."""
@@ -629,53 +542,6 @@ class NodeTable(Nodes):
             ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (number,))
             self._shapes[number] = json.loads(body)
         return self._shapes[number]
-
-
-class _KeyValues:
-    """The distinct values of a metadata key, with the rows of each, unless they are too large for an index.
-
-    Args:
-        size: Number of rows of the store.
-
-    Attributes:
-        rows: The rows of each value, which is given as the type and the value that SQLite has for JSON.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.rows: dict[tuple[str, Any], array[int]] = {}
-        self._values_left = max(_ALWAYS_INDEXED, size // _SHARE_INDEXED)
-        self._characters_left = max(_ALWAYS_CHARACTERS, size * _CHARACTERS_PER_NODE)
-
-    def add(self, value: Any, row: int) -> bool:
-        """Add the value of a row; return False if there is no room for it."""
-        field = _encoded(value)
-        rows = self.rows.get(field)
-        if rows is None:
-            self._values_left -= 1
-            self._characters_left -= len(field[1]) if isinstance(field[1], str) else 8
-            if min(self._values_left, self._characters_left) < 0:
-                return False
-            rows = self.rows[field] = array("i")
-        rows.append(row)
-        return True
-
-
-def _encoded(value: Any) -> tuple[str, Any]:
-    """Return the type and the value that SQLite's json_each has for a JSON value."""
-    if isinstance(value, str):
-        return "text", value
-    if isinstance(value, bool):
-        return ("true" if value else "false"), int(value)
-    if value is None:
-        return "null", None
-    if isinstance(value, int | float):
-        return ("integer" if isinstance(value, int) else "real"), value
-    return ("array" if isinstance(value, list) else "object"), json.dumps(value, ensure_ascii=False)
-
-
-def _decoded(kind: str, value: Any) -> Any:
-    """Return the JSON value that `_encoded`, or json_each, has given."""
-    return json.loads(value) if kind in ("array", "object") else value
 
 
 def _shape_number(connection: sqlite3.Connection, shape: str) -> int:
@@ -792,5 +658,5 @@ def _load(text: str) -> Any:
     return _decode(text)[0]
 
 
-def _dump(value: Iterable[Any]) -> str:
+def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

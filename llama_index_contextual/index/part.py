@@ -13,7 +13,9 @@ a part is copied, all its files are compared (`Part.require_sound`).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import sqlite3
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,45 +31,44 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
 from llama_index_contextual.index.bm25 import LexicalIndexBuilder, TermCounts
-from llama_index_contextual.index.check import (
-    Check,
-    check_contents,
-    check_files,
-    check_headers,
-    part_directory,
-    read_part,
-)
-from llama_index_contextual.index.documents import DocumentIndexBuilder
+from llama_index_contextual.index.documents import document_entry
 from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
+    BORN_FILE,
     BUILDING,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
     FAISS_FILE,
     PART_MANIFEST,
-    REMOTE_FILE,
-    SAMPLE_FILE,
+    RECORDS,
+    Check,
     DocumentRecord,
     Files,
     Manifest,
     PartEntry,
     PartManifest,
+    check_contents,
+    check_files,
+    check_headers,
     checksum,
     damage_error,
+    part_directory,
+    read_part,
 )
 from llama_index_contextual.index.nodes import FRAMES, Nodes, NodeTable
-from llama_index_contextual.index.records import RecordIndex, write_records
+from llama_index_contextual.index.records import RecordIndex
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, Document
     from llama_index.core.vector_stores.types import MetadataFilters
 
+    from llama_index_contextual.index.qdrant import Key
+    from llama_index_contextual.index.remote import RemoteVectorWriter
     from llama_index_contextual.index.vectors import VectorWriter
 
 T = TypeVar("T")
 
 _CHECKSUM = "xxh3"
-_BLOCK = 4_096  # number of vectors that are copied at once
 _REMEMBERED = 64  # number of parts whose description and records are kept in memory after they were closed
 
 Ranges = Sequence[tuple[int, int]]
@@ -84,30 +85,20 @@ class Description:
         directory: Directory of the part.
         entry: Entry of the part in the manifest of a version.
         files: The files.
-        records: The records of its documents if they are known; otherwise they are read from the document store.
         states: State of the files before they were read; None if the files have to be read again next time.
+
+    Attributes:
+        records: The records of its documents, once they have been read.
         compared: Names of the files that are known to have their checksums.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        entry: PartEntry,
-        files: Files,
-        records: RecordIndex | None = None,
-        states: FileStates | None = None,
-        compared: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, directory: Path, entry: PartEntry, files: Files, states: FileStates | None = None) -> None:
         self.directory = directory
         self.entry = replace(entry, gone=())
         self.files = files
-        self.records = records
+        self.records: RecordIndex | None = None
+        self.compared: set[str] = set()
         self._states = states
-        self._compared = set(compared)
-
-    def of_written(self, records: Sequence[DocumentRecord]) -> Description:
-        """Return the description of a part that this process has written."""
-        return Description(self.directory, self.entry, self.files, RecordIndex(records), self._states, self.files)
 
     def is_valid(self, entry: PartEntry) -> bool:
         """Return whether the files have not changed, given the entry of the part in another version."""
@@ -121,9 +112,9 @@ class Description:
         Raises:
             CorruptVersionError: A file is missing or has changed.
         """
-        remaining = {name: self.files[name] for name in names if name not in self._compared}
+        remaining = {name: self.files[name] for name in names if name not in self.compared}
         check_contents(self.directory, remaining, "xxh3")
-        self._compared.update(remaining)
+        self.compared.update(remaining)
 
 
 def file_states(directory: Path, names: Iterable[str]) -> FileStates | None:
@@ -207,7 +198,7 @@ class Part:
     @property
     def has_semantic(self) -> bool:
         """Whether the part has vectors."""
-        return FAISS_FILE in self.files or SAMPLE_FILE in self.files
+        return FAISS_FILE in self.files or BORN_FILE in self.files
 
     @property
     def bytes(self) -> int:
@@ -217,16 +208,7 @@ class Part:
     @cached_property
     def docstore(self) -> NodeTable:
         """The chunks."""
-        return self.shared(DOCSTORE, self._open_docstore)
-
-    def _open_docstore(self) -> NodeTable:
-        if REMOTE_FILE in self.files:
-            # Imported here, because parts in files need none of it.
-            from llama_index_contextual.index.engine import open_engine
-            from llama_index_contextual.index.remote_docstore import RemoteDocumentStore
-
-            return RemoteDocumentStore(self.directory / DOCSTORE, open_engine(self.directory.parent.parent))
-        return NodeTable(self.directory / DOCSTORE, access="read")
+        return self.shared(DOCSTORE, lambda: NodeTable(self.directory / DOCSTORE, access="read"))
 
     @cached_property
     def index(self) -> Any:
@@ -234,6 +216,27 @@ class Part:
         from llama_index_contextual.index.vectors import read_index
 
         return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE, mapped=True))
+
+    @property
+    def born(self) -> NDArray[np.int32]:
+        """The version that the vector of each row was added by, if an engine keeps the vectors; shape (rows,)."""
+        return self.shared(BORN_FILE, lambda: files.mapped(self.directory / BORN_FILE, np.int32))
+
+    def vector_keys(self, rows: NDArray[np.int64] | None = None) -> list[Key]:
+        """Return the keys under which an engine keeps the vectors of some rows, or else of the live ones."""
+        if BORN_FILE not in self.files:
+            return []
+        wanted = (np.arange(len(self.born)) if self.rows is None else self.rows) if rows is None else rows
+        ids = self.docstore.ids
+        return [(ids[row], born) for row, born in zip(wanted.tolist(), self.born[wanted].tolist(), strict=True)]
+
+    def load_terms(self) -> TermCounts:
+        """Open the terms of the chunks."""
+        return TermCounts.load(self.directory / BM25_DIRECTORY, len(self.document_of))
+
+    def load_document_terms(self) -> TermCounts:
+        """Open the terms of the entries of the documents; documents without chunks have none."""
+        return TermCounts.load(self.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(self.chunks_of)))
 
     @cached_property
     def record_index(self) -> RecordIndex:
@@ -377,26 +380,23 @@ class PartWriter:
     Args:
         directory: Directory of the part, from `versions.next_part`.
         config: Settings of the project.
+        vectors: Writer of the vectors; None without a semantic index.
 
     Attributes:
         records: Records of the documents that were added.
         chunks: Number of their chunks.
     """
 
-    def __init__(self, directory: Path, config: ProjectConfig) -> None:
+    def __init__(
+        self, directory: Path, config: ProjectConfig, vectors: VectorWriter | RemoteVectorWriter | None
+    ) -> None:
         self.directory = directory
         self.records: list[DocumentRecord] = []
         self.chunks = 0
-        self._config = config
         self._docstore = NodeTable(directory / DOCSTORE)
-        self._vectors: VectorWriter | None = None
-        if config.builds_semantic:
-            # Imported here, because faiss is slow to import.
-            from llama_index_contextual.index.vectors import VectorWriter
-
-            self._vectors = VectorWriter()
+        self._vectors = vectors
         self._lexical = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
-        self._documents = DocumentIndexBuilder(language=config.language) if config.builds_lexical else None
+        self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
         """Return the ids of nodes that the part contains, among `node_ids`."""
@@ -421,12 +421,12 @@ class PartWriter:
             [node if node.embedding is None else node.model_copy(update={"embedding": None}) for node in nodes]
         )
         if self._vectors is not None and vectors is not None:
-            self._vectors.add(vectors)
+            self._vectors.add(record.doc_id, nodes, vectors)
         if self._lexical is not None and self._documents is not None:
             from llama_index.core.schema import MetadataMode
 
             self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-            self._documents.add(nodes)
+            self._documents.add([document_entry(nodes)])
 
     def copy(self, part: Part) -> None:
         """Add the live documents of another part.
@@ -439,77 +439,46 @@ class PartWriter:
         self.records += records
         self._docstore.copy_from(part.docstore, part.live, {record.doc_id for record in records})
         if self._vectors is not None and part.size:
-            rows = np.arange(part.size) if part.rows is None else part.rows
-            for start in range(0, len(rows), _BLOCK):
-                self._vectors.add(part.index.reconstruct_batch(rows[start : start + _BLOCK]))
+            self._vectors.copy(part)
         if self._lexical is not None and self._documents is not None:
-            self._lexical.add_counts(TermCounts.load(part.directory / BM25_DIRECTORY, len(part.document_of)), part.live)
-            counts = TermCounts.load(part.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(part.chunks_of)))
-            sizes = np.fromiter((record.chunks for record in records if record.chunks), dtype=np.int64)
-            self._documents.add_counts(counts, part.live_entries, sizes)
+            self._lexical.add_counts(part.load_terms(), part.live)
+            self._documents.add_counts(part.load_document_terms(), part.live_entries)
         self.chunks += part.size
 
-    def finish(self, merged_from: str | None = None) -> PartEntry:
-        """Write the indexes, and complete the part; a version can name it afterwards.
+    def finish(self) -> PartEntry:
+        """Write the indexes, and complete the part: sync it, write its manifest, verify and rename it.
 
-        Args:
-            merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
+        A version can name it afterwards.
         """
         self._docstore.write_records([asdict(record) for record in self.records])
-        write_records(self.directory, self.records)
+        _write_records(self.directory, self.records)
         self._docstore.index_metadata()
         ids = self._docstore.ids
         files.let_write(self.directory / DOCSTORE, self._docstore.close)
-        dimensions = None
-        if self._vectors is not None and self.chunks:
-            dimensions = self._vectors.dimensions
-            self._vectors.write(self.directory / FAISS_FILE, self._config.faiss_index, ids)
+        dimensions = self._vectors.finish(self.directory, ids) if self._vectors is not None and self.chunks else None
         if self._lexical is not None and self._documents is not None:
             self._lexical.build().save(self.directory / BM25_DIRECTORY)
-            self._documents.build().lexical_index.save(self.directory / DOCUMENTS_DIRECTORY)
-        return finish_part(
-            self.directory,
+            self._documents.build().save(self.directory / DOCUMENTS_DIRECTORY)
+        name = self.directory.name.removesuffix(BUILDING)
+        manifest = PartManifest(
+            part=name,
             documents=len(self.records),
             chunks=self.chunks,
             dimensions=dimensions,
-            merged_from=merged_from,
+            files=_describe_files(self.directory),
         )
+        content = manifest.to_json()
+        files.write(self.directory / PART_MANIFEST, content)
+        for directory in sorted({path.parent for path in files.walk(self.directory)}):
+            files.sync_directory(directory)
+        _check_built(self.directory, manifest)
+        files.rename(self.directory, self.directory.with_name(name))
+        return PartEntry(name=name, xxh3=files.xxh3_of(content))
 
     def discard(self) -> None:
         """Remove the unfinished part."""
         self._docstore.close()
         files.remove_tree(self.directory)
-
-
-def finish_part(
-    building: Path, *, documents: int, chunks: int, dimensions: int | None, merged_from: str | None = None
-) -> PartEntry:
-    """Sync a part, write its manifest, verify and rename it; it is not used until a version names it.
-
-    Args:
-        building: Directory from `next_part` with the files of the part.
-        documents: Number of its documents.
-        chunks: Number of their chunks.
-        dimensions: Length of the vectors, or None.
-        merged_from: Checksum of the parts that it was merged from and of the settings; None if it was not merged.
-    """
-    name = building.name.removesuffix(BUILDING)
-    described = _describe_files(building)
-    manifest = PartManifest(
-        part=name,
-        documents=documents,
-        chunks=chunks,
-        dimensions=dimensions,
-        merged_from=merged_from,
-        files=described,
-    )
-    content = manifest.to_json()
-    files.write(building / PART_MANIFEST, content)
-    for directory in sorted({path.parent for path in files.walk(building)}):
-        files.sync_directory(directory)
-    _check_built(building, manifest)
-    files.rename(building, building.with_name(name))
-    return PartEntry(name=name, xxh3=files.xxh3_of(content))
 
 
 def _describe_files(directory: Path) -> dict[str, dict[str, object]]:
@@ -523,12 +492,9 @@ def _describe_files(directory: Path) -> dict[str, dict[str, object]]:
 def _check_built(building: Path, manifest: PartManifest) -> None:
     check_files(building, manifest.files, "size")
     check_headers(building, manifest.files)
-    docstore = NodeTable(building / DOCSTORE, access="read")
-    try:
+    with contextlib.closing(NodeTable(building / DOCSTORE, access="read")) as docstore:
         if len(docstore) != manifest.chunks:
             raise damage_error(DOCSTORE, f"contains {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")
-    finally:
-        docstore.close()
 
 
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -583,20 +549,20 @@ def open_part(directory: Path, entry: PartEntry, check: Check, *, reads: Collect
     return Part(opened, entry.gone)
 
 
-def open_written(directory: Path, entry: PartEntry, records: Sequence[DocumentRecord]) -> Part:
+def open_written(directory: Path, entry: PartEntry) -> Part:
     """Open a part that this process has just written and whose checksums it has computed from the files.
 
     Args:
         directory: Directory of the part.
         entry: Its entry in the manifest of a version.
-        records: The records of its documents.
 
     Raises:
         CorruptVersionError: A file is missing or has another size than was written.
     """
     description = _describe(directory, entry)
     check_files(directory, description.files, "size")
-    return Part(_parts.add(description.of_written(records)))
+    description.compared.update(description.files)
+    return Part(_parts.add(description))
 
 
 class _OpenParts:
@@ -655,3 +621,55 @@ def _describe(directory: Path, entry: PartEntry) -> Description:
 
 
 _parts = _OpenParts()
+
+
+# ---- copy of the records, by which a damaged part names its documents ------------------------------------------------
+
+_UNREADABLE = (OSError, sqlite3.Error, ValueError, TypeError, KeyError, AttributeError)
+
+
+def _write_records(place: Path, records: Sequence[DocumentRecord]) -> None:
+    """Write a copy of the records of a part, with a checksum of its own; it is not synced."""
+    content = {"records": [asdict(record) for record in records]}
+    data = json.dumps({**content, "xxh3": checksum(content)}).encode()
+    path = place / RECORDS
+    files.let_write(path, lambda: path.write_bytes(data))
+
+
+def records_of_part(place: Path, gone: Sequence[tuple[int, int]] = ()) -> list[DocumentRecord]:
+    """Return the records of a part that may be damaged: from the copy, or else from the document store.
+
+    Args:
+        place: Directory of the part.
+        gone: Numbers of the documents that are left out, as ranges (first, last).
+
+    Returns:
+        The records; none if they cannot be read.
+    """
+    for read in (_records_in_copy, _records_in_docstore):
+        with contextlib.suppress(*_UNREADABLE):
+            records = read(place)
+            for first, last in reversed(gone):
+                del records[first : last + 1]
+            return records
+    return []
+
+
+def has_sound_records(place: Path) -> bool:
+    """Return whether the copy of the records of a part has its checksum."""
+    try:
+        return bool(_records_in_copy(place))
+    except _UNREADABLE:
+        return False
+
+
+def _records_in_copy(place: Path) -> list[DocumentRecord]:
+    content = json.loads(files.read(place / RECORDS))
+    if content.pop("xxh3") != checksum(content):
+        raise ValueError("The copy of the records has changed.")
+    return [DocumentRecord(**record) for record in content["records"]]
+
+
+def _records_in_docstore(place: Path) -> list[DocumentRecord]:
+    with contextlib.closing(NodeTable(place / DOCSTORE, access="read")) as docstore:
+        return [DocumentRecord(**record) for record in docstore.records()]

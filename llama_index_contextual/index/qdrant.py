@@ -1,8 +1,8 @@
-"""Chunks, vectors and terms of a project in a collection of Qdrant.
+"""The vectors of a project in a collection of Qdrant.
 
-A point is a chunk: its vector, a sparse vector with the weights of its terms, and a payload with the chunk as
-LlamaIndex's own store writes it, the id of its document, its facets, and the versions between which it exists. Every
-search filters by version.
+A point is the vector of a chunk, with the ids of the chunk and of its document, its facets, and the versions between
+which it exists, `born` and `died`: version v contains the vectors with born <= v < died. So several versions share a
+vector, and readers of an old version are not disturbed by a new one. Every search filters by version.
 
 `backend` contains the address of a server; its key is read from the environment variable QDRANT_API_KEY and never
 stored. A path, or ":memory:", is the local mode of the client, which compares every vector in Python: for tests and a
@@ -17,32 +17,19 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
-from llama_index.core.schema import BaseNode
-from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy, call, is_connection_error
 from llama_index_contextual._utils.forks import new_lock, new_rlock
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import BackendError, ConfigurationError, ContextualError
-from llama_index_contextual.index.collection import (
-    NEVER,
-    Collection,
-    Engine,
-    Key,
-    StoredChunk,
-    TermHit,
-    View,
-    lost_collection,
-    point_id,
-    sorted_terms,
-)
-from llama_index_contextual.index.facets import AnyFacet, Condition
+from llama_index_contextual.errors import BackendError, ConfigurationError, ContextualError, CorruptVersionError
 
 if TYPE_CHECKING:
     from qdrant_client import models
@@ -53,33 +40,101 @@ KEY_VARIABLE = "QDRANT_API_KEY"
 MEMORY = ":memory:"
 _SERVER = ("http://", "https://")
 _PORT = 6333  # if the address has none
-VECTOR, TERMS = "dense", "terms"
-"""Names of the two vectors of a point."""
+VECTOR = "dense"
+"""Name of the vector of a point."""
 
-BORN, DIED, DOCUMENT, FACETS, NODE_ID, LENGTH, NORM = "born", "died", "doc_id", "facets", "node_id", "length", "norm"
-_NODE = ("_node_content", "_node_type")
+BORN, DIED, DOCUMENT, FACETS, NODE_ID = "born", "died", "doc_id", "facets", "node_id"
 
 _TIMEOUT = 60
 _SETTLING, _POLL = 600.0, 1.0  # seconds
 _RETRY = RetryPolicy(attempts=4)
 _LINKS, _LINK_CANDIDATES = 32, 256  # twice Qdrant's defaults: questions are far from the chunks
-_BATCH = 128  # points of one request that contain vectors or texts
-_BATCH_CHARACTERS = 4_000_000  # of the chunks of one request; a server refuses requests of more than 32 MB
-_PAGE = 1_000  # points of one request that contain neither
+_BATCH = 128  # points of one request that contain vectors; a server refuses requests of more than 32 MB
+_PAGE = 1_000  # points of one request that do not
 _DOCUMENTS = 500  # documents that are named in one filter
 _INDEXES = {BORN: "integer", DIED: "integer", FACETS: "integer", DOCUMENT: "keyword"}
 _UNREADABLE = frozenset({"_NotQdrantError", "AssertionError", "JSONDecodeError", "ValidationError"})
 
 
-class QdrantEngine(Engine):
+NEVER = 2**31 - 1
+"""The version in which a vector dies that is still in the newest one."""
+
+_NAMESPACE = uuid.UUID("7c0f4c0e-3f0b-5d0c-9a53-2f6a6a1f6f0e")
+
+Key = tuple[str, int]
+"""Id of a node, and the version that its vector was added by."""
+
+
+@dataclass(frozen=True)
+class StoredVector:
+    """The vector of a chunk, as an engine stores it.
+
+    Attributes:
+        node_id: Id of the chunk.
+        born: Number of the version that it was added by.
+        doc_id: Id of its document.
+        facets: Numbers for the metadata values of the chunk, by which filters select it.
+        vector: The vector.
+    """
+
+    node_id: str
+    born: int
+    doc_id: str
+    facets: Sequence[int]
+    vector: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class AnyFacet:
+    """The chunks that have at least one of some facets."""
+
+    facets: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Junction:
+    """A combination of conditions: all of them, any of them, or none of them."""
+
+    kind: Literal["all", "any", "none"]
+    conditions: Sequence[AnyFacet | Junction]
+
+
+Condition = bool | AnyFacet | Junction
+"""A condition on a chunk; True and False stand for all chunks and for none."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Content of collection.json.
+
+    Attributes:
+        backend: Name of the engine.
+        url: Its address.
+        name: Name of the collection.
+        ef: Size of the list of candidates with which an approximate search is accurate enough; None if the search is
+            exact.
+        probed: Number of chunks for which `ef` was chosen.
+    """
+
+    backend: str
+    url: str
+    name: str
+    ef: int | None = None
+    probed: int = 0
+
+
+class QdrantEngine:
     """A collection of a Qdrant server, or of the client's local mode.
+
+    Every method raises `BackendError` if the server cannot be reached, after some attempts. A search raises
+    `CorruptVersionError` if there is no collection; the other methods then find no vectors.
 
     Args:
         collection: Address and name of the collection.
     """
 
     def __init__(self, collection: Collection) -> None:
-        super().__init__(collection)
+        self.collection = collection
         self._name = collection.name
         self._exists = self._is_ready = False
         self._is_server = collection.url.startswith(_SERVER)
@@ -129,7 +184,7 @@ class QdrantEngine(Engine):
         url, status, fault = self.collection.url, getattr(error, "status_code", None), " ".join(str(error).split())
         if self._name and self._name in fault and "not found" in fault.lower():
             self._exists = self._is_ready = False
-            return lost_collection(self.collection)
+            return _lost_collection(self.collection)
         if status in (401, 403):
             message = f"Qdrant at {url} refuses the key: set the environment variable {KEY_VARIABLE} to a valid one"
         elif is_connection_error(error):
@@ -153,14 +208,21 @@ class QdrantEngine(Engine):
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def write(self, chunks: Iterable[StoredChunk], dimensions: int | None) -> None:
-        """Store chunks in batches; the collection is created with the first ones."""
+    def write(self, vectors: Sequence[StoredVector]) -> None:
+        """Store vectors in batches; the collection is created with the first ones. Storing one again changes nothing.
+
+        Raises:
+            ConfigurationError: The vectors in the collection have another length.
+        """
+        if not vectors:
+            return
         models = _models()
-        self._prepare(dimensions)
-        for points in _batches(_point(models, chunk) for chunk in chunks):
+        self._prepare(len(vectors[0].vector))
+        for start in range(0, len(vectors), _BATCH):
+            points = [_point(models, vector) for vector in vectors[start : start + _BATCH]]
             self._call(lambda client, points=points: client.upsert(self._name, points, wait=True))  # type: ignore[misc]
 
-    def _prepare(self, dimensions: int | None) -> None:
+    def _prepare(self, dimensions: int) -> None:
         """Create the collection and the indexes of its payload, as far as an interrupted writer has not.
 
         Raises:
@@ -171,14 +233,13 @@ class QdrantEngine(Engine):
         if not self.exists():
             self._create(dimensions)
         info = self._call(lambda client: client.get_collection(self._name))
-        known = info.config.params.vectors or {}
-        if dimensions is not None and (VECTOR not in known or known[VECTOR].size != dimensions):
-            stored = f"vectors with {known[VECTOR].size} dimensions" if VECTOR in known else "no vectors"
+        size = info.config.params.vectors[VECTOR].size
+        if size != dimensions:
             raise ConfigurationError(
-                f"The collection of this project has {stored}, and cannot store vectors with {dimensions} dimensions:"
-                f" set backend to 'files', `rebuild` and `forget`, then set backend to the address and `rebuild` again."
-                f" Contexts and embeddings are not paid for again.",
-                setting="embed_model" if VECTOR in known else "indexes",
+                f"The collection of this project has vectors with {size} dimensions, and cannot store vectors with"
+                f" {dimensions} dimensions: set backend to 'files', `rebuild` and `forget`, then set backend to the"
+                f" address and `rebuild` again. Contexts and embeddings are not paid for again.",
+                setting="embed_model",
             )
         # The local mode has no indexes, and warns about it.
         missing = [field for field in _INDEXES if self._is_server and field not in info.payload_schema]
@@ -190,25 +251,21 @@ class QdrantEngine(Engine):
             )
         self._is_ready = True
 
-    def _create(self, dimensions: int | None) -> None:
+    def _create(self, dimensions: int) -> None:
         models = _models()
-        dense = {}
-        if dimensions is not None:
-            graph = models.HnswConfigDiff(m=_LINKS, ef_construct=_LINK_CANDIDATES)
-            # The vectors have unit length already.
-            dense[VECTOR] = models.VectorParams(size=dimensions, distance=models.Distance.DOT, hnsw_config=graph)
+        graph = models.HnswConfigDiff(m=_LINKS, ef_construct=_LINK_CANDIDATES)
+        # The vectors have unit length already.
+        dense = {VECTOR: models.VectorParams(size=dimensions, distance=models.Distance.DOT, hnsw_config=graph)}
 
         def create(client: Any) -> None:
             if not client.collection_exists(self._name):  # the response to an earlier attempt may have been lost
-                client.create_collection(
-                    self._name, vectors_config=dense, sparse_vectors_config={TERMS: models.SparseVectorParams()}
-                )
+                client.create_collection(self._name, vectors_config=dense)
 
         self._call(create)
         self._exists = True
 
     def end(self, doc_ids: Sequence[str] | None, version: int) -> None:
-        """Let the chunks of documents, or all of them, that were added before a version die in it."""
+        """Let the vectors of documents, or all of them, that were added before a version die in it."""
         if not self.exists():
             return
         models = _models()
@@ -221,28 +278,28 @@ class QdrantEngine(Engine):
         for group in groups:
             self._set_died(models.Filter(must=[*alive, *group]), version)
 
-    def end_chunks(self, keys: Sequence[Key], version: int) -> None:
-        """Let some chunks die in a version."""
+    def end_keys(self, keys: Sequence[Key], version: int) -> None:
+        """Let some vectors die in a version."""
         models = _models()
         for start in range(0, len(keys), _DOCUMENTS):
             ids = [point_id(*key) for key in keys[start : start + _DOCUMENTS]]
             self._set_died(models.Filter(must=[models.HasIdCondition(has_id=ids)]), version)
 
     def drop_after(self, version: int) -> None:
-        """Remove chunks that were added after a version, and revive those that died after it."""
+        """Remove vectors that were added after a version, and revive those that died after it."""
         if self.exists():
             models = _models()
             self._delete(models.Filter(must=[_range(models, BORN, gt=version)]))
             self._set_died(models.Filter(must=[_range(models, DIED, gt=version, lt=NEVER)]), NEVER)
 
     def drop_before(self, version: int) -> None:
-        """Remove chunks that had died when a version was published."""
+        """Remove vectors that had died when a version was published."""
         if self.exists():
             models = _models()
             self._delete(models.Filter(must=[_range(models, DIED, lte=version)]))
 
     def leftovers(self, version: int) -> int:
-        """Return the number of chunks that `drop_after` would change."""
+        """Return the number of vectors that `drop_after` would change."""
         models = _models()
         later = [_range(models, BORN, gt=version), _range(models, DIED, gt=version, lt=NEVER)]
         return self._count(models.Filter(should=later))
@@ -270,77 +327,54 @@ class QdrantEngine(Engine):
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def rank_vectors(self, view: View, vector: NDArray[np.float32], k: int) -> list[tuple[str, float]]:
-        """Return the ids of the k chunks with the largest inner product with a vector, and the products."""
-        points = self._query(view, VECTOR, vector.tolist(), k, [NODE_ID], vectors=False)
-        return [(point.payload[NODE_ID], float(point.score)) for point in points]
+    def rank(
+        self, version: int, vector: NDArray[np.float32], k: int, condition: Condition = True, ef: int | None = None
+    ) -> list[tuple[str, float]]:
+        """Return the ids of the k chunks with the largest inner product with a vector, and the products.
 
-    def rank_terms(self, view: View, weights: Mapping[int, float], k: int) -> list[TermHit]:
-        """Return the k chunks with the largest sum of weights of terms, each times the weight in the chunk."""
-        sparse = _models().SparseVector(indices=list(weights), values=list(weights.values()))
-        points = self._query(view, TERMS, sparse, k, [NODE_ID, LENGTH, NORM], vectors=[TERMS])
-        return [
-            TermHit(
-                payload[NODE_ID],
-                payload[LENGTH],
-                payload[NORM],
-                *sorted_terms(point.vector[TERMS].indices, point.vector[TERMS].values),
-            )
-            for point in points
-            for payload in (point.payload,)
-        ]
-
-    def _query(
-        self, view: View, using: str, query: Any, k: int, fields: list[str], *, vectors: list[str] | bool
-    ) -> list[Any]:
-        selection = _selection(view)
-        if k <= 0 or selection is None:
+        Args:
+            version: Number of the version.
+            vector: The vector; shape (dimensions,).
+            k: Maximum number of chunks.
+            condition: Only chunks that meet it.
+            ef: Size of the list of candidates of an approximate search; None for an exact search.
+        """
+        if k <= 0 or condition is False:
             return []
         if not self.exists():
-            raise lost_collection(self.collection)
+            raise _lost_collection(self.collection)
         params = None  # the local mode always compares all, and warns about parameters
-        if using == VECTOR and self._is_server:
-            params = _models().SearchParams(exact=view.ef is None, hnsw_ef=view.ef)
+        if self._is_server:
+            params = _models().SearchParams(exact=ef is None, hnsw_ef=ef)
         response = self._call(
             lambda client: client.query_points(
                 self._name,
-                query=query,
-                using=using,
-                query_filter=selection,
+                query=vector.tolist(),
+                using=VECTOR,
+                query_filter=_selection(version, condition),
                 limit=k,
-                with_payload=fields,
-                with_vectors=vectors,
+                with_payload=[NODE_ID],
+                with_vectors=False,
                 search_params=params,
             )
         )
-        return list(response.points)
-
-    def nodes(self, keys: Sequence[Key]) -> dict[str, BaseNode]:
-        """Return the chunks that exist, by id."""
-        nodes: dict[str, BaseNode] = {}
-        for point in self._retrieve(keys, payload=[*_NODE], vectors=False):
-            node = metadata_dict_to_node(point.payload)
-            nodes[node.node_id] = node
-        return nodes
+        return [(point.payload[NODE_ID], float(point.score)) for point in response.points]
 
     def vectors(self, keys: Sequence[Key]) -> dict[str, list[float]]:
-        """Return the vectors of the chunks that exist, by id."""
-        points = self._retrieve(keys, payload=[NODE_ID], vectors=[VECTOR])
-        return {point.payload[NODE_ID]: point.vector[VECTOR] for point in points}
-
-    def _retrieve(self, keys: Sequence[Key], *, payload: list[str], vectors: list[str] | bool) -> Iterator[Any]:
-        if not self.exists():
-            return
-        for start in range(0, len(keys), _BATCH):
+        """Return the vectors that exist, by the id of their chunk."""
+        vectors: dict[str, list[float]] = {}
+        for start in range(0, len(keys) if self.exists() else 0, _BATCH):
             ids = [point_id(*key) for key in keys[start : start + _BATCH]]
-            yield from self._call(
-                lambda client, ids=ids: client.retrieve(self._name, ids, with_payload=payload, with_vectors=vectors)  # type: ignore[misc]
+            points = self._call(
+                lambda client, ids=ids: client.retrieve(self._name, ids, with_payload=[NODE_ID], with_vectors=[VECTOR])  # type: ignore[misc]
             )
+            vectors.update((point.payload[NODE_ID], point.vector[VECTOR]) for point in points)
+        return vectors
 
-    def keys(self, view: View) -> Iterator[Key]:
-        """Yield the keys of all chunks of a view."""
-        selection, place = _selection(view), None
-        while selection is not None and self.exists():
+    def keys(self, version: int) -> Iterator[Key]:
+        """Yield the keys of all vectors of a version."""
+        selection, place = _selection(version), None
+        while self.exists():
             points, place = self._call(
                 lambda client, place=place: client.scroll(  # type: ignore[misc]
                     self._name, selection, limit=_PAGE, offset=place, with_payload=[NODE_ID, BORN], with_vectors=False
@@ -350,10 +384,9 @@ class QdrantEngine(Engine):
             if place is None:
                 return
 
-    def count(self, view: View) -> int:
-        """Return the number of chunks of a view."""
-        selection = _selection(view)
-        return 0 if selection is None else self._count(selection)
+    def count(self, version: int) -> int:
+        """Return the number of vectors of a version."""
+        return self._count(_selection(version))
 
     def _count(self, selection: models.Filter) -> int:
         if not self.exists():
@@ -361,38 +394,34 @@ class QdrantEngine(Engine):
         return int(self._call(lambda client: client.count(self._name, selection, exact=True)).count)
 
 
-def _batches(points: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield points in batches that a server accepts in one request."""
-    batch: list[Any] = []
-    size = 0
-    for point in points:
-        batch.append(point)
-        size += len(point.payload[_NODE[0]])
-        if len(batch) == _BATCH or size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _lost_collection(collection: Collection) -> CorruptVersionError:
+    """Return the error for a version with vectors whose collection does not exist."""
+    return CorruptVersionError(
+        f"There is no collection {collection.name!r} at {collection.url}: correct `backend` if it is on another"
+        f" server, or restore it from a backup. Without it, `verify --repair` names the documents to ingest again."
+    )
 
 
-def _point(models: Any, chunk: StoredChunk) -> Any:
-    content = node_to_metadata_dict(chunk.node)
-    vectors: dict[str, Any] = {}
-    if chunk.vector is not None:
-        vectors[VECTOR] = chunk.vector.tolist()
-    vectors[TERMS] = models.SparseVector(indices=chunk.terms.tolist(), values=chunk.weights.tolist())
+def point_id(node_id: str, born: int) -> str:
+    """Return the id under which an engine stores a vector.
+
+    Example:
+        >>> point_id("a", 1) == point_id("a", 1), point_id("a", 1) == point_id("a", 2)
+        (True, False)
+    """
+    return str(uuid.uuid5(_NAMESPACE, f"{born}/{node_id}"))
+
+
+def _point(models: Any, stored: StoredVector) -> Any:
     return models.PointStruct(
-        id=point_id(chunk.node.node_id, chunk.born),
-        vector=vectors,
+        id=point_id(stored.node_id, stored.born),
+        vector={VECTOR: stored.vector.tolist()},
         payload={
-            **{name: content[name] for name in _NODE},
-            NODE_ID: chunk.node.node_id,
-            DOCUMENT: chunk.doc_id,
-            BORN: chunk.born,
+            NODE_ID: stored.node_id,
+            DOCUMENT: stored.doc_id,
+            BORN: stored.born,
             DIED: NEVER,
-            FACETS: list(chunk.facets),
-            LENGTH: chunk.length,
-            NORM: chunk.norm,
+            FACETS: list(stored.facets),
         },
     )
 
@@ -400,25 +429,20 @@ def _point(models: Any, chunk: StoredChunk) -> Any:
 # ---- filters ---------------------------------------------------------------------------------------------------------
 
 
-def _selection(view: View) -> Any:
-    """Return the filter of a view, or None if it contains nothing."""
-    if view.condition is False:
-        return None
+def _selection(version: int, condition: Condition = True) -> Any:
+    """Return the filter for the vectors of a version whose chunks meet a condition other than False."""
     models = _models()
-    visible = [_range(models, BORN, lte=view.version), _range(models, DIED, gt=view.version)]
-    return models.Filter(must=visible if view.condition is True else [*visible, to_filter(view.condition)])
+    visible = [_range(models, BORN, lte=version), _range(models, DIED, gt=version)]
+    met = [] if isinstance(condition, bool) else [_met(models, condition)]
+    return models.Filter(must=[*visible, *met])
 
 
-def to_filter(condition: Condition) -> Any:
-    """Return a condition in Qdrant's terms; True and False have none."""
-    models = _models()
-    if isinstance(condition, bool):
-        raise TypeError("A condition that always or never holds is not a filter.")
+def _met(models: Any, condition: AnyFacet | Junction) -> Any:
+    """Return a condition in Qdrant's terms."""
     if isinstance(condition, AnyFacet):
         return models.FieldCondition(key=FACETS, match=models.MatchAny(any=list(condition.facets)))
-    parts = [to_filter(part) for part in condition.conditions]
     clause = {"all": "must", "any": "should", "none": "must_not"}[condition.kind]
-    return models.Filter(**{clause: parts})
+    return models.Filter(**{clause: [_met(models, part) for part in condition.conditions]})
 
 
 def _range(models: Any, field: str, **limits: int) -> Any:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sqlite3
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.forks import cached_property
-from llama_index_contextual.index import files
-from llama_index_contextual.index.manifest import DOCSTORE, RECORDS, DocumentRecord, checksum
-from llama_index_contextual.index.nodes import NodeTable
+from llama_index_contextual.index.manifest import DocumentRecord
 
 
 class RecordIndex:
@@ -43,25 +36,25 @@ class RecordIndex:
     @cached_property
     def by_path(self) -> Mapping[str, Sequence[int]]:
         """The numbers of the documents, by the path of their file."""
-        return self._by(lambda record: record.path)
+        return _numbers(record.path for record in self.records)
 
     @cached_property
     def by_content(self) -> Mapping[str, Sequence[int]]:
         """The numbers of the documents, by their content hash."""
-        return self._by(lambda record: record.content_hash)
+        return _numbers(record.content_hash for record in self.records)
 
     @cached_property
     def by_folded_id(self) -> Mapping[str, Sequence[int]]:
         """The numbers of the documents, by their id as file systems compare it that ignore case."""
-        return self._by(lambda record: _folded(record.doc_id))
+        return _numbers(_folded(record.doc_id) for record in self.records)
 
-    def _by(self, key_of: Callable[[DocumentRecord], str | None]) -> Mapping[str, Sequence[int]]:
-        numbers: dict[str, list[int]] = {}
-        for number, record in enumerate(self.records):
-            key = key_of(record)
-            if key is not None:
-                numbers.setdefault(key, []).append(number)
-        return numbers
+
+def _numbers(keys: Iterable[str | None]) -> Mapping[str, Sequence[int]]:
+    numbers: dict[str, list[int]] = {}
+    for number, key in enumerate(keys):
+        if key is not None:
+            numbers.setdefault(key, []).append(number)
+    return numbers
 
 
 class Records(Sequence[DocumentRecord]):
@@ -119,21 +112,21 @@ class Records(Sequence[DocumentRecord]):
 
     def with_path(self, path: str) -> DocumentRecord | None:
         """Return the record of the document that was read from a file, or None."""
-        return next(iter(self._all(lambda index: index.by_path, path)), None)
+        return next(iter(self._live_ones(lambda index: index.by_path.get(path, ()))), None)
 
     def with_content(self, content_hash: str) -> list[DocumentRecord]:
         """Return the records of the documents with a content hash."""
-        return self._all(lambda index: index.by_content, content_hash)
+        return self._live_ones(lambda index: index.by_content.get(content_hash, ()))
 
     def with_folded_id(self, doc_id: str) -> list[DocumentRecord]:
         """Return the records of the documents with an id, regardless of its case and Unicode normalization."""
-        return self._all(lambda index: index.by_folded_id, _folded(doc_id))
+        return self._live_ones(lambda index: index.by_folded_id.get(_folded(doc_id), ()))
 
-    def _all(self, numbers_of: Callable[[RecordIndex], Mapping[str, Sequence[int]]], key: str) -> list[DocumentRecord]:
+    def _live_ones(self, numbers_of: Callable[[RecordIndex], Sequence[int]]) -> list[DocumentRecord]:
         return [
             index.records[number]
             for index, live in self._parts
-            for number in numbers_of(index).get(key, ())
+            for number in numbers_of(index)
             if live is None or live[number]
         ]
 
@@ -141,55 +134,3 @@ class Records(Sequence[DocumentRecord]):
 def _folded(doc_id: str) -> str:
     """Return an id in the form in which file systems that ignore case, and those that normalize names, compare it."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", doc_id).casefold())
-
-
-# ---- copy of the records, by which a damaged part names its documents ------------------------------------------------
-
-_UNREADABLE = (OSError, sqlite3.Error, ValueError, TypeError, KeyError, AttributeError)
-
-
-def write_records(place: Path, records: Sequence[DocumentRecord]) -> None:
-    """Write a copy of the records of a part, with a checksum of its own; it is not synced."""
-    content = {"records": [asdict(record) for record in records]}
-    data = json.dumps({**content, "xxh3": checksum(content)}).encode()
-    path = place / RECORDS
-    files.let_write(path, lambda: path.write_bytes(data))
-
-
-def records_of_part(place: Path, gone: Sequence[tuple[int, int]] = ()) -> list[DocumentRecord]:
-    """Return the records of a part that may be damaged: from the copy, or else from the document store.
-
-    Args:
-        place: Directory of the part.
-        gone: Numbers of the documents that are left out, as ranges (first, last).
-
-    Returns:
-        The records; none if they cannot be read.
-    """
-    for read in (_records_in_copy, _records_in_docstore):
-        with contextlib.suppress(*_UNREADABLE):
-            records = read(place)
-            for first, last in reversed(gone):
-                del records[first : last + 1]
-            return records
-    return []
-
-
-def has_sound_records(place: Path) -> bool:
-    """Return whether the copy of the records of a part has its checksum."""
-    try:
-        return bool(_records_in_copy(place))
-    except _UNREADABLE:
-        return False
-
-
-def _records_in_copy(place: Path) -> list[DocumentRecord]:
-    content = json.loads(files.read(place / RECORDS))
-    if content.pop("xxh3") != checksum(content):
-        raise ValueError("The copy of the records has changed.")
-    return [DocumentRecord(**record) for record in content["records"]]
-
-
-def _records_in_docstore(place: Path) -> list[DocumentRecord]:
-    with contextlib.closing(NodeTable(place / DOCSTORE, access="read")) as docstore:
-        return [DocumentRecord(**record) for record in docstore.records()]

@@ -1,223 +1,410 @@
-"""A version whose chunks and vectors an engine keeps: its document store and its vector store.
+"""The vectors of versions that Qdrant keeps: writing, ranking, and conditions for metadata filters.
 
-The rows of the version are those of its parts, as with files. A hit of the engine is the id of a chunk, whose row the
-parts know; scores, evidence and documents are then computed by row as always.
+Vectors are sent with the number of the version that is being built, so that no reader sees them before it is live. A
+part has, instead of a FAISS index:
 
-remote.json             in a part: the mean length of chunks that the weights of terms were computed with
-sample.npy              in a part: some of its vectors, evenly spaced, for the mean and deviation of similarities
+born.bin                the version that the vector of each row was added by
+sample.bin              the vectors of a sample, from which mean and deviation of similarities are estimated
+
+An engine stores facets with each vector: numbers that stand for the values of the chunk's metadata keys. It only has to
+find the vectors that have one of some facets. Which values pass a filter is decided here, by the values in the parts:
+so filters have one meaning, whatever an engine's own filters do with lists, booleans, dates and missing keys.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import xxhash
 from llama_index.core.schema import BaseNode
-from llama_index.core.vector_stores.types import MetadataFilters
+from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.errors import BackendError, CorruptVersionError, InputError, Remedy
 from llama_index_contextual.index import files
-from llama_index_contextual.index.collection import Key, TermHit, View
-from llama_index_contextual.index.engine import open_engine
-from llama_index_contextual.index.facets import Condition, condition_of
-from llama_index_contextual.index.file_index import VersionNodes
-from llama_index_contextual.index.filters import FieldTest, valid_filters
-from llama_index_contextual.index.manifest import MANIFEST, REMOTE_FILE, SAMPLE_FILE
-from llama_index_contextual.index.nodes import FRAMES, NodeTable
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale
+from llama_index_contextual.index.collection import (
+    COLLECTION_FILE,
+    drop_unused,
+    open_engine,
+    read_collection,
+    write_collection,
+)
+from llama_index_contextual.index.filters import field_test, valid_filters
+from llama_index_contextual.index.manifest import BORN_FILE, MANIFEST, SAMPLE_FILE
 from llama_index_contextual.index.part import Part
-from llama_index_contextual.index.remote_docstore import RemoteDocumentStore, fetched, missing
+from llama_index_contextual.index.qdrant import AnyFacet, Condition, Junction, Key, QdrantEngine, StoredVector
+from llama_index_contextual.index.vectors import SAMPLE, part_sample, products, sample_of, sampled
 from llama_index_contextual.index.versions import number
 
-SAMPLE = 2_048
-"""Maximum number of vectors of the sample of a part."""
+if TYPE_CHECKING:
+    from llama_index_contextual.index.version import OpenVersion, VersionNodes
+
+logger = logging.getLogger(__name__)
 
 EXACT_CHUNKS = 20_000
 """Number of chunks up to which every vector is compared."""
 
-_TIES = 16  # further hits that are requested, since equal scores are in no particular order
-_BLOCK = 4_096
+MIN_RECALL, PROBED_K = 0.99, 20
+EF = (128, 256, 512, 1_024, 2_048, 4_096)
+"""Sizes of the list of candidates that are probed; if none is accurate enough, the search is exact."""
+
+TIES = 16
+"""Number of further hits that are requested, since equal scores are in no particular order."""
+
+MAX_FACETS = 50_000
+"""Maximum number of different values that pass a single filter."""
+
+_PROBES = 128
+_CONFIDENCE = 2.0  # number of standard errors
+_CHECKED = 128  # vectors of each part that a check compares
+_TOLERANCE = 1e-3
+_MAX_LISTED = 5
+_SENT = 1_000  # vectors that are collected before they are sent
 
 
-@dataclass(frozen=True)
-class RemotePart:
-    """Content of remote.json.
-
-    Attributes:
-        mean_length: Mean number of terms of a chunk with which the weights were computed; None without chunks.
-    """
-
-    mean_length: float | None
-
-    @classmethod
-    def of(cls, part: Part) -> RemotePart:
-        """Read the file of a part."""
-        return cls(**json.loads(files.read(part.directory / REMOTE_FILE)))
-
-    def save(self, directory: Path) -> None:
-        """Write the file of a part."""
-        files.write(directory / REMOTE_FILE, json.dumps({"mean_length": self.mean_length}).encode())
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def save_sample(directory: Path, vectors: NDArray[np.float32]) -> None:
-    """Write the sample of a part."""
-
-    def fill(file: IO[bytes]) -> None:
-        np.lib.format.write_array(file, vectors.astype(np.float32), version=(1, 0))
-
-    files.write_with(directory / SAMPLE_FILE, fill)
-
-
-def sampled_rows(size: int) -> NDArray[np.int64]:
-    """Return the rows of the sample of a part with `size` chunks.
-
-    Example:
-        >>> sampled_rows(3).tolist(), len(sampled_rows(50_000))
-        ([0, 1, 2], 2048)
-    """
-    return np.linspace(0, max(0, size - 1), min(size, SAMPLE), dtype=np.int64)
-
-
-class RemoteVersionStore(VersionNodes):
-    """The chunks of a version, which an engine keeps.
+class RemoteVectorWriter:
+    """Writer of the vectors of a part, in the order of its nodes; see `VectorWriter`.
 
     Args:
-        parts: The parts of the version.
+        engine: The engine.
+        version: Number of the version.
+    """
+
+    def __init__(self, engine: QdrantEngine, version: int) -> None:
+        self._engine = engine
+        self._version = version
+        self._waiting: list[StoredVector] = []
+        self._born = [np.zeros(0, dtype=np.int32)]
+
+    def add(self, doc_id: str, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
+        """Add the unit vectors of the chunks of a document; shape (n, dimensions)."""
+        self._born.append(np.full(len(nodes), self._version, dtype=np.int32))
+        for node, vector in zip(nodes, vectors, strict=True):
+            facets = [facet(key, value) for key, value in node.metadata.items()]
+            self._waiting.append(StoredVector(node.node_id, self._version, doc_id, facets, vector))
+        if len(self._waiting) >= _SENT:
+            self._send()
+
+    def copy(self, part: Part) -> None:
+        """Add the vectors of the live rows of another part; they stay where they are."""
+        self._born.append(part.born if part.rows is None else part.born[part.rows])
+
+    def _send(self) -> None:
+        self._engine.write(self._waiting)
+        self._waiting = []
+
+    def finish(self, directory: Path, ids: Sequence[str]) -> int | None:
+        """Send the remaining vectors, write the files of the part, and return the length of the vectors.
+
+        Args:
+            directory: Directory of the part.
+            ids: Ids of the nodes.
+
+        Raises:
+            CorruptVersionError: The engine lacks a vector.
+        """
+        self._send()
+        born = np.concatenate(self._born)
+        if not len(born):
+            return None
+        rows, _ = sampled(ids, SAMPLE)
+        sample = fetched(self._engine, [(ids[row], int(born[row])) for row in rows.tolist()])
+        files.write_array(directory / BORN_FILE, born)
+        files.write_array(directory / SAMPLE_FILE, sample)
+        return int(sample.shape[1])
+
+
+class RemoteVersion:
+    """The vectors of a version that is being built.
+
+    Args:
+        project_dir: The project, whose write lock must be held.
+        engine: Its collection, without vectors that were never published.
+        version: Name of the new version.
+    """
+
+    def __init__(self, project_dir: Path, engine: QdrantEngine, version: str) -> None:
+        self._project_dir = project_dir
+        self._engine = engine
+        self._version = number(version)
+        self._is_rebuilt = False
+
+    def writer(self) -> RemoteVectorWriter:
+        """Return a writer of the vectors of a part."""
+        return RemoteVectorWriter(self._engine, self._version)
+
+    def end(self, before: OpenVersion | None, kept: Sequence[Part], parts: Sequence[Part]) -> None:
+        """Let the vectors die that the new version does not contain.
+
+        Args:
+            before: The previous version.
+            kept: Its parts as far as the new version contains them.
+            parts: The parts of the new version.
+
+        Raises:
+            CorruptVersionError: The engine has another number of vectors than the parts.
+        """
+        alive = {record.doc_id for part in kept for record in part.records}
+        if before is None or not alive:
+            self._engine.end(None, self._version)
+        elif gone := [record.doc_id for record in before.records if record.doc_id not in alive]:
+            self._engine.end(gone, self._version)
+        if before is not None and before.without:  # of these parts, the documents may be unknown
+            alive_keys = {key for part in parts for key in part.vector_keys()}
+            strays = [key for key in self._engine.keys(self._version) if key not in alive_keys]
+            self._engine.end_keys(strays, self._version)
+        self._is_rebuilt = not alive
+        expected, actual = sum(part.size for part in parts if part.has_semantic), self._engine.count(self._version)
+        if actual != expected:
+            raise CorruptVersionError(
+                f"The collection {self._engine.collection.name!r} at {self._engine.collection.url} has"
+                f" {pluralize(actual, 'vector')} of the new version instead of {expected}, so it is not published",
+                name=self._project_dir.name,
+                remedy=Remedy(
+                    "call `verify(repair=True)`, which names the documents to ingest again",
+                    "run `llama-index-contextual verify {project} --repair`, which names the documents to ingest again",
+                ),
+            )
+
+    def published(self, nodes: VersionNodes, directory: Path, dimensions: int | None) -> None:
+        """Remove vectors that no version contains any more, and choose how to search the new version, which is live."""
+        try:
+            drop_unused(self._project_dir, self._engine)
+            if dimensions is not None:
+                self._tune(RemoteVectors(nodes, dimensions, directory))
+        except BackendError as error:
+            logger.warning(
+                "Version %s is published, but vectors of removed versions are still in the collection; the next version"
+                " removes them. %s",
+                directory.name,
+                error,
+            )
+
+    def _tune(self, vectors: RemoteVectors) -> None:
+        """Choose how to search a large version, if it has grown by half since that was last chosen, or is all new."""
+        collection, size = read_collection(self._project_dir), len(vectors.nodes)
+        if collection is None or size <= EXACT_CHUNKS or (size < 1.5 * collection.probed and not self._is_rebuilt):
+            return
+        settled = self._engine.settle()  # else it is searched exactly until the next version
+        ef, probed = (vectors.probe(), size) if settled else (None, 0)
+        write_collection(self._project_dir, replace(collection, ef=ef, probed=probed))
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+class RemoteVectors:
+    """The vectors of a published version; see `FaissVectors`.
+
+    Args:
+        nodes: The chunks of the version.
+        dimensions: Length of the vectors.
         directory: Directory of the version.
     """
 
-    def __init__(self, parts: Sequence[Part], directory: Path) -> None:
-        super().__init__(parts)
-        self.directory = directory
-        self.number = number(directory.name)
-        self.engine = open_engine(directory.parent.parent)
+    def __init__(self, nodes: VersionNodes, dimensions: int, directory: Path) -> None:
+        self.nodes = nodes
+        self._dimensions = dimensions
+        self._directory = directory
+        self._version = number(directory.name)
+        self._engine = open_engine(directory.parent.parent)
 
-    def view(self, filters: MetadataFilters | None = None) -> View:
-        """Return what a search with metadata filters sees.
+    @cached_property
+    def _sample(self) -> NDArray[np.float32]:
+        return sample_of(self.nodes.parts, self._dimensions)
+
+    def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
+        """Rank by cosine similarity; see `ChunkIndex.rank_vectors`.
 
         Raises:
-            InputError: The filters are invalid, or the engine cannot evaluate them.
+            CorruptVersionError: The engine lacks the vectors, or a writer has removed the version during the query.
+            InputError: Too many different values pass a filter.
         """
-        return View(self.number, self._condition(filters), self.engine.collection.ef if self._is_large else None)
+        similarities = products(self._sample, vector)
+        if not len(similarities):
+            return NO_HITS, NO_SCALE
+        condition = self._condition(filters)
+        hits = self._nearest(vector, k, condition, self._engine.collection.ef)
+        if not (self._directory / MANIFEST).exists():
+            raise CorruptVersionError(f"Version {self._directory.name} was removed during a query.")
+        if not len(hits.rows) and condition is True:
+            raise CorruptVersionError(
+                f"The collection {self._engine.collection.name!r} at {self._engine.collection.url} has no vectors of"
+                f" version {self._directory.name}: run `verify`, which says what to do."
+            )
+        return hits, Scale(float(similarities.mean()), float(similarities.std()))
 
-    @property
-    def _is_large(self) -> bool:
-        return len(self) > EXACT_CHUNKS
+    def _nearest(self, query: NDArray[np.float32], k: int, condition: Condition, ef: int | None) -> Hits:
+        k = min(k, len(self.nodes))
+        ef = ef if len(self.nodes) > EXACT_CHUNKS else None
+        nearest = self._engine.rank(self._version, query, k + TIES, condition, ef)
+        try:
+            rows = np.asarray(self.nodes.rows([node_id for node_id, _ in nearest]), dtype=np.int64)
+        except KeyError as error:  # a vector of a chunk that the version does not contain
+            raise lost_vector(str(error.args[0])) from error
+        # Because of rounding, the product of two unit vectors may exceed 1.
+        scores = np.clip(np.asarray([score for _, score in nearest], dtype=np.float64), -1.0, 1.0)
+        order = np.lexsort((rows, -scores))[:k]
+        return Hits(rows[order], scores[order])
+
+    def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the unit vectors of some rows; shape (rows, dimensions)."""
+        keys: dict[int, Key] = {}
+        for start, part, places in self.nodes.places(rows):
+            keys.update(zip((start + places).tolist(), part.vector_keys(places), strict=True))
+        vectors = fetched(self._engine, [keys[row] for row in rows.tolist()])
+        return vectors.reshape(len(rows), self._dimensions)
+
+    def probe(self) -> int | None:
+        """Return the smallest size of the list of candidates that is accurate enough, or None if none is.
+
+        The questions are means of four and of eight vectors: like real ones, they are farther from the chunks than
+        chunks from each other, and at a given size they find no more than those
+        (`python -m tests.benchmarks.engines recall --data ../shared/data`). The recall is taken two standard errors
+        below its mean.
+        """
+        chance, sample = np.random.default_rng(0), self._sample
+        groups = [chance.integers(0, len(sample), (_PROBES // 2, size)) for size in (4, 8)]
+        questions = unit_vectors(np.concatenate([sample[group].mean(axis=1) for group in groups]))
+        exact = [set(self._nearest(one, PROBED_K, True, None).rows.tolist()) for one in questions]
+        for ef in EF:
+            hits = [set(self._nearest(one, PROBED_K, True, ef).rows.tolist()) for one in questions]
+            shares = [len(best & of_hits) / len(best) for best, of_hits in zip(exact, hits, strict=True)]
+            if np.mean(shares) - _CONFIDENCE * np.std(shares) / math.sqrt(len(shares)) >= MIN_RECALL:
+                return ef
+        return None
+
+    # ---- filters -----------------------------------------------------------------------------------------------------
 
     def _condition(self, filters: MetadataFilters | None) -> Condition:
-        def passing(test: FieldTest) -> Collection[int]:
-            return {facet for part in self._stores() for facet in part.passing(test)}
-
-        return condition_of(filters, passing)
-
-    def _stores(self) -> Iterator[RemoteDocumentStore]:
-        return (_store(part) for part in self.parts)
-
-    def require_present(self) -> None:
-        """Check after a query that no writer has removed the version, and with it some of its chunks, meanwhile.
+        """Return the condition for metadata filters.
 
         Raises:
-            CorruptVersionError: The version is gone; the query is run again in the live version.
+            InputError: The filters are invalid, or too many values pass one of them.
         """
-        if not (self.directory / MANIFEST).exists():
-            raise CorruptVersionError(f"Version {self.directory.name} was removed during a query.")
+        valid = valid_filters(filters)
+        return True if valid is None else self._junction(valid)
 
-    def require_hits(self, view: View, hits: Sequence[object]) -> None:
-        """Check after a search for something that the version contains that it was not removed, as by a writer.
-
-        Raises:
-            CorruptVersionError: The version is gone, or the engine has none of its chunks.
-        """
-        self.require_present()
-        if not hits and view.condition is True:
-            raise CorruptVersionError(
-                f"The collection {self.engine.collection.name!r} at {self.engine.collection.url} has no chunks of"
-                f" version {self.directory.name}: run `verify`, which says what to do."
-            )
-
-    def rank_terms(self, filters: MetadataFilters | None, weights: dict[int, float], k: int) -> list[TermHit]:
-        """Return the k chunks with the largest sum of weights of terms; see `Engine.rank_terms`."""
-        if not weights:
-            return []
-        view = self.view(filters)
-        hits = self.engine.rank_terms(view, weights, min(k + _TIES, len(self)))
-        self.require_hits(view, hits)
-        return hits
-
-    def rows(self, node_ids: Sequence[str]) -> list[int]:
-        """Return the rows of nodes.
-
-        Raises:
-            CorruptVersionError: The version does not contain one of them.
-        """
-        try:
-            return super().rows(node_ids)
-        except KeyError as error:
-            raise missing(str(error.args[0])) from error
-
-    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return a mask of the rows that pass the filters, or None without filters."""
-        if valid_filters(filters) is None:
-            return None
-        mask = np.zeros(len(self), dtype=np.bool_)
-        mask[self.rows([node_id for node_id, _ in self.engine.keys(self.view(filters))])] = True
-        self.require_present()
-        return mask
-
-    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
-        """Return the ids of the documents of which at least one node passes the filters."""
-        ids, mask, start = set[str](), self.mask(filters), 0
-        for part in self.parts:
-            numbers = part.document_of if part.rows is None else part.document_of[part.rows]
-            passing = numbers if mask is None else numbers[mask[start : start + part.size]]
-            ids.update(part.record_index.records[document].doc_id for document in np.unique(passing).tolist())
-            start += part.size
-        return ids
-
-    def nodes_at(self, node_ids: Sequence[str]) -> Iterator[tuple[int, BaseNode]]:
-        """Yield the nodes among `node_ids` that exist, with their positions in their part."""
-        yield from fetched(self.engine, self._live_keys(node_ids))
-
-    def _live_keys(self, node_ids: Sequence[str]) -> list[tuple[int, Key]]:
-        return [
-            (position, key)
-            for part in self.parts
-            for position, key in _store(part).keys(node_ids)
-            if part.is_live(position - 1)
+    def _junction(self, filters: MetadataFilters) -> Condition:
+        if not filters.filters:
+            return True
+        conditions = [
+            self._junction(item) if isinstance(item, MetadataFilters) else self._leaf(item) for item in filters.filters
         ]
+        kinds: Mapping[FilterCondition, Literal["all", "any", "none"]]
+        kinds = {FilterCondition.AND: "all", FilterCondition.OR: "any", FilterCondition.NOT: "none"}
+        return _join(kinds[filters.condition or FilterCondition.AND], conditions)
 
-    def keys_of_rows(self, rows: NDArray[np.int64]) -> list[Key]:
-        """Return the keys of some rows, given in ascending order."""
-        return [key for store, of_part in self._rows_by_part(rows) for key in store.keys_of_rows(of_part)]
-
-    def places_of_rows(self, rows: NDArray[np.int64]) -> list[tuple[str, str | None]]:
-        """Return the ids of some rows, given in ascending order, and the ids of their documents."""
-        return [place for store, of_part in self._rows_by_part(rows) for place in store.places_of_rows(of_part)]
-
-    def _rows_by_part(self, rows: NDArray[np.int64]) -> Iterator[tuple[RemoteDocumentStore, NDArray[np.int64]]]:
-        for part, start in zip(self.parts, self._starts.tolist(), strict=False):
-            of_part = rows[(rows >= start) & (rows < start + part.size)] - start
-            yield _store(part), of_part if part.rows is None else part.rows[of_part]
-
-    def save(self, path: Path) -> None:
-        """Write the chunks to a file and sync it."""
-        copy = NodeTable()
-        nodes = self.iterate()
-        while block := list(itertools.islice(nodes, _BLOCK)):
-            copy.add(block)
-        for part in self.parts:
-            for record in part.records:
-                if (frame := part.docstore.get_extra(FRAMES, record.doc_id)) is not None:
-                    copy.put_extra(FRAMES, record.doc_id, frame)
-        copy.save(path)
-        copy.close()
+    def _leaf(self, item: Any) -> Condition:
+        test = field_test(item)
+        columns = [part.docstore.column(test.key) for part in self.nodes.parts]
+        facets = {facet(test.key, column.values[code]) for column in columns for code in test.matches(column)}
+        if len(facets) > MAX_FACETS:
+            raise InputError(
+                f"Filter {test.key!r}: more than {MAX_FACETS:,} different values pass, which is too many for the"
+                f" backend of this project: use a narrower filter, or a key with fewer different values.",
+                value=test.key,
+            )
+        condition: Condition = AnyFacet(sorted(facets)) if facets else False
+        return _join("none", [condition]) if test.is_negated else condition
 
 
-def _store(part: Part) -> RemoteDocumentStore:
-    store: Any = part.docstore
-    return store  # type: ignore[no-any-return]
+def _join(kind: Literal["all", "any", "none"], conditions: Sequence[Condition]) -> Condition:
+    """Join conditions, without those that do not matter."""
+    deciding = kind != "all"  # "any" is decided by a condition that always holds, "all" by one that never does
+    if any(condition is deciding for condition in conditions):
+        return kind == "any"
+    rest = [condition for condition in conditions if not isinstance(condition, bool)]
+    if not rest:
+        return kind != "any"
+    return rest[0] if len(rest) == 1 and kind != "none" else Junction(kind, rest)
+
+
+def facet(key: str, value: Any) -> int:
+    """Return the facet of a value of a metadata key: 63 bits of a hash.
+
+    Example:
+        >>> facet("year", 2024) == facet("year", "2024")
+        False
+    """
+    return xxhash.xxh3_64_intdigest(json.dumps([key, value], sort_keys=True).encode()) >> 1
+
+
+def fetched(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
+    """Return the vectors with some keys; shape (keys, dimensions).
+
+    Raises:
+        CorruptVersionError: The engine lacks one of them.
+    """
+    stored = engine.vectors(keys)
+    if lost := next((node_id for node_id, _ in keys if node_id not in stored), None):
+        raise lost_vector(lost)
+    return np.asarray([stored[node_id] for node_id, _ in keys], dtype=np.float32)
+
+
+def lost_vector(node_id: str) -> CorruptVersionError:
+    """Return the error for a chunk of which either the parts or the engine know nothing."""
+    return CorruptVersionError(
+        f"The collection of the project lacks the chunk {node_id!r}: run `verify`, which names the documents to ingest"
+        f" again."
+    )
+
+
+# ---- check -----------------------------------------------------------------------------------------------------------
+
+
+def check_vectors(version: OpenVersion) -> None:
+    """Compare the vectors of a version that an engine keeps with its parts: their number, and some of the samples.
+
+    Raises:
+        BackendError: The engine does not answer.
+        CorruptVersionError: Vectors are missing or wrong.
+    """
+    engine = open_engine(version.directory.parent.parent)
+    parts = [part for part in version.parts if part.has_semantic and part.size]
+    expected, actual = sum(part.size for part in parts), engine.count(number(version.name))
+    if actual != expected:
+        documents = lost_documents(version)
+        shown = ", ".join(documents[:_MAX_LISTED])
+        raise CorruptVersionError(
+            f"{COLLECTION_FILE} names a collection with {pluralize(actual, 'vector')} of {version.name} instead of"
+            f" {expected}; documents concerned: {shown or 'none'}{', …' if documents[_MAX_LISTED:] else ''}."
+        )
+    for part in parts:
+        sample = part_sample(part)
+        places = np.flatnonzero(part.live[sample.rows])[:_CHECKED] if part.live is not None else slice(_CHECKED)
+        keys = part.vector_keys(sample.rows[places])
+        if not np.allclose(fetched(engine, keys), sample.vectors[places], atol=_TOLERANCE):
+            raise CorruptVersionError(f"{COLLECTION_FILE} names a collection with other vectors of {version.name}.")
+
+
+def lost_documents(version: OpenVersion) -> list[str]:
+    """Return the ids of the documents of a version of which its engine lacks a vector; none without an engine.
+
+    Raises:
+        BackendError: The engine does not answer.
+    """
+    if not version.is_remote:
+        return []
+    present = set(open_engine(version.directory.parent.parent).keys(number(version.name)))
+    lost: list[str] = []
+    for part in (part for part in version.parts if part.has_semantic):
+        documents = part.document_of if part.rows is None else part.document_of[part.rows]
+        keys = zip(part.vector_keys(), documents.tolist(), strict=True)
+        numbers = {document for key, document in keys if key not in present}
+        lost += [part.record_index.records[document].doc_id for document in sorted(numbers)]
+    return lost

@@ -1,4 +1,4 @@
-"""The vectors of a part as a FAISS index: writing, reading and searching it.
+"""The vectors of a version as FAISS indexes, one for each part: writing, reading and searching them.
 
 An index is exact, or compact if it is large: RaBitQ (one bit per dimension), refined with vectors of half precision. An
 exact scan reads every vector for every query. RaBitQ reads about a thirtieth of that, and its best hits are ranked
@@ -14,21 +14,29 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import faiss
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.forks import in_child, new_lock
+from llama_index_contextual._utils.forks import cached_property, in_child, new_lock
 from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.base import top
-from llama_index_contextual.index.check import check_faiss
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Hits, Scale, top
+from llama_index_contextual.index.manifest import FAISS_FILE, SAMPLE_FILE, check_faiss
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from llama_index_contextual.index.part import Part
+    from llama_index_contextual.index.version import VersionNodes
 
 SAMPLE = 1_024
 """Number of vectors from which mean and deviation of the similarities are estimated if not all vectors are compared;
@@ -37,33 +45,169 @@ the deviation is accurate to about 2 %."""
 BLOCK = 1_000
 """Number of vectors that are copied at once: for more of them, FAISS would start threads."""
 
+_COPIED = 4_096  # number of vectors that a merge copies at once
+
 
 class VectorWriter:
-    """Writer of the vectors of a part, which are added in the order of its nodes."""
+    """Writer of the vectors of a part, in the order of its nodes.
 
-    def __init__(self) -> None:
+    Args:
+        kind: Type of the index; see `compress`.
+    """
+
+    def __init__(self, kind: FaissIndex) -> None:
+        self._kind = kind
         self._index: Any = None
 
-    @property
-    def dimensions(self) -> int | None:
-        """Length of the vectors; None before the first ones are added."""
-        return None if self._index is None else int(self._index.d)
+    def add(self, doc_id: str, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
+        """Add the unit vectors of the chunks of a document; shape (n, dimensions)."""
+        self._add(vectors)
 
-    def add(self, vectors: NDArray[np.float32]) -> None:
-        """Add unit vectors; shape (n, dimensions)."""
+    def copy(self, part: Part) -> None:
+        """Add the vectors of the live rows of another part."""
+        rows = np.arange(part.size) if part.rows is None else part.rows
+        for start in range(0, len(rows), _COPIED):
+            self._add(part.index.reconstruct_batch(rows[start : start + _COPIED]))
+
+    def _add(self, vectors: NDArray[np.float32]) -> None:
         if self._index is None:
             self._index = faiss.IndexFlatIP(vectors.shape[1])
         self._index.add(np.ascontiguousarray(vectors, dtype=np.float32))
 
-    def write(self, path: Path, kind: FaissIndex, ids: Sequence[str]) -> None:
-        """Write the vectors as an index, a compact one if `kind` allows it and it is accurate enough.
+    def finish(self, directory: Path, ids: Sequence[str]) -> int | None:
+        """Write the vectors as an index, a compact one if it is accurate enough, and return their length.
 
         Args:
-            path: The file.
-            kind: Type of the index; see `compress`.
+            directory: Directory of the part.
             ids: Ids of the nodes, which determine the sample that the accuracy is measured with.
         """
-        write_index(compress(self._index, kind, ids if kind == "auto" else []), path)
+        if self._index is None:
+            return None
+        write_index(compress(self._index, self._kind, ids), directory / FAISS_FILE)
+        return int(self._index.d)
+
+
+class FaissVectors:
+    """The vectors of a version in files.
+
+    Args:
+        nodes: The chunks of the version.
+        dimensions: Length of the vectors.
+    """
+
+    def __init__(self, nodes: VersionNodes, dimensions: int) -> None:
+        self._nodes = nodes
+        self._dimensions = dimensions
+
+    def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
+        """Rank by cosine similarity; see `ChunkIndex.rank_vectors`."""
+        mask = self._nodes.mask(filters)
+        if mask is not None and not mask.any():
+            return NO_HITS, NO_SCALE
+        query = vector[None]
+        scores, rows, similarities = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)], []
+        for start, part in self._nodes.first_rows():
+            allowed = None if mask is None else mask[start : start + part.size]
+            if part.rows is not None:
+                passing, allowed = allowed, np.zeros(part.index.ntotal, dtype=np.bool_)
+                allowed[part.rows] = True if passing is None else passing
+            of_hits, hits, of_all = search_index(part.index, query, min(k, part.size), allowed)
+            if part.rows is not None:
+                hits = np.searchsorted(part.rows, hits)
+                of_all = None if of_all is None else of_all[part.rows]
+            scores.append(of_hits)
+            rows.append(hits + start)
+            similarities.append(of_all)
+        best, places = top(np.concatenate(scores), k)  # ties are in the order of the rows
+        if len(best) == 0:
+            return NO_HITS, NO_SCALE
+        compared = [of_all for of_all in similarities if of_all is not None]
+        if len(compared) == len(similarities):
+            everything = compared[0] if len(compared) == 1 else np.concatenate(compared)
+        else:
+            everything = products(self._sample, vector)
+        scale = Scale(float(everything.mean()), float(everything.std()))
+        # Because of rounding, the product of two unit vectors may exceed 1.
+        return Hits(np.concatenate(rows)[places], np.clip(best.astype(np.float64), -1.0, 1.0)), scale
+
+    def of_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the unit vectors of some rows; shape (rows, dimensions)."""
+        vectors = np.zeros((len(rows), self._dimensions), dtype=np.float32)
+        for selected, part, places in self._nodes.places(rows):
+            vectors[selected] = reconstructed(part.index, places)
+        return vectors
+
+    @cached_property
+    def _sample(self) -> NDArray[np.float32]:
+        return sample_of(self._nodes.parts, self._dimensions)
+
+
+# ---- sample ----------------------------------------------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """The rows of a part with the smallest hashes of their ids.
+
+    Attributes:
+        rows: The rows, in ascending order; shape (n,).
+        hashes: Their hashes; shape (n,).
+        vectors: Their vectors; shape (n, dimensions).
+        limit: All rows with hashes up to this one are in the sample.
+    """
+
+    rows: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    vectors: NDArray[np.float32]
+    limit: int
+
+
+def sample_of(parts: Sequence[Part], dimensions: int) -> NDArray[np.float32]:
+    """Return the vectors of at most 1,024 nodes, chosen by the hashes of their ids; shape (n, dimensions).
+
+    The sample does not depend on how the nodes are distributed over parts, except that it may be a little smaller where
+    some of them are gone. Versions share the samples of their parts.
+    """
+    drawn = [(part, part_sample(part)) for part in parts if part.size]
+    limit = min((sample.limit for _, sample in drawn), default=0)
+    hashes, vectors = [np.zeros(0, dtype=np.uint64)], [np.zeros((0, dimensions), dtype=np.float32)]
+    for part, sample in drawn:
+        chosen = sample.hashes <= limit
+        if part.live is not None:
+            chosen &= part.live[sample.rows]
+        hashes.append(sample.hashes[chosen])
+        vectors.append(sample.vectors[chosen])
+    smallest = np.argsort(np.concatenate(hashes), kind="stable")[:SAMPLE]
+    return np.asarray(np.concatenate(vectors)[np.sort(smallest)])
+
+
+def part_sample(part: Part) -> Sample:
+    """Return the sample of a part, which all versions share."""
+    return part.shared("sample", partial(_draw, part))
+
+
+def _draw(part: Part) -> Sample:
+    ids = part.docstore.ids
+    rows, hashes = sampled(ids, SAMPLE)
+    if SAMPLE_FILE in part.files:
+        vectors = files.mapped(part.directory / SAMPLE_FILE, np.float32).reshape(len(rows), -1)
+    else:
+        vectors = reconstructed(part.index, rows)
+    limit: Any = np.iinfo(np.uint64).max if len(rows) == len(ids) else hashes[-1]
+    order = np.argsort(rows)
+    return Sample(rows[order], hashes[order], vectors[order], int(limit))
+
+
+def sampled(ids: Sequence[str], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return the rows with the smallest hashes of their ids, and the hashes, in ascending order.
+
+    The sample does not depend on the order of the rows. That of several sets of rows can be drawn from their samples.
+    """
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(node_id.encode()) for node_id in ids), dtype=np.uint64)
+    rows = np.argsort(hashes, kind="stable")[:size]
+    return rows, hashes[rows]
+
+
+# ---- one index -------------------------------------------------------------------------------------------------------
 
 
 def reconstructed(index: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -224,16 +368,6 @@ def probed_recall(vectors: NDArray[np.float32], index: Any, ids: Sequence[str]) 
         best = set(top(scores, PROBED_K)[1].tolist())
         shares.append(len(best & set(search_compact(index, query[None], PROBED_K, None)[1].tolist())) / len(best))
     return float(np.mean(shares) - _CONFIDENCE * np.std(shares) / math.sqrt(len(shares)))
-
-
-def sampled(ids: Sequence[str], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Return the rows with the smallest hashes of their ids, and the hashes, in ascending order.
-
-    The sample does not depend on the order of the rows. That of several sets of rows can be drawn from their samples.
-    """
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(node_id.encode()) for node_id in ids), dtype=np.uint64)
-    rows = np.argsort(hashes, kind="stable")[:size]
-    return rows, hashes[rows]
 
 
 def _probes(vectors: NDArray[np.float32], ids: Sequence[str]) -> NDArray[np.float32]:

@@ -7,6 +7,7 @@ is reported as such.
 from __future__ import annotations
 
 import shlex
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -21,19 +22,27 @@ from llama_index_contextual.errors import (
     ProjectError,
     ProjectNotFoundError,
 )
-from llama_index_contextual.index.check import check_contents, is_damage, part_directory, read_manifest, read_part
-from llama_index_contextual.index.engine import COLLECTION_FILE
+from llama_index_contextual.index.collection import COLLECTION_FILE, FILES, open_engine, read_collection
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_repair import check_ledger, expects_ledger, is_missing, repair_ledger
-from llama_index_contextual.index.manifest import PARTS, Manifest, PartEntry
+from llama_index_contextual.index.manifest import (
+    MANIFEST,
+    PARTS,
+    Manifest,
+    PartEntry,
+    check_contents,
+    is_damage,
+    part_directory,
+    read_manifest,
+    read_part,
+)
+from llama_index_contextual.index.part import records_of_part
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
     ledger_identity,
     read_config,
     write_lock,
 )
-from llama_index_contextual.index.records import records_of_part
-from llama_index_contextual.index.remote_check import damaged_chunks, drop_leftover_chunks, leftover_chunks
 from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import (
@@ -208,8 +217,9 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
         checked = _check_versions(project_dir, names)
-        _check_chunks(project_dir, names, checked)
-        drop_leftover_chunks(project_dir, names)
+        _check_vectors(project_dir, names, checked)
+        if read_collection(project_dir) is not None:
+            open_engine(project_dir).drop_after(_newest(names))
         repair = None
         if publish_sound is not None and live is not None and checked.is_repairable(live):
             repair = publish_sound(live, checked.parts)
@@ -271,7 +281,7 @@ class _Checked:
         return [entry for entry in manifest.parts if self.parts.get(replace(entry, gone=()))] if manifest else []
 
     def is_repairable(self, name: str) -> bool:
-        """Return whether a version has damage in its parts or chunks, and nothing else prevents reading it."""
+        """Return whether a version has damage in its parts or vectors, and nothing else prevents reading it."""
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
@@ -319,25 +329,49 @@ def part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
 
 
 def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
-    """Add the versions with damaged chunks in an engine to `checked`, and return the other problems of the engine."""
+    """Add the versions with damaged vectors in an engine to `checked`, and return the other problems of the engine."""
     verify = _command(project_dir, "verify")
     try:
-        _check_chunks(project_dir, names, checked)
-        left = leftover_chunks(project_dir)
+        _check_vectors(project_dir, names, checked)
+        left = (
+            0
+            if read_collection(project_dir) is None
+            else open_engine(project_dir).leftovers(_newest(version_names(project_dir)))
+        )
     except BackendError as error:
         return [Problem(COLLECTION_FILE, f"could not be checked: {_fault(error, COLLECTION_FILE)}", verify)]
     except ProjectError as error:
         return [Problem(COLLECTION_FILE, _fault(error, COLLECTION_FILE), verify)]
     if not left:
         return []
-    message = f"names a collection with {pluralize(left, 'chunk')} {LEFTOVER.removeprefix('was ')}"
+    message = f"names a collection with {pluralize(left, 'vector')} {LEFTOVER.removeprefix('was ')}"
     return [Problem(COLLECTION_FILE, message, _command(project_dir, "verify", "--repair"), harmless=True)]
 
 
-def _check_chunks(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
-    """Add the versions with damaged chunks in an engine."""
-    for name, error in damaged_chunks(project_dir, [name for name in names if name not in checked.faults]).items():
-        checked.faults[name] = [error]
+def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
+    """Add the versions with damaged vectors in an engine."""
+    for name in names:
+        manifest = checked.manifests.get(name)
+        if name in checked.faults or manifest is None or manifest.engine == FILES:
+            continue
+        # Imported here, because versions in files need none of it.
+        from llama_index_contextual.index.remote import check_vectors
+
+        directory = version_directory(project_dir, name)
+        try:
+            with closing(OpenVersion(directory, check="size")) as version:
+                check_vectors(version)
+        except (CorruptVersionError, OSError, sqlite3.Error) as error:
+            if not (directory / MANIFEST).exists():
+                continue  # a writer has removed the version, and then its vectors, in the meantime
+            if not isinstance(error, CorruptVersionError):
+                raise
+            checked.faults[name] = [CorruptVersionError(str(error), file=COLLECTION_FILE, remedy=error.remedy)]
+
+
+def _newest(names: Sequence[str]) -> int:
+    """Return the number of the newest version; vectors of later ones were never published."""
+    return max(map(number, names), default=0)
 
 
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:

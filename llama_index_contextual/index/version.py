@@ -1,23 +1,307 @@
-"""Read access to a published version; every file is compared with its checksum before it is parsed."""
+"""A published version: its chunks and indexes over the parts, opened read-only.
+
+Every file is compared with its checksum before it is parsed. The rows of a version are the live rows of its parts, one
+part after the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.base import VersionIndex
-from llama_index_contextual.index.check import Check, read_manifest
-from llama_index_contextual.index.file_index import FileIndex, VersionNodes
-from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.part import DocumentFrame, load_frame, open_parts
+from llama_index_contextual.index.analysis import Analyzer
+from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale
+from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
+from llama_index_contextual.index.documents import DocumentIndex
+from llama_index_contextual.index.manifest import (
+    BM25_DIRECTORY,
+    DOCUMENTS_DIRECTORY,
+    Check,
+    DocumentRecord,
+    read_manifest,
+)
+from llama_index_contextual.index.nodes import Nodes, NodeTable
+from llama_index_contextual.index.part import DocumentFrame, Part, load_frame, open_parts
 from llama_index_contextual.index.records import Records
 
 if TYPE_CHECKING:
-    from llama_index.core.schema import Document
+    from llama_index.core.schema import BaseNode, Document, TextNode
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from llama_index_contextual.index.remote import RemoteVectors
+    from llama_index_contextual.index.vectors import FaissVectors
+
+
+def _starts(parts: Sequence[Part]) -> NDArray[np.int64]:
+    """Return the row of the version at which each part starts, and the number of rows."""
+    return np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
+
+
+class VersionNodes(Nodes):
+    """The chunks of a version.
+
+    Args:
+        parts: The parts of the version.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._live_parts: Sequence[Part] | None = parts
+        self._starts = _starts(parts)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts."""
+        if self._live_parts is None:
+            raise sqlite3.ProgrammingError("The version is closed.")
+        return self._live_parts
+
+    def close(self) -> None:
+        """Release the parts; the store cannot be used afterwards."""
+        self._live_parts = None
+
+    def save(self, path: Path) -> None:
+        """Write the chunks to a file and sync it."""
+        copy = NodeTable()
+        for part in self.parts:
+            copy.copy_from(part.docstore, part.live, {record.doc_id for record in part.records})
+        copy.save(path)
+        copy.close()
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """Node ids by row."""
+        ids: list[str] = []
+        for part in self.parts:
+            of_part = part.docstore.ids
+            ids += of_part if part.live is None else itertools.compress(of_part, part.live)
+        return ids
+
+    def first_rows(self) -> Iterator[tuple[int, Part]]:
+        """Yield the parts with chunks, each with its first row."""
+        starts = zip(self._starts.tolist(), self.parts, strict=False)
+        return ((start, part) for start, part in starts if part.size)
+
+    def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
+        """Yield the parts that contain some rows: which of these are in the part, the part, and their rows there."""
+        for start, part in self.first_rows():
+            selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
+            if len(selected):
+                of_part = rows[selected] - start
+                yield selected, part, of_part if part.rows is None else part.rows[of_part]
+
+    def rows(self, node_ids: Sequence[str]) -> list[int]:
+        """Return the rows of nodes in the indexes."""
+        rows: dict[str, int] = {}
+        for part, start in zip(self.parts, self._starts.tolist(), strict=False):
+            for node_id, row in _live_rows(part, node_ids):
+                rows[node_id] = start + (row if part.rows is None else int(np.searchsorted(part.rows, row)))
+        return [rows[node_id] for node_id in node_ids]
+
+    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
+        """Return a mask of the rows that pass the filters, or None without filters."""
+        if filters is None:
+            return None
+        from llama_index_contextual.index.filters import valid_filters
+
+        if valid_filters(filters) is None:
+            return None
+        masks = (part.mask(filters) for part in self.parts)
+        return np.concatenate([np.zeros(0, dtype=np.bool_), *(mask for mask in masks if mask is not None)])
+
+    # ---- chunks and documents ----------------------------------------------------------------------------------------
+
+    def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
+        """Yield the nodes among `node_ids` that exist."""
+        for part in self.parts:
+            yield from part.docstore.existing(node_ids, part.live)
+
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return the ids of existing nodes among `node_ids`."""
+        return [node_id for part in self.parts for node_id, _ in _live_rows(part, node_ids)]
+
+    def iterate(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[BaseNode]:
+        """Yield nodes sorted by part and position; see `Nodes.iterate`."""
+        for part in self.parts:
+            if doc_id is None or part.has(doc_id):
+                yield from part.docstore.iterate(doc_id=doc_id, span=span, batch=batch, live=part.live)
+
+    def ids_of_document(self, doc_id: str) -> list[str]:
+        """Return the ids of a document's nodes in the order of the text."""
+        part = self._part_of(doc_id)
+        return [] if part is None else part.docstore.ids_of_document(doc_id)
+
+    def ids_by_document(self) -> dict[str, list[str]]:
+        """Return the node ids of every document."""
+        of_parts = ((part, part.docstore.ids_by_document()) for part in self.parts)
+        return {doc_id: ids for part, of_part in of_parts for doc_id, ids in of_part.items() if part.has(doc_id)}
+
+    def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
+        """Return a JSON object that was stored for a document, or None."""
+        part = self._part_of(key)
+        return None if part is None else part.docstore.get_extra(collection, key)
+
+    def _part_of(self, doc_id: str) -> Part | None:
+        return next((part for part in self.parts if part.has(doc_id)), None)
+
+    def documents_of_parents(self) -> dict[str, str | None]:
+        """Return the document of every parent of a node."""
+        return {
+            parent: doc_id
+            for part in self.parts
+            for parent, doc_id in part.docstore.documents_of_parents().items()
+            if doc_id is None or part.has(doc_id)
+        }
+
+    def assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+        for part in self.parts:
+            parents = part.docstore.documents_of_parents()
+            if node_id in parents and ((doc_id := parents[node_id]) is None or part.has(doc_id)):
+                return part.docstore.assemble(node_id)
+        return None
+
+    # ---- metadata ----------------------------------------------------------------------------------------------------
+
+    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
+        """Return the ids of the documents of which at least one node passes the filters."""
+        ids: set[str] = set()
+        for part in self.parts:
+            numbers = part.document_of if part.rows is None else part.document_of[part.rows]
+            mask = part.mask(filters)
+            passing = np.unique(numbers if mask is None else numbers[mask])
+            ids.update(part.record_index.records[number].doc_id for number in passing.tolist())
+        return ids
+
+    def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
+        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
+        values: dict[str, dict[str | int | float, None]] = {}
+        for part in self.parts:
+            for key, value, doc_id in part.shared("metadata values", part.docstore.distinct_metadata):
+                if value is not None and key not in skip and (doc_id is None or part.has(doc_id)):
+                    values.setdefault(key, {})[value] = None
+        return {key: sorted(values[key], key=lambda value: (isinstance(value, str), value)) for key in sorted(values)}
+
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+        keys: set[str] = set()
+        for part in self.parts:
+            distinct = part.shared("metadata values", part.docstore.distinct_metadata)
+            keys.update(key for key, _, doc_id in distinct if doc_id is None or part.has(doc_id))
+        return sorted(keys)
+
+
+def _live_rows(part: Part, node_ids: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield the nodes among `node_ids` that are live in a part, with their rows there."""
+    for node_id, position in part.docstore.positions(node_ids).items():
+        if part.is_live(position - 1):
+            yield node_id, position - 1
+
+
+class VersionIndex:
+    """The chunks of a published version; see `ChunkIndex`.
+
+    Args:
+        nodes: The chunks.
+        language: Language of the lexical index; None without one.
+        dimensions: Length of the vectors; None without vectors.
+        remote: Directory of the version if an engine keeps its vectors, or else None.
+    """
+
+    def __init__(
+        self, nodes: VersionNodes, *, language: str | None, dimensions: int | None, remote: Path | None = None
+    ) -> None:
+        self.docstore = nodes
+        self.dimensions = dimensions
+        self._language = language
+        self._remote = remote
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Node id of each row."""
+        return self.docstore.ids
+
+    def fetch(self, rows: Sequence[int]) -> list[Chunk]:
+        """Return the chunks of some rows, in their order."""
+        chunks: dict[int, Chunk] = {}
+        wanted = np.unique(np.asarray(rows, dtype=np.int64))
+        for selected, part, places in self.docstore.places(wanted):
+            chunks.update(zip(wanted[selected].tolist(), part.docstore.at(places.tolist()), strict=True))
+        return [chunks[row] for row in rows]
+
+    # ---- vectors -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _vectors(self) -> FaissVectors | RemoteVectors | None:
+        if self.dimensions is None:
+            return None
+        # Imported here, because faiss is slow to import and not needed without vectors.
+        if self._remote is not None:
+            from llama_index_contextual.index.remote import RemoteVectors
+
+            return RemoteVectors(self.docstore, self.dimensions, self._remote)
+        from llama_index_contextual.index.vectors import FaissVectors
+
+        return FaissVectors(self.docstore, self.dimensions)
+
+    def rank_vectors(
+        self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None
+    ) -> tuple[Hits, Scale]:
+        """Rank by cosine similarity; see `ChunkIndex.rank_vectors`."""
+        return (NO_HITS, NO_SCALE) if self._vectors is None else self._vectors.rank(vector, k, filters)
+
+    def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the unit vectors of some rows; shape (rows, dimensions)."""
+        if self._vectors is None:
+            return np.zeros((len(rows), 0), dtype=np.float32)
+        return self._vectors.of_rows(rows)
+
+    # ---- terms -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lexical(self) -> LexicalIndex | None:
+        """The terms of the chunks; None without a lexical index."""
+        if self._language is None:
+            return None
+        parts = [(part.shared(BM25_DIRECTORY, part.load_terms), part.live) for part in self.docstore.parts]
+        return LexicalIndex(Analyzer(self._language, has_periods=True), parts)
+
+    @cached_property
+    def documents(self) -> DocumentIndex | None:
+        """The index of documents; None without a lexical index."""
+        if self._language is None:
+            return None
+        parts = self.docstore.parts
+        entries = [(part.shared(DOCUMENTS_DIRECTORY, part.load_document_terms), part.live_entries) for part in parts]
+        live = ((part.chunks_of, part.live_documents) for part in parts)
+        chunks_of = (chunks if mask is None else chunks[mask] for chunks, mask in live)
+        sizes = np.concatenate([np.zeros(0, dtype=np.int64), *chunks_of])
+        sizes = sizes[sizes > 0]
+        return DocumentIndex(
+            LexicalIndex(Analyzer(self._language, has_periods=True), entries),
+            np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
+        )
+
+    def rank_terms(self, terms: QueryTerms, k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
+        """Rank by BM25; see `ChunkIndex.rank_terms`."""
+        if self.lexical is None:
+            return NO_HITS, NO_SCALE
+        return self.lexical.rank(terms, k, self.docstore.mask(filters))
 
 
 class OpenVersion:
@@ -52,13 +336,8 @@ class OpenVersion:
 
     @property
     def is_remote(self) -> bool:
-        """Whether an engine keeps the chunks and vectors; see `index/engine.py`."""
+        """Whether an engine keeps the vectors; see `index/remote.py`."""
         return self.manifest.engine != "files"
-
-    @property
-    def is_self_contained(self) -> bool:
-        """Whether its files contain its chunks and vectors, so that they stay when other versions are published."""
-        return not self.is_remote
 
     @property
     def has_semantic(self) -> bool:
@@ -82,24 +361,17 @@ class OpenVersion:
     @cached_property
     def docstore(self) -> VersionNodes:
         """The chunks."""
-        if self.is_remote:
-            from llama_index_contextual.index.remote import RemoteVersionStore
-
-            return RemoteVersionStore(self.parts, self.directory)
         return VersionNodes(self.parts)
 
     @cached_property
     def index(self) -> VersionIndex:
         """The index of the chunks."""
-        language = str(self.manifest.config["language"]) if self.has_lexical else None
-        dimensions = self.manifest.dimensions if self.has_semantic else None
-        docstore: Any = self.docstore
-        if self.is_remote:
-            # Imported here, because a version in files needs none of it.
-            from llama_index_contextual.index.qdrant_index import QdrantIndex
-
-            return QdrantIndex(docstore, language=language, dimensions=dimensions)
-        return FileIndex(docstore, language=language, dimensions=dimensions)
+        return VersionIndex(
+            self.docstore,
+            language=str(self.manifest.config["language"]) if self.has_lexical else None,
+            dimensions=self.manifest.dimensions if self.has_semantic else None,
+            remote=self.directory if self.is_remote else None,
+        )
 
     def frame(self, doc_id: str) -> DocumentFrame | None:
         """Return the frame of a document, or None if it was ingested as chunks."""

@@ -14,8 +14,7 @@ v000003                           its name, or `none`
 newest v000005                    the newest version that was ever live; newer directories were never finished
 xxh3 0123456789abcdef             checksum of the lines above, so that a flipped bit does not make another version live
 
-A part that no version names is removed. Only a merged part that was finished before an interruption is kept until the
-next version is published, because the next writer can use it instead of merging the same parts again.
+A part that no version names is removed.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ import xxhash
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.check import DAMAGE, check_version, read_manifest
 from llama_index_contextual.index.manifest import (
     BUILDING,
+    DAMAGE,
     MANIFEST,
-    PART_MANIFEST,
     PARTS,
     Manifest,
-    PartEntry,
-    PartManifest,
+    check_version,
+    read_manifest,
 )
 
 CURRENT = "CURRENT"
@@ -226,35 +224,13 @@ def _remove(path: Path, *, required: bool = True) -> None:
             raise
 
 
-def remove_leftovers(project_dir: Path) -> dict[str, PartEntry]:
+def remove_leftovers(project_dir: Path) -> None:
     """Remove leftovers of interrupted writers; the caller must hold the project's write lock.
 
-    Merged parts that were finished for a version that was never published are kept, so that the next writer can use
-    them; those that it does not use are removed when its version is published.
-
-    Returns:
-        These parts, by the checksum of what they were merged from.
+    A part that another process has open is left to a later writer.
     """
-    merged: dict[str, PartEntry] = {}
-    newest = max((number(name) for name in (*version_names(project_dir), _newest(project_dir)) if name), default=0)
     for path in leftovers(project_dir):
-        if (match := _PART.fullmatch(path.name)) and int(match[1]) > newest and (part := _merged_part(path)):
-            merged[part[0]] = part[1]
-        else:
-            _remove(path, required=match is None)
-    return merged
-
-
-def _merged_part(path: Path) -> tuple[str, PartEntry] | None:
-    """Return the checksum of what a part was merged from, and its entry; None if it is damaged or was not merged."""
-    try:
-        content = files.read(path / PART_MANIFEST)
-        manifest = PartManifest.from_json(content, file=f"{PARTS}/{path.name}/{PART_MANIFEST}")
-    except (OSError, CorruptVersionError, FormatError):
-        return None  # like any other leftover
-    if manifest.merged_from is None or manifest.part != path.name:
-        return None
-    return manifest.merged_from, PartEntry(name=path.name, xxh3=files.xxh3_of(content))
+        _remove(path, required=path.parent.name != PARTS)
 
 
 def remove_version(project_dir: Path, name: str) -> None:

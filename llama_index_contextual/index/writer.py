@@ -5,16 +5,13 @@ on these. So that searches do not become slower and gone documents do not fill t
 more than eight small ones, and a part is written again when more than a tenth of its chunks are gone; see `merges`.
 
 Only parts of the previous version are merged, before new documents are added. An interrupted merge therefore costs none
-of the work on these, and a merged part that was finished before a kill is used by the next run. Readers are not
-affected: the parts that they use stay where they are.
+of the work on these. Readers are not affected: the parts that they use stay where they are.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,25 +22,16 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.index import files, versions
-from llama_index_contextual.index.engine import delete_unused_collection
-from llama_index_contextual.index.manifest import (
-    PARTS,
-    DocumentRecord,
-    Manifest,
-)
-from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter, open_part, open_written
-from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.index.versions import (
-    next_name,
-    remove_leftovers,
-    remove_unused_parts,
-    version_directory,
-)
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.index import versions
+from llama_index_contextual.index.collection import delete_unused_collection, drop_unpublished, use_engine
+from llama_index_contextual.index.manifest import PARTS, DocumentRecord, Manifest
+from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter, open_written
+from llama_index_contextual.index.version import OpenVersion, VersionNodes
 
 if TYPE_CHECKING:
-    from llama_index_contextual.index.remote_parts import RemoteParts, RemotePartWriter
+    from llama_index_contextual.index.remote import RemoteVectorWriter, RemoteVersion
+    from llama_index_contextual.index.vectors import VectorWriter
 
 PART_CHUNKS = 50_000
 """Maximum number of chunks of a part; the memory for building a version depends on it."""
@@ -75,14 +63,14 @@ class VersionBuilder:
     appended: int = 0
 
     def __post_init__(self) -> None:
-        self._finished = remove_leftovers(self.project_dir)
-        self._remote = self._remote_parts()
-        self._name = next_name(self.project_dir)
+        versions.remove_leftovers(self.project_dir)
+        self._remote = self._remote_version()
+        self._name = versions.next_name(self.project_dir)
         self._parts: list[Part] = []
         self._kept_parts: list[Part] | None = None
         self._left_out: set[str] = set()  # documents that were dropped when parts were merged
         self._opened: list[Part] = []
-        self._writer: PartWriter | RemotePartWriter | None = None
+        self._writer: PartWriter | None = None
         self._dimensions = None if self.before is None else self.before.manifest.dimensions
         # A variant of the documents is built in a directory of its own.
         self._shares = (
@@ -92,20 +80,28 @@ class VersionBuilder:
         )
         self._base: Sequence[Part] = self.before.parts if self.before is not None and self._shares else []
 
-    def _remote_parts(self) -> RemoteParts | None:
-        """Return the parts of the version if an engine keeps its chunks, or else None."""
-        if self.config.engine == "files":
+    def _remote_version(self) -> RemoteVersion | None:
+        """Prepare the engine that keeps the vectors; None if files do."""
+        engine = use_engine(self.project_dir, self.config)
+        if engine is None:
             return None
         # Imported here, because a version in files needs none of it.
-        from llama_index_contextual.index.remote_parts import remote_parts
+        from llama_index_contextual.index.remote import RemoteVersion
 
-        return remote_parts(self.project_dir, self.config, next_name)
+        drop_unpublished(self.project_dir, engine)
+        return RemoteVersion(self.project_dir, engine, versions.next_name(self.project_dir))
 
-    def _make_writer(self) -> PartWriter | RemotePartWriter:
+    def _make_writer(self) -> PartWriter:
         directory = versions.next_part(self.project_dir, self._name)
-        if self._remote is None:
-            return PartWriter(directory, self.config)
-        return self._remote.writer(directory, [*self._kept(), *self._parts], self._base)
+        return PartWriter(directory, self.config, self._vector_writer() if self.config.builds_semantic else None)
+
+    def _vector_writer(self) -> VectorWriter | RemoteVectorWriter:
+        if self._remote is not None:
+            return self._remote.writer()
+        # Imported here, because faiss is slow to import.
+        from llama_index_contextual.index.vectors import VectorWriter
+
+        return VectorWriter(self.config.faiss_index)
 
     @property
     def documents(self) -> int:
@@ -237,7 +233,8 @@ class VersionBuilder:
             self._remote.end(self.before, self._kept(), parts)
         versions.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
-            self._remote.published(parts, version_directory(self.project_dir, self._name), manifest.dimensions)
+            directory = versions.version_directory(self.project_dir, self._name)
+            self._remote.published(VersionNodes(parts), directory, manifest.dimensions)
         else:
             delete_unused_collection(self.project_dir)
         return manifest
@@ -256,27 +253,15 @@ class VersionBuilder:
             self._kept_parts = None
 
     def _merge(self, parts: Sequence[Part]) -> Part:
-        merged_from = self._merge_key(parts)
-        if (entry := self._finished.pop(merged_from, None)) is not None:
-            with contextlib.suppress(CorruptVersionError):  # then it is merged again
-                return self._opened_part(open_part(self.project_dir / PARTS / entry.name, entry, "xxh3"))
         self._writer = self._make_writer()
         for part in parts:
             self._writer.copy(part)
-        return self._finish(self._writer, merged_from)
+        return self._finish(self._writer)
 
-    def _merge_key(self, parts: Sequence[Part]) -> str:
-        """Return a checksum of everything that a merged part depends on."""
-        entries = [asdict(part.entry) for part in parts]
-        settings = {name: getattr(self.config, name) for name in ("indexes", "faiss_index", "language")}
-        return files.xxh3_of(json.dumps([entries, settings, __version__], sort_keys=True).encode())
-
-    def _finish(self, writer: PartWriter | RemotePartWriter, merged_from: str | None = None) -> Part:
-        entry = writer.finish(merged_from)
+    def _finish(self, writer: PartWriter) -> Part:
+        entry = writer.finish()
         self._writer = None
-        return self._opened_part(open_written(self.project_dir / PARTS / entry.name, entry, writer.records))
-
-    def _opened_part(self, part: Part) -> Part:
+        part = open_written(self.project_dir / PARTS / entry.name, entry)
         self._opened.append(part)
         return part
 
@@ -288,8 +273,7 @@ class VersionBuilder:
             part.release()
         if self._writer is not None:
             self._writer.discard()
-        remove_leftovers(self.project_dir)
-        remove_unused_parts(self.project_dir)
+        versions.remove_leftovers(self.project_dir)
 
 
 def merges(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -37,11 +37,10 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
-from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.engine import check_backend
+from llama_index_contextual.index.collection import check_backend
 from llama_index_contextual.index.forget import ForgetReport, forget
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.manifest import Manifest
+from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import (
     project_ledger,
     read_config,

@@ -780,7 +780,6 @@ def plan_run(
             f" all documents with them, including those with failed chunks, or restore the former settings.",
             setting=changed[0],
         )
-    is_stale = options.purpose == "rebuild" and before is not None and before.index.is_stale
-    rebuild = (bool(changed) or is_stale) and not options.retry_failed
+    rebuild = bool(changed) and not options.retry_failed
     intake = Intake.of(inputs, options, records)
     return intake, make_plan(records, intake.sources, options, removed=intake.removed, rebuild=rebuild)

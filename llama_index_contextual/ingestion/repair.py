@@ -26,21 +26,19 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import keyed
 from llama_index_contextual.errors import CorruptVersionError, FormatError
-from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.ledger import LedgerEntry
 from llama_index_contextual.index.manifest import (
     DOCSTORE,
     FAISS_FILE,
     PART_MANIFEST,
     PARTS,
-    REMOTE_FILE,
     DocumentRecord,
     PartEntry,
+    read_manifest,
 )
 from llama_index_contextual.index.nodes import NodeTable
-from llama_index_contextual.index.part import DocumentFrame, load_frame
-from llama_index_contextual.index.records import has_sound_records, records_of_part
-from llama_index_contextual.index.remote_check import lost_documents
+from llama_index_contextual.index.part import DocumentFrame, has_sound_records, load_frame, records_of_part
+from llama_index_contextual.index.remote import lost_documents
 from llama_index_contextual.index.sources import inputs_of
 from llama_index_contextual.index.vectors import read_index
 from llama_index_contextual.index.verify import PartFaults, Repair
@@ -129,7 +127,7 @@ def _documents(place: Path, entry: PartEntry, faults: Sequence[CorruptVersionErr
     live = [(at, record) for at, record in enumerate(records) if at not in gone]
     ends = np.cumsum([record.chunks for record in records]).tolist()
     is_certain = has_sound_records(place) or not {DOCSTORE, PART_MANIFEST} & damaged
-    if not is_certain or (place / REMOTE_FILE).exists():
+    if not is_certain:
         yield from (_Document(record, []) for _, record in live)
         return
     try:
@@ -183,7 +181,7 @@ def _older_versions(directory: Path, damaged: set[str], config: ProjectConfig, s
             version = OpenVersion(version_directory(project_dir, name), check="size", without=damaged)
             stack.callback(version.close)
             is_other = config.rebuild_fields(ProjectConfig(**version.manifest.config))
-            if not is_other and version.is_self_contained and version.manifest.embed_model == embed_model:
+            if not is_other and not version.is_remote and version.manifest.embed_model == embed_model:
                 versions.append(version)
     return versions
 

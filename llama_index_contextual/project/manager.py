@@ -20,7 +20,7 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.index import files
-from llama_index_contextual.index.engine import COLLECTION_FILE, check_backend, delete_collection
+from llama_index_contextual.index.collection import COLLECTION_FILE, check_backend, delete_collection
 from llama_index_contextual.index.ledger import LEDGER_FILE
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
 from llama_index_contextual.index.ledger_repair import damaged_ledgers

@@ -42,10 +42,9 @@ from llama_index_contextual.answering.options import ChatEngineOptions, Intents,
 from llama_index_contextual.answering.usage import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
-from llama_index_contextual.index.check import read_manifest
 from llama_index_contextual.index.forget import ForgetReport
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerInfo
-from llama_index_contextual.index.manifest import DocumentRecord
+from llama_index_contextual.index.manifest import DocumentRecord, read_manifest
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.index.receipts import ProjectCost
 from llama_index_contextual.index.verify import VerifyReport, repair_project, verify_project

@@ -25,8 +25,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import remote
-from llama_index_contextual.index.collection import View
-from llama_index_contextual.index.engine import read_collection
+from llama_index_contextual.index.collection import read_collection
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.sets import load
@@ -109,11 +108,8 @@ def overlap(url: str | None, data: Path) -> dict[str, Any]:
                 project.rebuild() if documents is None else project.ingest(documents)
                 for project in (projects if documents is not None else projects[1:])
             ]
-            index = projects[1].live_version.index.lexical
             result[name] = {
                 "chunks": reports[-1].chunks,
-                "mean length": round(index.mean_length, 1),  # type: ignore[attr-defined]
-                "drift": round(index.drift, 4),  # type: ignore[attr-defined]
                 "build s": round(time.process_time() - started, 1),
                 **compare(*projects, questions),
             }
@@ -133,13 +129,12 @@ def recall(url: str | None, data: Path) -> dict[str, Any]:
         collection = read_collection(project.directory)
         assert collection is not None
         version = project.live_version
-        store: Any = version.storage_context.vector_store
+        store: Any = version.index._vectors
         vectors = [np.asarray(project.embed_model.get_query_embedding(one), dtype=np.float32) for one in questions]
-        number = int(version.name[1:])
-        exact = [set(store._rank_view(one, TOP_K, View(number)).rows.tolist()) for one in vectors]
+        exact = [set(store._nearest(one, TOP_K, True, None).rows.tolist()) for one in vectors]
         result: dict[str, Any] = {"chunks": report.chunks, "probed ef": collection.ef}
         for ef in sorted({32, *remote.EF, collection.ef or 0} - {0}):
-            found = [set(store._rank_view(one, TOP_K, View(number, ef=ef)).rows.tolist()) for one in vectors]
+            found = [set(store._nearest(one, TOP_K, True, ef).rows.tolist()) for one in vectors]
             shares = [len(best & hits) / len(best) for best, hits in zip(exact, found, strict=True)]
             result[f"recall@20 at ef {ef}"] = round(float(np.mean(shares)), 4)
     return result

@@ -41,10 +41,9 @@ class EdgeClient:
     def collection_exists(self, name: str) -> bool:
         return name in self.shards
 
-    def create_collection(self, name: str, vectors_config: Mapping[str, Any], sparse_vectors_config: Any) -> None:
+    def create_collection(self, name: str, vectors_config: Mapping[str, Any]) -> None:
         config = edge.EdgeConfig(
             vectors={key: _parameters(one) for key, one in vectors_config.items()},
-            sparse_vectors={key: edge.EdgeSparseVectorParams() for key in sparse_vectors_config},
             optimizers=self._threshold and edge.EdgeOptimizersConfig(indexing_threshold=self._threshold),
         )
         (self.folder / name).mkdir(parents=True)
@@ -62,10 +61,7 @@ class EdgeClient:
 
     def upsert(self, name: str, points: Sequence[Any], *, wait: bool) -> None:
         self.written += len(points)
-        own = [
-            edge.Point(id=one.id, vector={name: _vector(own) for name, own in one.vector.items()}, payload=one.payload)
-            for one in points
-        ]
+        own = [edge.Point(id=one.id, vector=one.vector, payload=one.payload) for one in points]
         self.shards[name].update(edge.UpdateOperation.upsert_points(own))
 
     def set_payload(self, name: str, payload: Any, *, points: Any, wait: bool) -> None:
@@ -77,7 +73,7 @@ class EdgeClient:
     def query_points(self, name: str, *, search_params: Any, **given: Any) -> SimpleNamespace:
         request = edge.QueryRequest(
             limit=given["limit"],
-            query=edge.Query.Nearest(_vector(given["query"]), using=given["using"]),
+            query=edge.Query.Nearest(given["query"], using=given["using"]),
             filter=_filter(given["query_filter"]),
             with_payload=given["with_payload"],
             with_vector=given["with_vectors"],
@@ -111,12 +107,6 @@ def _parameters(own: models.VectorParams) -> Any:
     graph: Any = own.hnsw_config
     index = edge.HnswIndexConfig(m=graph.m, ef_construct=graph.ef_construct, full_scan_threshold=1_000)
     return edge.EdgeVectorParams(size=own.size, distance=edge.Distance.Dot, hnsw_config=index)
-
-
-def _vector(vector: Any) -> Any:
-    if isinstance(vector, models.SparseVector):
-        return edge.SparseVector(indices=vector.indices, values=vector.values)
-    return vector
 
 
 def _filter(own: models.Filter) -> Any:

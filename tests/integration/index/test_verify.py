@@ -186,9 +186,9 @@ def test_a_repair_recovers_readable_rows_and_keeps_the_damaged_file(published: P
 
 
 def test_a_damaged_part_names_its_documents_if_they_can_be_read(published: Project, part: Path) -> None:
-    flip(part / "bm25" / "counts.npy")
+    flip(part / "bm25" / "counts.bin")
     (problem,) = published.verify().problems
-    assert problem.file == "parts/p000001/bm25/counts.npy"
+    assert problem.file == "parts/p000001/bm25/counts.bin"
     assert problem.documents == ("reports/manual.txt", "reports/quarter.md")
     assert problem.message.endswith("; it belongs to 2 documents: reports/manual.txt, reports/quarter.md")
     flip(part / "docstore.sqlite")
@@ -199,7 +199,7 @@ def test_a_damaged_part_names_its_documents_if_they_can_be_read(published: Proje
 
 
 @pytest.mark.parametrize(
-    "name", ["versions/v000001/manifest.json", "parts/p000001/part.json", "parts/p000001/bm25/counts.npy"]
+    "name", ["versions/v000001/manifest.json", "parts/p000001/part.json", "parts/p000001/bm25/counts.bin"]
 )
 def test_a_repair_keeps_a_version_whose_files_cannot_be_read_now(
     name: str, published: Project, monkeypatch: pytest.MonkeyPatch

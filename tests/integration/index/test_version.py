@@ -22,8 +22,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index import part as part_module
-from llama_index_contextual.index.check import read_manifest
-from llama_index_contextual.index.manifest import FAISS_FILE
+from llama_index_contextual.index.manifest import FAISS_FILE, read_manifest
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager

@@ -15,7 +15,7 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files, writer
-from llama_index_contextual.index.check import read_manifest
+from llama_index_contextual.index.manifest import read_manifest
 from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -253,7 +253,7 @@ def test_forgetting_leaves_no_trace_of_removed_documents_nor_of_what_their_nodes
     assert project.verify().sound
 
 
-@pytest.mark.parametrize("name", ["default__vector_store.faiss", "bm25/counts.npy", "documents.json"])
+@pytest.mark.parametrize("name", ["default__vector_store.faiss", "bm25/counts.bin", "documents.json"])
 def test_nothing_is_forgotten_while_the_live_version_is_damaged(name: str, tmp_path: Path) -> None:
     project = create(tmp_path, "p")
     project.ingest([document(1)])

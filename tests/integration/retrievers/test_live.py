@@ -22,7 +22,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
-from llama_index_contextual.index.base import VersionIndex
+from llama_index_contextual.index.version import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import project as project_retriever

@@ -91,11 +91,11 @@ def in_local_mode(_folder: Path) -> Iterator[None]:
         client.close()
 
 
-def lose_a_chunk(project: Project) -> None:
-    """Remove a chunk of the live version from the collection, without the knowledge of the project."""
+def lose_a_vector(project: Project) -> None:
+    """Remove the vector of a chunk of the live version from the collection, without the knowledge of the project."""
     from qdrant_client import models
 
-    engine: Any = importlib.import_module("llama_index_contextual.index.engine").open_engine(project.directory)
+    engine: Any = importlib.import_module("llama_index_contextual.index.collection").open_engine(project.directory)
     chunk = project.chunks(project.documents()[0].doc_id)[0]
     selection = models.Filter(must=[models.FieldCondition(key="node_id", match=models.MatchAny(any=[chunk.node_id]))])
     engine._client.delete(engine.collection.name, models.FilterSelector(filter=selection), wait=True)
@@ -112,7 +112,7 @@ BACKENDS = (
         missing=no_qdrant,
         environment=in_local_mode,
         writes=client_writes,
-        damages=(damage_a_file, lose_a_chunk),
+        damages=(damage_a_file, lose_a_vector),
         refused_settings=NOT_ON_QDRANT,
     ),
     Backend(
@@ -121,7 +121,7 @@ BACKENDS = (
         missing=no_edge,
         environment=in_process,
         writes=edge_writes,
-        damages=(damage_a_file, lose_a_chunk),
+        damages=(damage_a_file, lose_a_vector),
         refused_settings=NOT_ON_QDRANT,
         frees_at_once=False,
     ),
@@ -130,7 +130,7 @@ BACKENDS = (
         settings=on_qdrant(lambda _folder: os.environ[QDRANT_URL]),
         missing=no_server,
         writes=client_writes,
-        damages=(damage_a_file, lose_a_chunk),
+        damages=(damage_a_file, lose_a_vector),
         refused_settings=NOT_ON_QDRANT,
     ),
 )

@@ -1,4 +1,4 @@
-"""Chunks in Qdrant, in the client's local mode and in Qdrant Edge: their life over versions, filters, errors."""
+"""Vectors in Qdrant, in the client's local mode and in Qdrant Edge: their life over versions, filters, errors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_index.core.schema import Document, TextNode
-from llama_index.core.vector_stores.types import VectorStoreQuery
+from llama_index.core.schema import Document
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, ConfigurationError, CorruptVersionError, ProjectError
 from llama_index_contextual.index import qdrant
-from llama_index_contextual.index.collection import Collection, Engine, StoredChunk, View
-from llama_index_contextual.index.engine import COLLECTION_FILE, open_engine
-from llama_index_contextual.index.qdrant import QdrantEngine
+from llama_index_contextual.index.collection import COLLECTION_FILE, open_engine
+from llama_index_contextual.index.qdrant import Collection, QdrantEngine, StoredVector
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
@@ -31,7 +29,7 @@ from tests.integration.index.qdrant_server import QdrantServer, Request, qdrant_
 
 
 @pytest.fixture(params=["local", "edge"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QdrantEngine]:
     """An empty collection."""
     with contextlib.ExitStack() as stack:
         if request.param == "edge":
@@ -46,23 +44,14 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         engine.delete()
 
 
-def chunk(node_id: str, born: int, doc_id: str = "d", **fields: Any) -> StoredChunk:
-    values: dict[str, Any] = {
-        "facets": [],
-        "length": 3,
-        "norm": 1.5,
-        "terms": np.array([7, 2], dtype=np.int32),
-        "weights": np.array([0.5, 0.25], dtype=np.float32),
-        "vector": np.array([1.0, 0.0], dtype=np.float32),
-    }
-    return StoredChunk(node=TextNode(id_=node_id, text=node_id), born=born, doc_id=doc_id, **{**values, **fields})
+def test_vectors_of_another_length_are_refused_with_the_way_out(engine: QdrantEngine) -> None:
+    def stored(node_id: str, dimensions: int) -> StoredVector:
+        return StoredVector(node_id, 1, "d", [], np.ones(dimensions, dtype=np.float32))
 
-
-def test_vectors_of_another_length_are_refused_with_the_way_out(engine: Engine) -> None:
-    engine.write([chunk("a", 1)], 2)
+    engine.write([stored("a", 2)])
     again = QdrantEngine(engine.collection)
     with pytest.raises(ConfigurationError, match=r"has vectors with 2 dimensions, .* 3 dimensions: set backend to"):
-        again.write([chunk("b", 2, vector=np.ones(3, dtype=np.float32))], 3)
+        again.write([stored("b", 3)])
 
 
 # ---- settings and errors ---------------------------------------------------------------------------------------------
@@ -100,25 +89,6 @@ def test_a_server_that_does_not_answer_is_named_and_no_project_is_created(port: 
         manager.create("p", ProjectConfig.local(backend=f"qdrant:{url}"))
     assert raised.value.url == url
     assert manager.list() == []
-
-
-def test_the_store_of_llamaindex_reads_the_chunks_of_a_version(tmp_path: Path) -> None:
-    stock = pytest.importorskip("llama_index.vector_stores.qdrant")
-    manager = ProjectManager(tmp_path)
-    project = manager.create("p", ProjectConfig.local(backend="qdrant::memory:"), embed_model=CountingEmbedding())
-    for mark in ("old", "new"):
-        project.ingest([Document(text=f"{mark} pump", id_="a"), Document(text=f"{mark} valve", id_="b")])
-    engine: Any = open_engine(project.directory)
-    store = stock.QdrantVectorStore(engine.collection.name, client=engine._client, dense_vector_name=qdrant.VECTOR)
-    query = VectorStoreQuery(query_embedding=CountingEmbedding().get_query_embedding("pump"), similarity_top_k=5)
-    for version, mark in ((1, "old"), (2, "new")):
-        result = store.query(query, qdrant_filters=qdrant._selection(View(version)))
-        assert [node.get_content() for node in result.nodes] == [f"{mark} pump", f"{mark} valve"]
-    own = project.index.as_retriever(similarity_top_k=5).retrieve("pump")
-    assert [(hit.node, pytest.approx(hit.score)) for hit in own] == list(
-        zip(result.nodes, result.similarities, strict=True)
-    )
-    manager.delete("p")
 
 
 # ---- a server --------------------------------------------------------------------------------------------------------
@@ -242,7 +212,7 @@ def test_an_address_that_is_not_that_of_qdrant_is_said(
     assert ProjectManager(tmp_path).list() == []
 
 
-@pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
+@pytest.mark.parametrize("mode", ["semantic", "hybrid"])
 def test_a_collection_that_is_gone_is_an_error_and_no_empty_answer(
     server: QdrantServer, tmp_path: Path, mode: Any
 ) -> None:
@@ -258,9 +228,9 @@ def test_a_collection_that_is_gone_is_an_error_and_no_empty_answer(
         ):
             reader.retrieve("pump", mode=mode)
     assert not project.verify().sound
-    with pytest.raises(CorruptVersionError, match="has 1 chunk of the new version instead of 6, so it is not pub"):
+    with pytest.raises(CorruptVersionError, match="has 1 vector of the new version instead of 6, so it is not pub"):
         project.ingest([Document(text="one more", id_="new")])
-    with pytest.raises(CorruptVersionError, match="has no chunks of version v000001: run `verify`"):
+    with pytest.raises(CorruptVersionError, match="has no vectors of version v000001: run `verify`"):
         project.retrieve("pump", mode=mode)
     assert len(project.documents()) == 5
 

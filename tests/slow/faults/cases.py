@@ -20,7 +20,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
 from llama_index_contextual.index import files, kvstore, ledger_lines
 from llama_index_contextual.index.bm25 import LexicalIndex
-from llama_index_contextual.index.documents import DocumentIndexBuilder
+from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.files import NEW
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
 from llama_index_contextual.index.verify import LEFTOVER
@@ -179,9 +179,7 @@ def persist_alone(disk: Path) -> None:
     files.remove_tree(disk / EXPORT)
     nodes = [chunk(f"n{n}", f"alpha {n}") for n in range(3)]
     LexicalIndex.build(node.text for node in nodes).save(disk / EXPORT / "bm25")
-    documents = DocumentIndexBuilder()
-    documents.add(nodes)
-    documents.build().lexical_index.save(disk / EXPORT / "documents")
+    DocumentIndex.build([nodes]).lexical_index.save(disk / EXPORT / "documents")
     for directory in (disk, disk / EXPORT / "bm25", disk / EXPORT / "documents"):
         files.sync_directory(directory)
 

@@ -126,7 +126,7 @@ def test_damage_of_any_file_is_repaired_and_costs_no_call(part: str, sound: Path
     before = answers(load(sound / "root"))
     pristine = sound / "root" / NAME / "parts" / part
     names = [path.relative_to(sound / "root") for path in sorted(pristine.rglob("*")) if path.is_file()]
-    assert {path.name for path in names} >= {DOCSTORE, RECORDS, PART_MANIFEST, "counts.npy"}
+    assert {path.name for path in names} >= {DOCSTORE, RECORDS, PART_MANIFEST, "counts.bin"}
     for number, name in enumerate(names):
         case = Case(sound, tmp_path / f"{number}")
         live = current_name(case.directory)

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import Fusion, Mode, ProjectConfig
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.index.base import Chunk, ChunkIndex, Hits, Scale, VersionIndex, top
+from llama_index_contextual.index.base import Chunk, ChunkIndex, Hits, Scale, top
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
-from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder
+from llama_index_contextual.index.documents import DocumentIndex
+from llama_index_contextual.index.version import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
@@ -93,10 +94,7 @@ def by_meaning(index: ChunkIndex) -> SemanticRetriever:
 
 
 def documents_of(nodes: Sequence[BaseNode]) -> DocumentIndex:
-    builder = DocumentIndexBuilder()
-    for _, of_document in groupby(nodes, key=lambda node: node.ref_doc_id):
-        builder.add(list(of_document))
-    return builder.build()
+    return DocumentIndex.build(list(chunks) for _, chunks in groupby(nodes, key=lambda node: node.ref_doc_id))
 
 
 def published(project: Project) -> VersionIndex:

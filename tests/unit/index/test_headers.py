@@ -1,4 +1,4 @@
-"""Headers of FAISS and NumPy files that do not match the size of the file are refused."""
+"""Headers of FAISS files that do not match the size of the file are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llama_index_contextual.errors import CorruptVersionError
-from llama_index_contextual.index.check import check_faiss, check_npy
+from llama_index_contextual.index.manifest import check_faiss
 from llama_index_contextual.index.vectors import read_index
 
 # Dimensions, number of vectors and size of the data in the header of a flat index.
@@ -53,42 +53,3 @@ def test_a_faiss_header_that_asks_for_another_size_is_refused_before_faiss_reads
         check_faiss(index)
     with pytest.raises(CorruptVersionError, match="claims to contain"):
         read_index(index, mapped=False)
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,), }",
-        b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
-        b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
-        b"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }",
-        b"(" * 2000,
-    ],
-)
-def test_a_numpy_header_with_a_false_size_is_refused(tmp_path: Path, header: bytes) -> None:
-    path = tmp_path / "data.npy"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64)
-    with pytest.raises(CorruptVersionError, match=r"data.npy (is|claims)"):
-        check_npy(path)
-
-
-def test_arrays_of_objects_or_of_a_wrong_size_and_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "array.npy"
-    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(CorruptVersionError, match=r"is an array of object instead of numbers"):
-        check_npy(path)
-    np.save(path, np.arange(10))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    with pytest.raises(CorruptVersionError, match=r"claims to have the shape \(10,\), but has a different size"):
-        check_npy(path)
-    for content in (
-        b"",
-        b"\x93NUMPY",
-        b"nonsense" * 20,
-        whole.replace(b"'<i8'", b"'<j8'"),
-        whole.replace(b"\x01\x00", b"\x09\x00", 1),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(CorruptVersionError, match=r"^array.npy is not a NumPy array"):
-            check_npy(path)

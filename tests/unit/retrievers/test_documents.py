@@ -15,7 +15,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.base import Hits
 from llama_index_contextual.index.bm25 import LexicalIndex
-from llama_index_contextual.index.documents import DocumentIndex, DocumentIndexBuilder, document_entry
+from llama_index_contextual.index.documents import DocumentIndex, document_entry
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.ranking import NodeIndex
 from llama_index_contextual.search.rank import add_support, best_of_group, reciprocal_shares, scaled_shares
@@ -39,10 +39,7 @@ C = chunks_of("c", "Cafeteria menu.")
 
 
 def index_of(*documents: list[TextNode]) -> DocumentIndex:
-    builder = DocumentIndexBuilder()
-    for nodes in documents:
-        builder.add(nodes)
-    return builder.build()
+    return DocumentIndex.build(documents)
 
 
 def index() -> DocumentIndex:

@@ -18,7 +18,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.index.documents import DocumentIndexBuilder
+from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.retrievers import HybridRetriever
 from llama_index_contextual.search.response import LegScore
 from llama_index_contextual.search.results import RetrievedChunk
@@ -96,11 +96,8 @@ def test_hits_of_other_retrievers_are_scaled_to_their_own_range() -> None:
 @pytest.mark.parametrize("fusion", ["score", "rrf"])
 @pytest.mark.parametrize("weights", [[1, 0], [0, 2]])
 def test_with_a_single_weight_the_order_is_that_of_its_leg(fusion: Any, weights: list[float]) -> None:
-    builder = DocumentIndexBuilder()
-    for node in passages():
-        builder.add([node])
     index = PassageIndex(passages())
-    index.documents = builder.build()
+    index.documents = DocumentIndex.build([node] for node in passages())
     legs = both_legs(index=index)
     hybrid = HybridRetriever([*legs], retriever_weights=weights, fusion=fusion)
     leg = legs[weights.index(0) ^ 1]
