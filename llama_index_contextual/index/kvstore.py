@@ -130,25 +130,6 @@ class Database:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def save_to(self, path: Path) -> None:
-        """Copy all content to a new file; the store keeps using its own."""
-        with self._lock:
-            target = sqlite3.connect(path)
-            try:
-                with _needs_space(path):
-                    self._connection.backup(target)
-            finally:
-                target.close()
-
-    def load_from(self, path: Path) -> None:
-        """Replace the content of the store by that of a file, which does not change."""
-        source = _connect(path, "read")
-        try:
-            with self._lock:
-                source.backup(self._connection)
-        finally:
-            source.close()
-
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
         with self._lock:

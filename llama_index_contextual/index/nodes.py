@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.forks import cached_property, new_lock
-from llama_index_contextual.index import files
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
 from llama_index_contextual.index.storable import require_storable
@@ -146,17 +145,11 @@ class NodeTable(Nodes):
         self._lock = new_lock()
         self._size: int | None = None
         self._ids: list[str] | None = None
-        self._rows: dict[str, int] | None = None
         self._parents: dict[str, str | None] | None = None
         self._shapes: dict[int, dict[str, Any]] = {}
         if access != "read":
             for statement in _SCHEMA:
                 self._kv.execute(statement)
-
-    def load(self, path: Path) -> None:
-        """Replace the nodes by those of a file."""
-        self._kv.load_from(path)
-        self._forget()
 
     @property
     def database(self) -> Database:
@@ -167,11 +160,6 @@ class NodeTable(Nodes):
     def read_only(self) -> bool:
         """Whether changes raise `ReadOnlyVersionError`."""
         return self._kv.access == "read"
-
-    @property
-    def path(self) -> Path | None:
-        """The file; None if the store is in memory."""
-        return self._kv.path
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -196,33 +184,7 @@ class NodeTable(Nodes):
 
     def _forget(self) -> None:
         """Forget what was read, as the nodes are changed."""
-        self._size = self._ids = self._rows = self._parents = None
-
-    def remove(self, node_id: str) -> bool:
-        """Remove one node, and return whether it existed."""
-        return self._remove("id = ?", node_id)
-
-    def remove_document(self, doc_id: str) -> bool:
-        """Remove all nodes of a document, and return whether there were any."""
-        return self._remove("doc_id = ?", doc_id)
-
-    def _remove(self, condition: str, value: str) -> bool:
-        with self._lock:
-            self._forget()
-            return self._kv.execute(f"DELETE FROM nodes WHERE {condition}", (value,)) > 0
-
-    def save(self, path: Path) -> None:
-        """Write the nodes to a file and sync it; if it is their own file, only sync it."""
-        if self._kv.path is not None and self._kv.path.resolve() == path.resolve():
-            if not self.read_only:  # a published file is synced already
-                files.sync_file(path)
-            return
-        files.make_directory(path.parent)
-        temporary = path.with_name(f"{path.name}.new")
-        files.remove(temporary)
-        files.let_write(temporary, lambda: self._kv.save_to(temporary))
-        files.sync_file(temporary)
-        files.rename(temporary, path)
+        self._size = self._ids = self._parents = None
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
         """Store a JSON object next to the nodes."""
@@ -247,7 +209,7 @@ class NodeTable(Nodes):
         """Append nodes of another store, and the data of their documents, without parsing them.
 
         Args:
-            source: A store whose positions are 1, 2, 3, …
+            source: The other store.
             live: Which of its nodes to copy; None for all.
             doc_ids: Ids of the documents whose data to copy.
         """
@@ -307,10 +269,8 @@ class NodeTable(Nodes):
 
     def rows(self, node_ids: Sequence[str]) -> list[int]:
         """Return the rows of nodes in the indexes."""
-        ids = self.ids
-        if self._rows is None or len(self._rows) != len(ids):
-            self._rows = {node_id: row for row, node_id in enumerate(ids)}
-        return [self._rows[node_id] for node_id in node_ids]
+        positions = self.positions(node_ids)
+        return [positions[node_id] - 1 for node_id in node_ids]
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
         """Return a mask of the nodes that pass the filters, sorted by position, or None without filters.
@@ -428,7 +388,7 @@ class NodeTable(Nodes):
             doc_id: Only yield nodes of this document.
             span: Only yield nodes with text between two character offsets, and nodes without offsets.
             batch: Number of nodes to fetch at once.
-            live: Only yield nodes in these rows of a file without gaps between its positions; None for all.
+            live: Only yield nodes in these rows; None for all.
         """
         condition = ""
         parameters: list[str | int] = []
@@ -472,7 +432,7 @@ class NodeTable(Nodes):
                 yield self._node(row, unpack)
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
-        """Yield the chunks of some rows, which are ascending, of a file without gaps between its positions."""
+        """Yield the chunks of some rows, which are ascending."""
         unpack = unpacker()
         for start in range(0, len(rows), _MAX_VARIABLES):
             part = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]

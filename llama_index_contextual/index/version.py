@@ -29,7 +29,7 @@ from llama_index_contextual.index.manifest import (
     DocumentRecord,
     read_manifest,
 )
-from llama_index_contextual.index.nodes import Nodes, NodeTable
+from llama_index_contextual.index.nodes import Nodes
 from llama_index_contextual.index.part import DocumentFrame, Part, load_frame, open_parts
 from llama_index_contextual.index.records import Records
 
@@ -67,14 +67,6 @@ class VersionNodes(Nodes):
     def close(self) -> None:
         """Release the parts; the store cannot be used afterwards."""
         self._live_parts = None
-
-    def save(self, path: Path) -> None:
-        """Write the chunks to a file and sync it."""
-        copy = NodeTable()
-        for part in self.parts:
-            copy.copy_from(part.docstore, part.live, {record.doc_id for record in part.records})
-        copy.save(path)
-        copy.close()
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
-from llama_index_contextual.index.manifest import PARTS
 from llama_index_contextual.index.versions import leftovers
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -137,8 +136,8 @@ class ProjectMachine(RuleBasedStateMachine):
         live = next((version.name for version in self._loaded.versions() if version.live), None)
         if live is not None and self.content is not None:
             self.history[live] = self.content
-        if error is None:  # a merged part that was finished before a crash waits for the next version
-            assert all(path.parent.name == PARTS for path in leftovers(self._loaded.directory))
+        if error is None:
+            assert leftovers(self._loaded.directory) == []
 
 
 PLACES = ("a", "b", "b/a")
