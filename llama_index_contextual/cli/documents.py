@@ -44,7 +44,6 @@ commands = Commands("Documents")
 
 ALL_FILES = "*"  # key of the password for all files without one of their own
 _FILE_AND_PASSWORD = re.compile(r"(?is)(.+?\.pdf)=(.*)")
-_FINAL = "This cannot be undone, and no rollback is possible."
 
 Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
 Password = Annotated[
@@ -371,29 +370,18 @@ def forget(
     removed = project.forget(dry_run=dry_run)
     if wants_json():
         say_json(asdict(removed) | ({"dry_run": True} if dry_run else {}))
-    elif dry_run:
-        _show_removal(removed, to=out)
     else:
-        _show_removed(removed)
+        _show_removal(removed, to=out, done=not dry_run)
 
 
-def _show_removal(removed: ForgetReport, *, to: Console) -> None:
-    names = f" ({', '.join(removed.versions)})" if removed.versions else ""
+def _show_removal(removed: ForgetReport, *, to: Console, done: bool = False) -> None:
+    """Print what `forget` removes, or has removed."""
+    names = f" ({', '.join(removed.versions)})" if removed.versions and not done else ""
     versions = f"{pluralize(len(removed.versions), 'version')}{names}"
-    say(f"`forget` permanently removes {versions}, {_paid_rows(removed)}. {_FINAL}", to=to)
-    _show_abandoned(removed, "It abandons", to=to)
-
-
-def _show_removed(removed: ForgetReport) -> None:
-    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid_rows(removed)}.")
-    _show_abandoned(removed, "abandoned", to=err)
-
-
-def _paid_rows(removed: ForgetReport) -> str:
-    return f"{pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"
-
-
-def _show_abandoned(removed: ForgetReport, verb: str, *, to: Console) -> None:
+    rows = f"{versions}, {pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"
+    final = "This cannot be undone, and no rollback is possible."
+    say(f"Permanently removed: {rows}." if done else f"`forget` permanently removes {rows}. {final}", to=to)
     if removed.batched_requests:
         requests = f"{pluralize(removed.batched_requests, 'request')} in batches"
-        say(f"[yellow]{verb}[/] {requests}, which the provider may still process and charge", to=to)
+        verb = "abandoned" if done else "It abandons"
+        say(f"[yellow]{verb}[/] {requests}, which the provider may still process and charge", to=err)

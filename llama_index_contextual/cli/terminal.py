@@ -88,9 +88,12 @@ def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
 
 
 def say_with_details(markup: str, facts: str) -> None:
-    """Print a name and dimmed facts about it, in one line, or in two if the terminal is too narrow."""
+    """Print a name and dimmed facts about it, in one line, or in two if the terminal is too narrow.
+
+    The name is never wrapped, so that it can be copied.
+    """
     if out.is_terminal and Text.from_markup(f"{markup}  {facts}", emoji=False).cell_len > out.width:
-        say(markup)
+        out.print(markup, soft_wrap=True)
         say(f"[dim]{facts}[/]", indent=4)
     else:
         say(f"{markup}  [dim]{facts}[/]")
