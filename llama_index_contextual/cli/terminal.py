@@ -100,7 +100,7 @@ def say_with_details(markup: str, facts: str) -> None:
 
 
 def say_result(value: Any, shown: str | Callable[[], None]) -> None:
-    """Print the result of a command: a value as JSON, or else markup, which a function may print."""
+    """Print the result of a command: a value as JSON with `--json`, otherwise markup, or the output of a function."""
     if wants_json():
         say_json(value)
     elif isinstance(shown, str):

@@ -431,8 +431,8 @@ def built_variants(
 ) -> Iterator[dict[str, Variant]]:
     """Build variants of a project next to it, after their price was reported, and remove them at the end.
 
-    Contexts and embeddings in the ledger of the project are reused, and new ones stay there. What an interrupted run
-    has left is removed.
+    Contexts and embeddings in the ledger of the project are reused, and new ones stay there. Remains of an interrupted
+    run are removed.
 
     Args:
         origin: The project.
