@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
@@ -31,12 +32,27 @@ logger = logging.getLogger(__name__)
 
 PROJECT_FILE = "project.json"
 _CHECKSUM = "xxh3"
-_LEDGER = "ledger"
-_EMBED_OBJECT = "embed_object"
-_RECORDED = (_LEDGER, _EMBED_OBJECT)
 
 LOCK_FILE = ".lock"
 _WINDOWS = os.name == "nt"
+
+
+class _Content(BaseModel):
+    """What `project.json` contains besides its checksum.
+
+    Attributes:
+        format: Number of the format.
+        config: The settings.
+        ledger: Identity of the ledger, once there is one.
+        embed_object: Description of an embedding model that was passed as an object.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: int = FORMAT
+    config: dict[str, Any]
+    ledger: str | None = None
+    embed_object: dict[str, Any] | None = None
 
 
 def is_project(project_dir: Path) -> bool:
@@ -45,41 +61,34 @@ def is_project(project_dir: Path) -> bool:
 
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
-    """Replace the settings of a project atomically."""
-    _write(project_dir, config.model_dump(), **_recorded(project_dir))
+    """Replace the settings of a project atomically; what else was recorded is kept, if it can be read."""
+    recorded = _readable(project_dir) or _Content(config={})
+    _write(project_dir, recorded, config=config.model_dump())
 
 
-def _write(project_dir: Path, config: Mapping[str, Any], **recorded: Any) -> None:
-    known = {name: value for name, value in recorded.items() if value is not None}
-    content: dict[str, Any] = {"format": FORMAT, "config": config, **known}
-    content[_CHECKSUM] = checksum(content)
-    files.replace(project_dir / PROJECT_FILE, json.dumps(content, ensure_ascii=False, indent=2).encode())
-
-
-def _recorded(project_dir: Path) -> dict[str, Any]:
-    """Return what project.json contains besides the settings; an empty dict if it cannot be read."""
-    try:
-        raw = _read(project_dir)
-    except (ProjectError, OSError):
-        return {}
-    return {name: raw[name] for name in _RECORDED if name in raw}
+def _write(project_dir: Path, content: _Content, **changes: Any) -> None:
+    values = {**dict(content), **changes}
+    raw = {name: value for name, value in values.items() if value is not None}
+    raw[_CHECKSUM] = checksum(raw)
+    files.replace(project_dir / PROJECT_FILE, json.dumps(raw, ensure_ascii=False, indent=2).encode())
 
 
 def ledger_identity(project_dir: Path) -> str | None:
     """Return the recorded identity of a project's ledger, or None if it is not recorded or cannot be read."""
-    return _recorded(project_dir).get(_LEDGER)
+    content = _readable(project_dir)
+    return None if content is None else content.ledger
 
 
 def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
     """Return what is recorded of an embedding model that was passed as an object; None if there is nothing."""
-    return _recorded(project_dir).get(_EMBED_OBJECT)
+    content = _readable(project_dir)
+    return None if content is None else content.embed_object
 
 
 def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
     """Record an embedding model that was passed as an object; None forgets it. The write lock must be held."""
-    recorded = _recorded(project_dir)
-    if recorded.get(_EMBED_OBJECT) != described:
-        _write(project_dir, _read(project_dir)["config"], **{**recorded, _EMBED_OBJECT: described})
+    if embed_object(project_dir) != described:
+        _write(project_dir, _read(project_dir), embed_object=described)
 
 
 def record_ledger(project_dir: Path, identity: str | None) -> None:
@@ -88,9 +97,9 @@ def record_ledger(project_dir: Path, identity: str | None) -> None:
     Raises:
         ProjectError: The file is damaged.
     """
-    raw = _read(project_dir)
-    if raw.get(_LEDGER) != identity:
-        _write(project_dir, raw["config"], **{**_recorded(project_dir), _LEDGER: identity})
+    content = _read(project_dir)
+    if content.ledger != identity:
+        _write(project_dir, content, ledger=identity)
 
 
 @contextlib.contextmanager
@@ -126,35 +135,37 @@ def read_config(project_dir: Path) -> ProjectConfig:
         ProjectError: The file is damaged.
         FormatError: The file was written by a newer release, or before the first one.
     """
+    content, name = _read(project_dir), project_dir.name
     try:
-        return ProjectConfig(**_read(project_dir)["config"])
+        return ProjectConfig(**content.config)
     except ConfigurationError as error:
-        name = project_dir.name
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damage_error(project_dir, error) from error
 
 
-def _read(project_dir: Path) -> dict[str, Any]:
+def _readable(project_dir: Path) -> _Content | None:
+    """Return the content of project.json, or None if it cannot be read."""
+    try:
+        return _read(project_dir)
+    except (ProjectError, OSError):
+        return None
+
+
+def _read(project_dir: Path) -> _Content:
     name = project_dir.name
     try:
-        raw: dict[str, Any] = json.loads(files.read(project_dir / PROJECT_FILE))
+        raw = json.loads(files.read(project_dir / PROJECT_FILE))
         require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
         # A file without a checksum was written by hand, which is allowed; missing settings have their defaults.
-        content = {key: value for key, value in raw.items() if key != _CHECKSUM}
-        if raw.get(_CHECKSUM) not in (None, checksum(content)):
+        expected = raw.pop(_CHECKSUM, None)
+        if expected not in (None, checksum(raw)):
             raise ProjectError(
                 f"{name}/{PROJECT_FILE} does not match its checksum: if it was changed by hand, remove its"
                 f" {_CHECKSUM!r}, otherwise restore the file.",
                 name=name,
             )
-        if set(content) - {*_RECORDED} != {"format", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
-            raise KeyError("format, config")
-        if not isinstance(raw.get(_EMBED_OBJECT, {}), dict):
-            raise TypeError(_EMBED_OBJECT)
+        return _Content(**raw)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damage_error(project_dir, error) from error
-    return raw
 
 
 def _damage_error(project_dir: Path, error: Exception) -> ProjectError:
