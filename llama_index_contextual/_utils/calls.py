@@ -13,11 +13,9 @@ import functools
 import inspect
 import json
 import random
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, ParamSpec, TypeVar, overload
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying
@@ -179,22 +177,13 @@ def retry_after(error: BaseException) -> float | None:
         return None
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
-    if (seconds := _number(headers.get("retry-after"))) is not None:
-        return seconds
-    return _seconds_until(headers.get("retry-after"))
+    return _number(headers.get("retry-after"))
 
 
 def _number(value: str | None) -> float | None:
     try:
         return max(0.0, float(value)) if value else None
-    except ValueError:
-        return None
-
-
-def _seconds_until(http_date: str | None) -> float | None:
-    try:
-        return max(0.0, parsedate_to_datetime(http_date).timestamp() - time.time()) if http_date else None
-    except ValueError:
+    except ValueError:  # a date, which no provider of models sends
         return None
 
 
@@ -337,14 +326,9 @@ def twin(work: Callable[P, Any], *, finish: bool = False) -> Callable[P, Any]:
         >>> asyncio.run(twin(double)(4))
         8
     """
-    signature = inspect.signature(work)
 
     @functools.wraps(work)
     def run(*args: P.args, **kwargs: P.kwargs) -> Any:
-        try:
-            signature.bind(*args, **kwargs)  # before a loop is started, and with the name that was called
-        except TypeError as error:
-            raise TypeError(f"{run.__qualname__}() {error}") from None
         return run_sync(lambda: work(*args, **kwargs))
 
     @functools.wraps(work)

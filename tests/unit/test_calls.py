@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,15 +126,6 @@ def test_the_last_attempt_is_followed_by_none() -> None:
 )
 def test_retry_after_can_be_a_number_of_seconds(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(api_error(429, headers=headers)) == seconds
-
-
-def test_retry_after_can_be_a_date() -> None:
-    later = format_datetime(datetime.now(UTC) + timedelta(seconds=1000), usegmt=True)
-    seconds = retry_after(api_error(503, headers={"retry-after": later}))
-    assert seconds is not None
-    assert 900 < seconds <= 1000
-    before = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
-    assert retry_after(api_error(503, headers={"retry-after": before})) == 0
 
 
 def test_an_error_without_a_response_has_no_retry_after() -> None:
