@@ -8,32 +8,34 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from agno.knowledge.document import Document
 from agno.tools import Toolkit
 from agno.tools.function import Function
-from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import QueryBundle
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.calls import awithout_secrets, without_secrets
+from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.base import arespond_of, bounded, respond_of
+from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
-from llama_index_contextual.retrievers.ranking import RankingRetriever
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.search.search import require_positive, with_warnings
-from llama_index_contextual.tools import INSTRUCTIONS, DocumentTools, describe_documents, doubts, tool_name
-from llama_index_contextual.tools import Filters as ToolFilters
-from llama_index_contextual.tools.document_tools import text_of, tool_names
+from llama_index_contextual.search.search import require_positive
+from llama_index_contextual.tools import models
+from llama_index_contextual.tools.document_tools import (
+    INSTRUCTIONS,
+    DocumentTools,
+    ToolNames,
+    describe_documents,
+    text_of,
+    tool_name,
+)
+from llama_index_contextual.tools.filters import Filters as ToolFilters
 from llama_index_contextual.tools.filters import equality_filter, metadata_filter, require_known_keys, usable_keys
-from llama_index_contextual.tools.models import INPUTS, TOOLS, ToolName
-from llama_index_contextual.tools.texts import with_tool_names
 
 Filters = Mapping[str, Any] | Sequence[Any] | Any
 """A dict of values, an Agno `FilterExpr`, or a list of expressions that must all match."""
@@ -50,8 +52,6 @@ _OPERATORS = {
 _CONDITIONS = {"AND": FilterCondition.AND, "OR": FilterCondition.OR}
 _FIRST_CHARACTER, _AFTER_ANY_CHARACTER = "\x01", "\U0010ffff"
 _MAX_DEPTH = 10
-_DEFAULT_RESULTS = 10
-"""Number of passages of a retriever that has no setting for it."""
 
 
 def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
@@ -72,12 +72,8 @@ def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
         ]
     else:
         items = filters if isinstance(filters, Sequence) else [filters]
-        parts = [_expression(_as_dict(item), 0) for item in items]
+        parts = [_expression(item.to_dict() if hasattr(item, "to_dict") else item, 0) for item in items]
     return MetadataFilters(filters=parts, condition=FilterCondition.AND)
-
-
-def _as_dict(item: Any) -> Any:
-    return item.to_dict() if hasattr(item, "to_dict") else item
 
 
 def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
@@ -118,14 +114,14 @@ def _starts_with(key: str, value: str) -> MetadataFilters:
 
 
 class ContextualKnowledge:
-    """Agno's `KnowledgeProtocol` over a project or a LlamaIndex retriever.
+    """Agno's `KnowledgeProtocol` over a project.
 
     Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. Passages have node
     id, score, relevance, file, pages and context in `meta_data`. Errors are returned to the model as messages
     that it can act on; `search` and `asearch` raise them instead.
 
     Args:
-        source: A project, one of this package's retrievers, or any other LlamaIndex retriever (without filters).
+        source: A project, or its retriever, whose mode and filters then apply.
         max_results: Default number of passages of a search; None uses the setting `top_k` of the project or retriever.
         description: Description of the documents for the system prompt; None describes the project's documents.
 
@@ -135,20 +131,20 @@ class ContextualKnowledge:
     """
 
     def __init__(
-        self, source: Project | BaseRetriever, *, max_results: int | None = None, description: str | None = None
+        self, source: Project | ProjectRetriever, *, max_results: int | None = None, description: str | None = None
     ) -> None:
         self.source = source
         self._max_results = None if max_results is None else require_positive(max_results, "max_results", "passage")
         self._description = description
 
     @property
+    def _retriever(self) -> ProjectRetriever:
+        return self.source.as_retriever() if isinstance(self.source, Project) else self.source
+
+    @property
     def max_results(self) -> int:
         """Default number of passages of a search."""
-        if self._max_results is not None:
-            return self._max_results
-        if isinstance(self.source, Project):
-            return self.source.config.top_k
-        return int(getattr(self.source, "similarity_top_k", _DEFAULT_RESULTS))
+        return self._retriever.similarity_top_k if self._max_results is None else self._max_results
 
     # ---- searching -------------------------------------------------------------------------------------------------
 
@@ -164,47 +160,39 @@ class ContextualKnowledge:
             ContextualError: The search failed; the message says why and what to do.
         """
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
-        return _documents(_respond(self.source, query, k, self._check_filters(filters)))
+        converted = to_metadata_filters(filters)
+        if converted is not None:
+            require_known_keys(converted, usable_keys(self._retriever.metadata_keys()))
+        searched = self._retriever.changed(similarity_top_k=k, filters=converted)
+        return _documents(searched.respond(as_bundle(query)))
 
     async def asearch(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
         """Do the same as `search`, without blocking the event loop."""
-        k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
-        checked = await asyncio.to_thread(self._check_filters, filters)
-        return _documents(await _arespond(self.source, query, k, checked))
+        return await asyncio.to_thread(self.search, query, max_results, filters)
 
     def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
         """Do the same as `search`, but return an error as a document that the model can read."""
         try:
             return self.search(query, max_results, filters)
         except ContextualError as error:
-            return [_failure(error)]
+            return [Document(name="search failed", content=text_of("search", error), meta_data={"error": True})]
 
     async def aretrieve(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
         """Do the same as `retrieve`, without blocking the event loop."""
-        try:
-            return await self.asearch(query, max_results, filters)
-        except ContextualError as error:
-            return [_failure(error)]
+        return await asyncio.to_thread(self.retrieve, query, max_results, filters)
 
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys available for filters; none if the source does not support filters or is empty."""
+        """Return the metadata keys available for filters; none if nothing has been ingested yet."""
         try:
-            return self._keys()
+            return usable_keys(self._retriever.metadata_keys())
         except NoVersionError:  # an agent may be created before anything is ingested
             return set()
-
-    def _keys(self) -> set[str]:
-        if isinstance(self.source, Project):
-            return usable_keys(self.source.live_version.metadata_keys())
-        if isinstance(self.source, ProjectRetriever | RankingRetriever):
-            return usable_keys(self.source.metadata_keys())
-        return set()
 
     async def aget_valid_filters(self, **_: Any) -> set[str]:
         """Do the same as `get_valid_filters`, without blocking the event loop."""
@@ -222,23 +210,15 @@ class ContextualKnowledge:
         """Do the same as `validate_filters`."""
         return self.validate_filters(filters)
 
-    def _check_filters(self, filters: Filters) -> MetadataFilters | None:
-        converted = to_metadata_filters(filters)
-        if converted is None:
-            return None
-        if not isinstance(self.source, Project | ProjectRetriever | RankingRetriever):
-            raise InputError(
-                "This retriever does not support filters: search without filters, or use a project as the source."
-            )
-        require_known_keys(converted, self._keys())
-        return converted
-
     # ---- instructions and tools ------------------------------------------------------------------------------------
 
     def build_context(self, enable_agentic_filters: bool = False, **_: Any) -> str:
         """Return the instructions for an agent's system prompt."""
+        described = "You have a knowledge base of documents."
+        if isinstance(self.source, Project):
+            described = describe_documents(self.source.name, self.source.documents())
         lines = [
-            self._describe(),
+            self._description or described,
             "Search it with the search_knowledge_base tool before you answer; search again in other words when the"
             " passages do not answer. `context` situates a passage and is no text of the document: never quote it.",
         ]
@@ -258,29 +238,16 @@ class ContextualKnowledge:
             Args:
                 query: The question.
             """
-            return _as_json(self.retrieve(query))
+            documents = self.retrieve(query)
+            if not documents:
+                return "No documents found."
+            return json.dumps([document.to_dict() for document in documents], ensure_ascii=False)
 
         return [search_knowledge_base]
 
     async def aget_tools(self, **_: Any) -> list[Callable[..., Coroutine[Any, Any, str]]]:
         """Return the search as an asynchronous tool."""
-
-        async def search_knowledge_base(query: str) -> str:
-            """Search the knowledge base for passages that answer a question.
-
-            Args:
-                query: The question.
-            """
-            return _as_json(await self.aretrieve(query))
-
-        return [search_knowledge_base]
-
-    def _describe(self) -> str:
-        if self._description is not None:
-            return self._description
-        if isinstance(self.source, Project):
-            return describe_documents(self.source.name, self.source.documents())
-        return "You have a knowledge base of documents."
+        return [twin(search) for search in self.get_tools()]
 
 
 class ContextualTools(Toolkit):
@@ -313,33 +280,27 @@ class ContextualTools(Toolkit):
     ) -> None:
         self.document_tools = project.document_tools(mode=mode, top_k=top_k, filters=filters)
         suffix = project.name if suffix is None else suffix
-        names = tool_names(suffix)
+        names = ToolNames(suffix)
         super().__init__(
             name=tool_name(f"documents_{suffix}" if suffix else "documents"),
-            instructions=with_tool_names(INSTRUCTIONS, names),
+            instructions=names.within(INSTRUCTIONS),
             add_instructions=True,
         )
-        for tool in TOOLS:
-            name = names[tool]
+        for tool, name in names.items():
+            described = names.within(self.document_tools.describe(tool))
             run, arun = _entry_points(self.document_tools, tool)
-            described = with_tool_names(self.document_tools.describe(tool), names)
-            self.functions[name] = _function(name, described, tool, run)
-            self.async_functions[name] = _function(name, described, tool, arun)
-
-
-def _function(name: str, description: str, tool: ToolName, entry_point: Callable[..., Any]) -> Function:
-    schema = INPUTS[tool].model_json_schema()
-    return Function(
-        name=name,
-        description=description,
-        parameters=schema,
-        entrypoint=entry_point,
-        skip_entrypoint_processing=True,
-    )
+            for functions, entry_point in ((self.functions, run), (self.async_functions, arun)):
+                functions[name] = Function(
+                    name=name,
+                    description=described,
+                    parameters=models.INPUTS[tool].model_json_schema(),
+                    entrypoint=entry_point,
+                    skip_entrypoint_processing=True,
+                )
 
 
 def _entry_points(
-    tools: DocumentTools, tool: ToolName
+    tools: DocumentTools, tool: models.ToolName
 ) -> tuple[Callable[..., str], Callable[..., Coroutine[Any, Any, str]]]:
     def run(**arguments: Any) -> str:
         try:
@@ -348,54 +309,9 @@ def _entry_points(
             return text_of(tool, error)
 
     async def arun(**arguments: Any) -> str:
-        try:
-            return str(await tools.acall(tool, arguments))
-        except ContextualError as error:
-            return text_of(tool, error)
+        return await asyncio.to_thread(run, **arguments)
 
     return run, arun
-
-
-# ---- the search ----------------------------------------------------------------------------------------------------
-
-
-def _respond(source: Project | BaseRetriever, query: str, k: int, filters: MetadataFilters | None) -> RetrievalResponse:
-    if isinstance(source, Project):
-        return source.retrieve(query, top_k=k, filters=filters)
-    searched, notes = bounded(query)
-    if isinstance(source, ProjectRetriever):
-        response = source.changed(similarity_top_k=k, filters=filters).respond(searched)
-    elif isinstance(source, RankingRetriever):
-        response = RetrievalResponse.of_nodes(query, _ranked(source, searched, k, filters))
-    else:
-        response = _first(without_secrets(lambda: respond_of(source, searched)), k)
-    return with_warnings(response, notes)
-
-
-async def _arespond(
-    source: Project | BaseRetriever, query: str, k: int, filters: MetadataFilters | None
-) -> RetrievalResponse:
-    if isinstance(source, Project):
-        return await source.aretrieve(query, top_k=k, filters=filters)
-    searched, notes = await asyncio.to_thread(bounded, query)
-    if isinstance(source, ProjectRetriever):
-        response = await source.changed(similarity_top_k=k, filters=filters).arespond(searched)
-    elif isinstance(source, RankingRetriever):
-        await source.aprepare(searched)
-        response = RetrievalResponse.of_nodes(query, await asyncio.to_thread(_ranked, source, searched, k, filters))
-    else:
-        response = _first(await awithout_secrets(lambda: arespond_of(source, searched)), k)
-    return with_warnings(response, notes)
-
-
-def _ranked(
-    source: RankingRetriever, query: QueryBundle, k: int, filters: MetadataFilters | None
-) -> list[RetrievedChunk]:
-    return source.fetch(source.rank(query, k, filters), k)
-
-
-def _first(response: RetrievalResponse, k: int) -> RetrievalResponse:
-    return replace(response, results=tuple(response.results[:k]))
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------
@@ -404,7 +320,7 @@ def _first(response: RetrievalResponse, k: int) -> RetrievalResponse:
 def _documents(response: RetrievalResponse) -> list[Document]:
     """Return the passages as Agno documents; notes to the model are in the metadata of the first one."""
     documents = [_document(chunk, response) for chunk in response]
-    if documents and (notes := [*response.warnings, *doubts(response)]):
+    if documents and (notes := [*response.warnings, *models.doubts(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}
     return documents
 
@@ -427,13 +343,3 @@ def _document(chunk: RetrievedChunk, response: RetrievalResponse) -> Document:
         content=chunk.text,
         meta_data={**own, **{name: value for name, value in facts.items() if value is not None}},
     )
-
-
-def _failure(error: ContextualError) -> Document:
-    return Document(name="search failed", content=f"The search failed: {error}", meta_data={"error": True})
-
-
-def _as_json(documents: Sequence[Document]) -> str:
-    if not documents:
-        return "No documents found."
-    return json.dumps([document.to_dict() for document in documents], ensure_ascii=False)

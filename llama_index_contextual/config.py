@@ -29,7 +29,7 @@ Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
 FaissIndex = Literal["auto", "flat", "rabitq"]
-Adjacent = Literal["merge", "bridge", "expand"]
+Adjacent = Literal["merge", "bridge"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
 """The styles of answers that have a name; any other text is added to the rules."""
@@ -194,8 +194,8 @@ class ProjectConfig(BaseModel):
     An object describes intents of your own: its fields are those of `SearchPlan`.
     """
     adjacent: Adjacent = _live("merge")
-    """How an answer treats neighbouring hits: `merge` joins them, `bridge` also reads a chunk between two hits, and
-    `expand` also neighbouring chunks on the same topic.
+    """How an answer treats neighbouring hits: `merge` joins them, `bridge` also reads a chunk between two
+    hits.
     """
     guards: bool | None = _live(None)
     """Whether to remove harmful HTML and links from answers, and to mask personal data; None: harmful HTML and links

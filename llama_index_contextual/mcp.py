@@ -8,13 +8,10 @@ are resources too.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import hmac
 import inspect
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -35,22 +32,8 @@ from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.tools import models
 from llama_index_contextual.tools.document_tools import INSTRUCTIONS
-from llama_index_contextual.tools.models import (
-    INPUTS,
-    TOOLS,
-    FoundPassage,
-    GrepResult,
-    OutlineResult,
-    Query,
-    ReadResult,
-    SearchResult,
-    ToolName,
-    ToolResult,
-    shortened,
-    wrong_argument,
-)
-from llama_index_contextual.tools.texts import place
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -66,13 +49,14 @@ MAX_RESOURCE_CHARACTERS = 1_000_000
 PROGRESS_SECONDS = 1.0
 """Seconds between two notifications of progress."""
 
-_RESULTS: dict[ToolName, type[ToolResult]] = {
-    "search": SearchResult,
-    "grep": GrepResult,
-    "outline": OutlineResult,
-    "read": ReadResult,
+_RESULTS: Mapping[str, type[models.ToolResult]] = {
+    "search": models.SearchResult,
+    "grep": models.GrepResult,
+    "outline": models.OutlineResult,
+    "read": models.ReadResult,
 }
-_PROJECT = "Name of the project; needed only if there are several."
+_ProjectName = Annotated[str | None, Field(description="Name of the project; needed only if there are several.")]
+_NO_ISSUER = AnyHttpUrl("https://localhost")
 _RESOURCE = "contextual://documents/"
 
 
@@ -82,7 +66,7 @@ class Answer(BaseModel):
     answer: str | None = Field(description="The answer with citations; None if no LLM is available.")
     note: str | None = Field(description="Why the answer is missing or incomplete.")
     sources: list[str] = Field(description="The cited sources: file, pages, document and offsets.")
-    passages: list[FoundPassage] = Field(description="Passages that may contain the answer, without an LLM.")
+    passages: list[models.FoundPassage] = Field(description="Passages that may contain the answer, without an LLM.")
 
 
 def make_server(projects: Sequence[Project], *, token: str | None = None) -> MCPServer[Any]:
@@ -98,7 +82,7 @@ def make_server(projects: Sequence[Project], *, token: str | None = None) -> MCP
     """
     if not projects:
         raise InputError("No project was passed: pass at least one.")
-    return _Tools({project.name: project for project in projects}).server(token)
+    return _Server({project.name: project for project in projects}, token)
 
 
 def make_http_app(
@@ -167,56 +151,12 @@ class _Token:
 
 
 class _Server(MCPServer[Any]):
-    """A server that reports an invalid argument in one sentence, and lists the documents as resources."""
+    """A server of some projects, which reports an invalid argument in one sentence."""
 
-    projects: dict[str, Project]
-
-    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        tools = {tool.name: tool for tool in await self.list_tools()}
-        if name not in tools:
-            raise ToolError(f"There is no tool {shortened(name)!r}: choose one of {', '.join(tools)}.")
-        taken = tools[name].input_schema["properties"]
-        if unknown := [argument for argument in arguments if argument not in taken]:
-            listed = ", ".join(f"`{argument}`" for argument in taken)
-            raise ToolError(f"{name} has no argument `{shortened(unknown[0])}`: it takes {listed}.")
-        try:
-            return await super().call_tool(name, arguments, context)
-        except ToolError as error:
-            if isinstance(error.__cause__, ValidationError):
-                raise ToolError(wrong_argument(name, error.__cause__)) from error
-            raise
-
-    async def list_resources(self) -> list[Resource]:
-        return await asyncio.to_thread(self._documents)
-
-    def _documents(self) -> list[Resource]:
-        listed = [
-            Resource(
-                uri=f"{_RESOURCE}{quote(name, safe='')}/{quote(record.doc_id, safe='/')}",
-                name=record.doc_id,
-                title=record.title or record.file_name or record.doc_id,
-                mime_type="text/plain",
-            )
-            for name, project in self.projects.items()
-            for record in project.documents()
-        ]
-        return listed[:MAX_RESOURCES]
-
-
-class _Tools:
-    """The tools of some projects.
-
-    Args:
-        projects: The projects by name.
-    """
-
-    def __init__(self, projects: dict[str, Project]) -> None:
+    def __init__(self, projects: Mapping[str, Project], token: str | None) -> None:
         self._projects = projects
-
-    def server(self, token: str | None) -> MCPServer[Any]:
-        """Return the server."""
-        names = ", ".join(repr(name) for name in self._projects)
-        server = _Server(
+        names = ", ".join(map(repr, projects))
+        super().__init__(
             "llama-index-contextual",
             version=__version__,
             log_level="WARNING",  # the SDK's default logs each request to the models as well
@@ -225,91 +165,121 @@ class _Tools:
             auth=None if token is None else AuthSettings(issuer_url=_NO_ISSUER, resource_server_url=None),
             token_verifier=None if token is None else _Token(token),
         )
-        server.projects = self._projects
         read_only = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-        for name in TOOLS:
-            server.add_tool(self._tool(name), description=self._description(name), annotations=read_only)
-        server.add_tool(_with_error_messages(self.ask), annotations=read_only)
+        for name in models.TOOLS:
+            described = [project.document_tools().describe(name) for project in projects.values()]
+            numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(described, start=1))
+            description = numbered if len(described) > 1 else described[0]
+            self.add_tool(self._tool(name), description=description, annotations=read_only)
+        self.add_tool(self._ask, name="ask", annotations=read_only)
         # Ids are looked up among the documents; no path is opened.
         security = ResourceSecurity(exempt_params={"doc_id"})
-        server.resource(f"{_RESOURCE}{{project}}/{{+doc_id}}", mime_type="text/plain", security=security)(self.document)
-        return server
+        as_resource = self.resource(f"{_RESOURCE}{{project}}/{{+doc_id}}", mime_type="text/plain", security=security)
+        as_resource(self._document)
 
-    def _description(self, name: ToolName) -> str:
-        if len(self._projects) == 1:
-            return next(iter(self._projects.values())).document_tools().describe(name)
-        described = (project.document_tools().describe(name) for project in self._projects.values())
-        return "\n".join(f"{number}. {text}" for number, text in enumerate(described, start=1))
+    def _project(self, name: str | None) -> Project:
+        known = ", ".join(map(repr, self._projects))
+        if name is None:
+            if len(self._projects) > 1:
+                raise InputError(f"There are several projects: choose one of {known}.")
+            return next(iter(self._projects.values()))
+        if name not in self._projects:
+            raise InputError(f"There is no project {models.shortened(name)!r} here: choose one of {known}.", value=name)
+        return self._projects[name]
 
-    def _tool(self, name: ToolName) -> Callable[..., Coroutine[Any, Any, CallToolResult]]:
+    # ---- tools -----------------------------------------------------------------------------------------------------
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        tools = {tool.name: tool for tool in await self.list_tools()}
+        if name not in tools:
+            raise ToolError(f"There is no tool {models.shortened(name)!r}: choose one of {', '.join(tools)}.")
+        taken = tools[name].input_schema["properties"]
+        if unknown := [argument for argument in arguments if argument not in taken]:
+            listed = ", ".join(f"`{argument}`" for argument in taken)
+            raise ToolError(f"{name} has no argument `{models.shortened(unknown[0])}`: it takes {listed}.")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(models.wrong_argument(name, error.__cause__)) from error
+            raise
+
+    def _tool(self, name: models.ToolName) -> Callable[..., Coroutine[Any, Any, CallToolResult]]:
         """Return a tool as an async function with the signature of its input model, and the project."""
 
         async def tool(context: Context, project: str | None = None, **arguments: Any) -> CallToolResult:
-            tools = self._project(project).document_tools()
-            if name == "grep":
-                async with _progress_of_thread(context) as progress:
-                    result: ToolResult = await tools.agrep(**arguments, progress=progress)
-            else:
-                result = await _with_progress(context, name, tools.acall(name, arguments))
-            return _reply(result)
+            async def work() -> CallToolResult:
+                return _reply(await self._project(project).document_tools().acall(name, arguments))
 
+            return await _finished(context, name, work)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [
-            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context),
+            inspect.Parameter("context", keyword, annotation=Context),
             *(
                 inspect.Parameter(
                     argument,
-                    inspect.Parameter.KEYWORD_ONLY,
+                    keyword,
                     default=inspect.Parameter.empty if field.is_required() else field.default,
                     annotation=Annotated[field.annotation, *field.metadata, Field(description=field.description)],
                 )
-                for argument, field in INPUTS[name].model_fields.items()
+                for argument, field in models.INPUTS[name].model_fields.items()
             ),
-            inspect.Parameter(
-                "project",
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[str | None, Field(description=_PROJECT)],
-            ),
+            inspect.Parameter("project", keyword, default=None, annotation=_ProjectName),
         ]
         returned = Annotated[CallToolResult, _RESULTS[name]]
-        wrapped = _with_error_messages(tool)
-        wrapped.__name__ = name
-        wrapped.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": returned}
-        del wrapped.__wrapped__  # type: ignore[attr-defined]  # the signature of the wrapped function is another one
-        return wrapped
+        tool.__name__ = name
+        tool.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        tool.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": returned}
+        return tool
 
-    async def ask(
+    async def _ask(
         self,
         context: Context,
-        question: Annotated[Query, Field(description="A whole question.")],
-        project: Annotated[str | None, Field(description=_PROJECT)] = None,
+        question: Annotated[models.Query, Field(description="A whole question.")],
+        project: _ProjectName = None,
     ) -> Annotated[CallToolResult, Answer]:
         """Return an answer by the project's own LLM with its sources; without an LLM, passages to answer from."""
-        source = self._project(project)
-        try:
-            engine = await asyncio.to_thread(source.as_query_engine)
-        except ModelError as error:
-            result = await source.document_tools().asearch(question)
-            reason = f"No LLM is available to write an answer: {error}"
-            answer = Answer(answer=None, note=reason, sources=[], passages=result.passages)
-            return _reply(answer, f"{reason} These passages may contain it:\n\n{result}")
-        response = cast(GroundedResponse, await _with_progress(context, "ask", engine.aquery(question)))
-        sources = [f"[Source {number}] {defused(str(one))} ({place(one)})" for number, one in response.shown_sources]
-        doubt = response.retrieval.doubt() if response.found and response.retrieval else ""
-        partial = f"The answer is incomplete: {response.partial}" if response.partial else ""
-        note = " ".join(filter(None, [doubt, partial])) or None
-        answer = Answer(answer=str(response), note=note, sources=sources, passages=[])
-        return _reply(answer, "\n\n".join(filter(None, [str(response), "\n".join(filter(None, [note, *sources]))])))
 
-    async def document(self, project: str, doc_id: str) -> str:
+        async def work() -> CallToolResult:
+            source = self._project(project)
+            try:
+                engine = await asyncio.to_thread(source.as_query_engine)
+            except ModelError as error:
+                result = await source.document_tools().asearch(question)
+                reason = f"No LLM is available to write an answer: {error}"
+                answer = Answer(answer=None, note=reason, sources=[], passages=result.passages)
+                return _reply(answer, f"{reason} These passages may contain it:\n\n{result}")
+            return _answer(cast(GroundedResponse, await engine.aquery(question)))
+
+        return await _finished(context, "ask", work)
+
+    # ---- documents -------------------------------------------------------------------------------------------------
+
+    async def list_resources(self) -> list[Resource]:
+        return await asyncio.to_thread(self._resources)
+
+    def _resources(self) -> list[Resource]:
+        listed = [
+            Resource(
+                uri=f"{_RESOURCE}{quote(name, safe='')}/{quote(record.doc_id, safe='/')}",
+                name=record.doc_id,
+                title=record.title or record.file_name or record.doc_id,
+                mime_type="text/plain",
+            )
+            for name, project in self._projects.items()
+            for record in project.documents()
+        ]
+        return listed[:MAX_RESOURCES]
+
+    async def _document(self, project: str, doc_id: str) -> str:
         """Return the text of a document, in which nothing can pass for a citation or the beginning of a message."""
         try:
             source = self._project(project)
             record = next((record for record in source.documents() if record.doc_id == doc_id), None)
             if record is None:
                 raise ResourceNotFoundError(
-                    f"Project {project!r} has no document {shortened(doc_id)!r}: `outline` lists them."
+                    f"Project {project!r} has no document {models.shortened(doc_id)!r}: `outline` lists them."
                 )
             if record.characters > MAX_RESOURCE_CHARACTERS:
                 raise ResourceError(
@@ -320,18 +290,14 @@ class _Tools:
         except ContextualError as error:
             raise ResourceError(str(error)) from error
 
-    def _project(self, name: str | None) -> Project:
-        known = ", ".join(repr(known) for known in self._projects)
-        if name is None:
-            if len(self._projects) > 1:
-                raise InputError(f"There are several projects: choose one of {known}.")
-            return next(iter(self._projects.values()))
-        if name not in self._projects:
-            raise InputError(f"There is no project {shortened(name)!r} here: choose one of {known}.", value=name)
-        return self._projects[name]
 
-
-_NO_ISSUER = AnyHttpUrl("https://localhost")
+def _answer(response: GroundedResponse) -> CallToolResult:
+    sources = [f"[Source {number}] {defused(str(one))} ({models.place(one)})" for number, one in response.shown_sources]
+    doubt = response.retrieval.doubt() if response.found and response.retrieval else ""
+    partial = f"The answer is incomplete: {response.partial}" if response.partial else ""
+    note = " ".join(filter(None, [doubt, partial])) or None
+    answer = Answer(answer=str(response), note=note, sources=sources, passages=[])
+    return _reply(answer, "\n\n".join(filter(None, [str(response), "\n".join(filter(None, [note, *sources]))])))
 
 
 def _reply(result: BaseModel, text: str | None = None) -> CallToolResult:
@@ -339,56 +305,22 @@ def _reply(result: BaseModel, text: str | None = None) -> CallToolResult:
     return CallToolResult(content=[content], structured_content=result.model_dump(mode="json"))
 
 
-# ---- progress ------------------------------------------------------------------------------------------------------
+async def _finished(context: Context, tool: str, work: Callable[[], Awaitable[T]]) -> T:
+    """Await the work of a tool, and report the seconds that it has taken so far as progress.
 
-
-async def _with_progress(context: Context, tool: str, call: Awaitable[T]) -> T:
-    """Await a call, and report the seconds that it has taken so far as progress."""
-    running = asyncio.ensure_future(call)
+    Raises:
+        ToolError: The work failed; the error is a message for the model.
+    """
+    # The server logs other exceptions as they are, so keys are removed first.
+    running = asyncio.ensure_future(awithout_secrets(work))
     try:
-        for seconds in range(1, 1_000_000):
+        for seconds in itertools.count(1):
             done, _ = await asyncio.wait([running], timeout=PROGRESS_SECONDS)
             if done:
                 break
             await context.report_progress(seconds * PROGRESS_SECONDS, message=f"{tool} is running")
         return await running
-    finally:
-        running.cancel()
-
-
-@contextlib.asynccontextmanager
-async def _progress_of_thread(context: Context) -> AsyncIterator[Callable[[int, int], None]]:
-    """Yield a function for a thread, which reports how many documents have been searched."""
-    loop, sent = asyncio.get_running_loop(), time.monotonic()
-    reports: list[Future[None]] = []
-
-    def report(done: int, total: int) -> None:
-        nonlocal sent
-        if time.monotonic() - sent >= PROGRESS_SECONDS:
-            sent = time.monotonic()
-            message = f"{done} of {total} documents searched"
-            reports.append(asyncio.run_coroutine_threadsafe(context.report_progress(done, total, message), loop))
-
-    yield report
-    for report_sent in reports:
-        await asyncio.wrap_future(report_sent)
-
-
-def _with_error_messages(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Return the tool with errors converted to messages for the model."""
-
-    @functools.wraps(tool)
-    async def wrapper(*arguments: Any, **options: Any) -> T:
-        with _errors_as_messages():
-            # The server sends other exceptions to the client as they are, so keys are removed first.
-            return await awithout_secrets(lambda: tool(*arguments, **options))
-
-    return wrapper
-
-
-@contextlib.contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    try:
-        yield
     except ContextualError as error:
         raise ToolError(str(error)) from error
+    finally:
+        running.cancel()

@@ -19,8 +19,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.answering.usage import AnswerUsage, add_up
+from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, add_up
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.index import files
 

@@ -1,4 +1,8 @@
-"""Query and chat engines over the retriever of a project, from the options in `options.py`.
+"""Query and chat engines over the retriever of a project, and their options, each described once.
+
+`Project.as_query_engine` and `Project.as_chat_engine` take the options as keywords; their signatures, the command line
+and the guide are made from these tables. An option that is None or not given has the value of the project's setting of
+the same name, whose description is the setting's.
 
 Options that only LlamaIndex's `RetrieverQueryEngine` has select that engine instead of a grounded one, with a warning
 that it checks no citations.
@@ -7,45 +11,37 @@ that it checks no citations.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.chat_engine.types import ChatMode as LlamaIndexChatMode
 from llama_index.core.llms import LLM
 from llama_index.core.memory.types import BaseMemory
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.response_synthesizers import ResponseMode
+from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
+from llama_index.core.storage.chat_store.base import BaseChatStore
+from pydantic import BaseModel
 
-from llama_index_contextual._utils.keywords import nearest
+from llama_index_contextual._utils.keywords import Option, nearest
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.answering.cache import AnswerCache
-from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
+from llama_index_contextual.answering import chat_engine as chat
+from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan, search_plans
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.options import (
-    CHAT_STORE_KEY,
-    HISTORY_TOKENS,
-    STOCK_OPTIONS,
-    TURNS,
-    ChatEngineOptions,
-    EngineOptions,
-    Intents,
-    QueryEngineOptions,
-)
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
-from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import AnswerCache, AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.answering.streaming import Timeouts
-from llama_index_contextual.answering.usage import AnswerAccount
-from llama_index_contextual.config import Adjacent, ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
+from llama_index_contextual.config import Adjacent, Mode, described
+from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.metadata import DocumentMap
@@ -57,197 +53,120 @@ from llama_index_contextual.search.results import RetrievalResponse
 
 T = TypeVar("T")
 
-_OPTIONS_OF_BOTH = frozenset(
-    {"top_k", "intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"}
-)
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
+"""Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans.
+
+The dict may have intents of your own. If a plan has a description, the LLM is asked too.
+"""
 
 
-@dataclass(frozen=True)
-class Keywords:
-    """The keywords that both engines spell out, and the cache that `cache=True` selects."""
+class EngineOptions(TypedDict, total=False):
+    """Options of every engine."""
 
-    streaming: bool = False
-    node_postprocessors: Sequence[BaseNodePostprocessor] = ()
-    text_qa_template: BasePromptTemplate | None = None
-    system_prompt: str | None = None
-    project_cache: AnswerCache | None = None
+    intents: Annotated[
+        Intents | None,
+        Option(
+            "True adapts the search to the intent of the question, as defined by `PLANS` in `answering.intent`: the"
+            ' number of passages, the indexes, a search for each side of a comparison, no search for chitchat. "llm"'
+            " also asks the model if the wording does not decide; a dict of plans replaces individual plans."
+        ),
+    ]
+    style: Annotated[str | None, Option(described("style"))]
+    answer_tokens: Annotated[int | None, Option(described("answer_tokens"))]
+    context: Annotated[bool, Option("Whether the model sees the context of a chunk along with its text.", default=True)]
+    min_confidence: Annotated[float | None, Option(described("min_confidence"))]
+    not_found: Annotated[
+        str, Option("Answer if nothing was found, or if the passages do not answer the question.", default=NOT_FOUND)
+    ]
+    small_talk: Annotated[str, Option("Reply to chitchat, if `intents` is set.", default=SMALL_TALK)]
+    weights: Annotated[
+        BlendWeights | None, Option("Weights of the conversation in the search for a follow-up question.")
+    ]
+    reference_date: Annotated[
+        date | Callable[[], date] | None,
+        Option('Current date, or a function that returns it, to resolve time words such as "last quarter".'),
+    ]
+    adjacent: Annotated[Adjacent | None, Option(described("adjacent"))]
+    guards: Annotated[Guards | bool | None, Option(described("guards") + " Guards of your own may be passed as well.")]
+    cache: Annotated[
+        AnswerCache | bool | None,
+        Option(
+            "Cache of answers; True keeps them in the project's directory, where `remove` and `forget` clear them. None"
+            " applies the setting `answer_cache`."
+        ),
+    ]
+    judge: Annotated[
+        Judge | bool | None, Option(described("judge") + " A judge of your own may be passed; True uses `llm`.")
+    ]
+    timeouts: Annotated[
+        Timeouts | None,
+        Option(
+            "Timeouts of calls to the model; None uses the settings `first_token_timeout`, `between_tokens_timeout`"
+            " and `call_timeout`."
+        ),
+    ]
+    callback_manager: Annotated[CallbackManager | None, Option("Receives LlamaIndex's events.")]
 
-    def given(self) -> dict[str, object]:
-        """Return the keywords that are not empty."""
-        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "project_cache"}
-        return {name: value or None for name, value in values.items()}
+
+class _StockOptions(TypedDict, total=False):
+    """Options of LlamaIndex's `RetrieverQueryEngine.from_args` that the grounded engines do not have."""
+
+    response_synthesizer: Annotated[
+        BaseSynthesizer | None, Option("As in `RetrieverQueryEngine.from_args`, like all following options.")
+    ]
+    refine_template: Annotated[BasePromptTemplate | None, Option("Its prompt to refine an answer.")]
+    summary_template: Annotated[BasePromptTemplate | None, Option("Its prompt for a summary.")]
+    simple_template: Annotated[BasePromptTemplate | None, Option("Its prompt without passages.")]
+    output_cls: Annotated[type[BaseModel] | None, Option("Pydantic class of its answer.")]
+
+
+class QueryEngineOptions(EngineOptions, _StockOptions, total=False):
+    """Further options of `Project.as_query_engine`."""
+
+    top_k: Annotated[int | None, Option("The same as `similarity_top_k`.")]
+
+
+class ChatEngineOptions(EngineOptions, total=False):
+    """Further options of `Project.as_chat_engine`."""
+
+    top_k: Annotated[int | None, Option("The same as `similarity_top_k`.")]
+    chat_mode: Annotated[
+        LlamaIndexChatMode | str | None,
+        Option(
+            '`mode` in LlamaIndex\'s words: "best" is "blend", "condense_question" and "condense_plus_context" are'
+            ' "condense", "context" is "simple".'
+        ),
+    ]
+    search_mode: Annotated[Mode | None, Option("As `mode` in `retrieve`.")]
+    turns: Annotated[
+        int, Option("Number of previous exchanges used in searches and in the prompt.", default=chat.TURNS)
+    ]
+    history_tokens: Annotated[
+        int,
+        Option(
+            "Maximum number of tokens of exchanges in the prompt; the oldest are left out first.",
+            default=chat.HISTORY_TOKENS,
+        ),
+    ]
+    chat_store: Annotated[BaseChatStore | None, Option("Store of the history.")]
+    chat_store_key: Annotated[str, Option("Name of this conversation in the store.", default=chat.CHAT_STORE_KEY)]
+
+
+_STOCK_OPTIONS = tuple(_StockOptions.__annotations__)
+"""Names of the options that select LlamaIndex's own engine."""
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------
 
-
-def query_engine(
-    retriever: ProjectRetriever,
-    load_embed_model: Callable[[], BaseEmbedding],
-    llm: LLM,
-    options: QueryEngineOptions,
-    account: AnswerAccount,
-    common: Keywords,
-    *,
-    response_mode: ResponseMode | str | None = None,
-) -> BaseQueryEngine:
-    """Return a grounded engine, or LlamaIndex's own if one of its own options is given.
-
-    The response mode "compact" means the grounded engine: like that mode, it puts all passages into one prompt.
-
-    Args:
-        retriever: The retriever.
-        load_embed_model: Returns the embedding model for follow-up questions.
-        llm: LLM that writes the answer.
-        options: Options of both engines.
-        account: Prices of the answers, and where their cost is recorded.
-        common: The keywords that both engines spell out.
-        response_mode: How LlamaIndex's own engine writes its answer.
-
-    Raises:
-        ConfigurationError: A value is invalid, or options of both engines are given.
-    """
-    named: dict[str, Any] = {**common.given(), **options}
-    given = {name: value for name, value in named.items() if value is not None}
-    stock = {name: given.pop(name) for name in STOCK_OPTIONS if name in given}
-    if response_mode is not None and (stock or response_mode != ResponseMode.COMPACT):
-        stock["response_mode"] = response_mode
-    if not stock:
-        return grounded_engine(retriever, load_embed_model, llm, options, account, common)
-    if foreign := sorted(given.keys() - _OPTIONS_OF_BOTH):
-        raise ConfigurationError(
-            f"`{min(stock)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
-            setting=foreign[0],
-        )
-    if response_mode is not None and response_mode not in list(ResponseMode):
-        known = ", ".join(one.value for one in ResponseMode)
-        raise ConfigurationError(f"response_mode={response_mode!r} is unknown: use {known}.", setting="response_mode")
-    warnings.warn(
-        f"`{min(stock)}` selects LlamaIndex's own engine: its answers are not checked for citations and quotations, and"
-        f" a search without results is not answered with `not_found`."
-        f"{_cost_of(response_mode, retriever, llm, account.prices)}",
-        UserWarning,
-        stacklevel=4,  # the caller of `Project.as_query_engine`, whose keywords are checked first
-    )
-    engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
-        by_intent(retriever, _given(options.get("intents"), retriever.config.intents), lambda: llm),
-        llm=llm,
-        node_postprocessors=list(common.node_postprocessors),
-        callback_manager=options.get("callback_manager"),
-        streaming=common.streaming,
-        text_qa_template=common.text_qa_template,
-        **stock,
-    )
-    return engine
-
-
+_OPTIONS_OF_BOTH = frozenset(
+    {"top_k", "intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"}
+)
 _CALLS_PER_PASSAGE = frozenset({"refine", "accumulate"})
 """Response modes with a call for each passage."""
 
-
-def _cost_of(mode: ResponseMode | str | None, retriever: ProjectRetriever, llm: LLM, prices: PriceTable) -> str:
-    """Return a sentence on the calls for a question in a response mode with many of them; empty for others."""
-    if mode is None or ResponseMode(mode).value not in _CALLS_PER_PASSAGE:
-        return ""
-    calls = retriever.similarity_top_k
-    tokens = Tokens(calls=calls, input_tokens=calls * retriever.config.chunk_size)
-    dollars = prices.dollars(model_name(llm), tokens)
-    price = "" if dollars is None else f", {money(dollars)} without the answers"
-    return (
-        f" Each question takes {pluralize(calls, 'call')}, one for each passage: up to {tokens.input_tokens:,} tokens"
-        f" of passages{price}. `similarity_top_k` reduces the number."
-    )
-
-
-def grounded_engine(
-    retriever: ProjectRetriever,
-    load_embed_model: Callable[[], BaseEmbedding],
-    llm: LLM,
-    options: EngineOptions,
-    account: AnswerAccount,
-    common: Keywords,
-) -> GroundedQueryEngine:
-    """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
-
-    Raises:
-        ConfigurationError: A value is invalid.
-    """
-    config = retriever.config
-    embed_model = load_embed_model() if retriever.embeds else None
-    intents: Intents = _given(options.get("intents"), config.intents)
-    answer_options = AnswerOptions(
-        style=_given(options.get("style"), config.style),
-        answer_tokens=_given(options.get("answer_tokens"), config.answer_tokens),
-        context=_given(options.get("context"), True),
-        min_confidence=_given(options.get("min_confidence"), config.min_confidence),
-        not_found=_given(options.get("not_found"), NOT_FOUND),
-        small_talk=_given(options.get("small_talk"), SMALL_TALK),
-        system_prompt=common.system_prompt,
-        replies={name: plan.reply for name, plan in plans_of(intents).items() if plan.reply is not None},
-    )
-    conversational = partial(
-        ConversationalRetriever,
-        embed_model=embed_model,
-        weights=_instance("weights", options.get("weights"), BlendWeights),
-        reference_date=_given(options.get("reference_date"), _day(config.reference_date)),
-    )
-    timeouts = _given(_instance("timeouts", options.get("timeouts"), Timeouts), _timeouts(config))
-    return GroundedQueryEngine(
-        conversational(by_intent(retriever, intents, lambda: llm)),
-        llm,
-        wider=conversational(retriever.widened()),
-        merging=_merging(_given(options.get("adjacent"), config.adjacent), retriever, embed_model),
-        options=answer_options,
-        timeouts=timeouts,
-        node_postprocessors=common.node_postprocessors,
-        streaming=common.streaming,
-        guards=_given(options.get("guards"), config.guards),
-        cache=_instance(
-            "cache",
-            _given(options.get("cache"), bool(config.answer_cache)),
-            AnswerCache,
-            lambda: common.project_cache,
-        ),
-        judge=_instance(
-            "judge", _given(options.get("judge"), config.judge), Judge, lambda: Judge(llm, timeouts=timeouts)
-        ),
-        text_qa_template=common.text_qa_template,
-        account=account,
-        document_map=partial(_document_map, retriever),
-        callback_manager=options.get("callback_manager"),
-    )
-
-
-def chat_engine(
-    retriever: ProjectRetriever,
-    load_embed_model: Callable[[], BaseEmbedding],
-    llm: LLM,
-    options: ChatEngineOptions,
-    account: AnswerAccount,
-    common: Keywords,
-    *,
-    mode: ChatMode,
-    memory: BaseMemory | None,
-) -> GroundedChatEngine:
-    """Return a chat engine over a grounded engine; without the option `weights`, the defaults with `turns` are used.
-
-    Raises:
-        ConfigurationError: A value is invalid.
-    """
-    turns, chat_mode = _given(options.get("turns"), TURNS), options.get("chat_mode")
-    weighted: ChatEngineOptions = {**options, "weights": options.get("weights") or BlendWeights(turns=turns)}
-    return GroundedChatEngine(
-        grounded_engine(retriever, load_embed_model, llm, weighted, account, common),
-        mode=mode if chat_mode is None else _mode_of(chat_mode, mode),
-        turns=turns,
-        history_tokens=_given(options.get("history_tokens"), HISTORY_TOKENS),
-        chat_store=options.get("chat_store"),
-        chat_store_key=_given(options.get("chat_store_key"), CHAT_STORE_KEY),
-        memory=memory,
-    )
-
-
-_CHAT_MODES: Mapping[str, ChatMode] = {
+_CHAT_MODES: Mapping[str, chat.ChatMode] = {
     "best": "blend",
     "condense_question": "condense",
     "condense_plus_context": "condense",
@@ -257,29 +176,162 @@ _CHAT_MODES: Mapping[str, ChatMode] = {
 }
 """Modes of the grounded engine by LlamaIndex's names, and by their own where both mean the same."""
 
+_AGENT = "an agent: pass project.as_tool() to LlamaIndex's FunctionAgent or ReActAgent."
+_REFUSED_CHAT_MODES = {
+    "simple": "a chat without documents: use LlamaIndex's SimpleChatEngine, or chat_mode='context', which searches for"
+    " each message as it is.",
+    "react": _AGENT,
+    "openai": _AGENT,
+}
 
-def _mode_of(chat_mode: LlamaIndexChatMode | str, mode: ChatMode) -> ChatMode:
-    name = str(getattr(chat_mode, "value", chat_mode))
-    if name == "simple":
-        raise ConfigurationError(
-            "chat_mode='simple' is a chat without documents: use LlamaIndex's SimpleChatEngine, or chat_mode='context',"
-            " which searches for each message as it is.",
-            setting="chat_mode",
+
+@dataclass(frozen=True)
+class EngineBuilder:
+    """Builder of engines over a retriever of a project.
+
+    The methods take options by name, those of the TypedDicts above and the keywords of `Project.as_query_engine`; an
+    option that is None has its default.
+
+    Attributes:
+        retriever: The retriever.
+        load_embed_model: Returns the embedding model for follow-up questions.
+        llm: LLM that writes the answers.
+        account: Prices of the answers, and where their cost is recorded.
+        cache: The cache that `cache=True` selects.
+    """
+
+    retriever: ProjectRetriever
+    load_embed_model: Callable[[], BaseEmbedding]
+    llm: LLM
+    account: AnswerAccount
+    cache: AnswerCache
+
+    def query_engine(
+        self, options: Mapping[str, Any], *, response_mode: ResponseMode | str | None = None
+    ) -> BaseQueryEngine:
+        """Return a grounded engine, or LlamaIndex's own if one of its own options is given.
+
+        The response mode "compact" means the grounded engine: like that mode, it puts all passages into one prompt.
+
+        Raises:
+            ConfigurationError: A value is invalid, or options of both engines are given.
+        """
+        given = _given(options)
+        stock = {name: given.pop(name) for name in _STOCK_OPTIONS if name in given}
+        if response_mode is not None and (stock or response_mode != ResponseMode.COMPACT):
+            stock["response_mode"] = response_mode
+        if not stock:
+            return self.grounded_engine(options)
+        if foreign := sorted(given.keys() - _OPTIONS_OF_BOTH):
+            raise ConfigurationError(
+                f"`{min(stock)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
+                setting=foreign[0],
+            )
+        if response_mode is not None and response_mode not in list(ResponseMode):
+            known = ", ".join(one.value for one in ResponseMode)
+            message = f"response_mode={response_mode!r} is unknown: use {known}."
+            raise ConfigurationError(message, setting="response_mode")
+        warnings.warn(
+            f"`{min(stock)}` selects LlamaIndex's own engine: its answers are not checked for citations and quotations,"
+            f" and a search without results is not answered with `not_found`.{self._cost_of(response_mode)}",
+            UserWarning,
+            stacklevel=4,  # the caller of `Project.as_query_engine`, whose keywords are checked first
         )
-    if name in ("react", "openai"):
-        raise ConfigurationError(
-            f"chat_mode={name!r} is an agent: pass project.as_tool() to LlamaIndex's FunctionAgent or ReActAgent.",
-            setting="chat_mode",
+        given.pop("top_k", None)
+        intents = given.pop("intents", self.retriever.config.intents)
+        searching = by_intent(self.retriever, intents, lambda: self.llm)
+        engine: BaseQueryEngine = RetrieverQueryEngine.from_args(searching, llm=self.llm, **given, **stock)
+        return engine
+
+    def _cost_of(self, mode: ResponseMode | str | None) -> str:
+        """Return a sentence on the calls for a question in a response mode with many of them; empty for others."""
+        if mode is None or ResponseMode(mode).value not in _CALLS_PER_PASSAGE:
+            return ""
+        calls = self.retriever.similarity_top_k
+        tokens = Tokens(calls=calls, input_tokens=calls * self.retriever.config.chunk_size)
+        dollars = self.account.prices.dollars(model_name(self.llm), tokens)
+        price = "" if dollars is None else f", {money(dollars)} without the answers"
+        return (
+            f" Each question takes {pluralize(calls, 'call')}, one for each passage: up to {tokens.input_tokens:,}"
+            f" tokens of passages{price}. `similarity_top_k` reduces the number."
         )
-    if name not in _CHAT_MODES:
+
+    def grounded_engine(self, options: Mapping[str, Any]) -> GroundedQueryEngine:
+        """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
+
+        Raises:
+            ConfigurationError: A value is invalid.
+        """
+        config, given = self.retriever.config, _given(options)
+        embed_model = self.load_embed_model() if self.retriever.embeds else None
+        intents: Intents = given.get("intents", config.intents)
+        settings = {name: getattr(config, name) for name in ("style", "answer_tokens", "min_confidence")}
+        answer_options = AnswerOptions(
+            **settings | {one.name: given[one.name] for one in fields(AnswerOptions) if one.name in given},
+            replies={name: plan.reply for name, plan in plans_of(intents).items() if plan.reply is not None},
+        )
+        conversational = partial(
+            ConversationalRetriever,
+            embed_model=embed_model,
+            weights=_instance("weights", given.get("weights"), BlendWeights),
+            reference_date=given.get("reference_date", _day(config.reference_date)),
+        )
+        timeouts = _instance("timeouts", given.get("timeouts"), Timeouts) or Timeouts(
+            first_token=config.first_token_timeout,
+            between_tokens=config.between_tokens_timeout,
+            whole=Timeouts.whole if config.call_timeout is None else config.call_timeout,
+        )
+        cache, judge = given.get("cache", bool(config.answer_cache)), given.get("judge", config.judge)
+        unchanged = ("node_postprocessors", "streaming", "text_qa_template", "callback_manager")
+        return GroundedQueryEngine(
+            conversational(by_intent(self.retriever, intents, lambda: self.llm)),
+            self.llm,
+            wider=conversational(self.retriever.widened()),
+            merging=_merging(given.get("adjacent", config.adjacent), self.retriever),
+            options=answer_options,
+            timeouts=timeouts,
+            guards=given.get("guards", config.guards),
+            cache=_instance("cache", cache, AnswerCache, lambda: self.cache),
+            judge=_instance("judge", judge, Judge, lambda: Judge(self.llm, timeouts=timeouts)),
+            account=self.account,
+            document_map=partial(_document_map, self.retriever),
+            **{name: given[name] for name in unchanged if name in given},
+        )
+
+    def chat_engine(
+        self, options: Mapping[str, Any], *, mode: chat.ChatMode, memory: BaseMemory | None
+    ) -> chat.GroundedChatEngine:
+        """Return a chat engine over a grounded engine; without `weights`, the defaults with `turns` are used.
+
+        Raises:
+            ConfigurationError: A value is invalid.
+        """
+        given = _given(options)
+        weights = BlendWeights(turns=given.get("turns", chat.TURNS))
+        own = ("turns", "history_tokens", "chat_store", "chat_store_key")
+        return chat.GroundedChatEngine(
+            self.grounded_engine({"weights": weights, **given}),
+            mode=_mode_of(given["chat_mode"], mode) if "chat_mode" in given else mode,
+            memory=memory,
+            **{name: given[name] for name in own if name in given},
+        )
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _mode_of(chat_mode: LlamaIndexChatMode | str, mode: chat.ChatMode) -> chat.ChatMode:
+    name, problem = str(getattr(chat_mode, "value", chat_mode)), None
+    if name in _REFUSED_CHAT_MODES:
+        problem = f"chat_mode={name!r} is {_REFUSED_CHAT_MODES[name]}"
+    elif name not in _CHAT_MODES:
         known = ", ".join(_CHAT_MODES)
-        raise ConfigurationError(
-            f"chat_mode={name!r} is unknown{nearest(name, _CHAT_MODES)}. Its values are {known}.", setting="chat_mode"
-        )
-    if mode not in ("blend", _CHAT_MODES[name]):
-        raise ConfigurationError(
-            f"mode={mode!r} and chat_mode={name!r} contradict each other: omit one of them.", setting="chat_mode"
-        )
+        problem = f"chat_mode={name!r} is unknown{nearest(name, _CHAT_MODES)}. Its values are {known}."
+    elif mode not in ("blend", _CHAT_MODES[name]):
+        problem = f"mode={mode!r} and chat_mode={name!r} contradict each other: omit one of them."
+    if problem is not None:
+        raise ConfigurationError(problem, setting="chat_mode")
     return _CHAT_MODES[name]
 
 
@@ -321,19 +373,10 @@ def plans_of(intents: Intents) -> dict[str, SearchPlan]:
     return search_plans(intents) if isinstance(intents, Mapping) else {}
 
 
-def _given(option: T | None, setting: T) -> T:
-    return setting if option is None else option
-
-
 def _day(setting: str | None) -> date | Callable[[], date] | None:
     if setting is None:
         return None
     return date.today if setting == "today" else date.fromisoformat(setting)
-
-
-def _timeouts(config: ProjectConfig) -> Timeouts:
-    whole = Timeouts.whole if config.call_timeout is None else config.call_timeout
-    return Timeouts(first_token=config.first_token_timeout, between_tokens=config.between_tokens_timeout, whole=whole)
 
 
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None] | None = None) -> T | None:
@@ -355,23 +398,16 @@ def _document_map(retriever: ProjectRetriever, version: str | None, doc_id: str)
     return None if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
 
 
-def _merging(
-    adjacent: Adjacent, retriever: ProjectRetriever, embed_model: BaseEmbedding | None
-) -> Callable[[RetrievalResponse], AdjacentChunkMerger]:
+def _merging(adjacent: Adjacent, retriever: ProjectRetriever) -> Callable[[RetrievalResponse], AdjacentChunkMerger]:
     """Return a function that creates the merger for the hits of a search."""
     if adjacent not in get_args(Adjacent):
         known = ", ".join(get_args(Adjacent))
         raise ConfigurationError(f"adjacent is {adjacent!r}, which is unknown: use {known}.", setting="adjacent")
-    if adjacent == "expand" and embed_model is None:
-        raise ConfigurationError(
-            "adjacent is 'expand', which compares embeddings, and this search has none: use 'bridge'.",
-            setting="adjacent",
-        )
 
     def merger(response: RetrievalResponse) -> AdjacentChunkMerger:
         docstore = None if adjacent == "merge" else retriever.docstore_of(response.version)
         if docstore is None:  # or the version was removed, and its chunks can no longer be fetched
             return AdjacentChunkMerger()
-        return AdjacentChunkMerger(bridge=True, expand=adjacent == "expand", docstore=docstore, embed_model=embed_model)
+        return AdjacentChunkMerger(bridge=True, docstore=docstore)
 
     return merger

@@ -5,32 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from bisect import bisect_left
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
-from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine, StreamingAgentChatResponse
-from llama_index.core.memory.types import BaseChatStoreMemory, BaseMemory
+from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import QueryBundle
-from llama_index.core.storage.chat_store import SimpleChatStore
-from llama_index.core.storage.chat_store.base import BaseChatStore
+from llama_index.core.storage.chat_store import BaseChatStore, SimpleChatStore
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
-from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual._utils.tokens import TokenMap, count_tokens
 from llama_index_contextual.answering.intent import IntentRetriever, empty_response, unsearched_intent
-from llama_index_contextual.answering.prompts import CONDENSE, condense_messages, require_template
+from llama_index_contextual.answering.prompts import CONDENSE, conversation_text, require_template
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
-from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.answering.streaming import STOPPED, Completion
-from llama_index_contextual.answering.usage import calls_made
+from llama_index_contextual.answering.response import GroundedResponse, calls_made
+from llama_index_contextual.answering.streaming import STOPPED, Completion, blocking
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import shortened
@@ -38,6 +35,10 @@ from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 
 ChatMode = Literal["blend", "condense", "simple"]
+
+TURNS = 3
+HISTORY_TOKENS = 1000
+CHAT_STORE_KEY = "chat_history"
 
 _MODES = ("blend", "condense", "simple")
 _ROLES = (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT)
@@ -60,18 +61,6 @@ class GroundedChatStream(StreamingAgentChatResponse):
 
     grounded: GroundedResponse | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-
-
-class _StoredHistory(BaseChatStoreMemory):
-    """All messages of a conversation in a chat store."""
-
-    @classmethod
-    def class_name(cls) -> str:
-        return "_StoredHistory"
-
-    @classmethod
-    def from_defaults(cls, *args: Any, **kwargs: Any) -> _StoredHistory:
-        return cls(**kwargs)
 
 
 class GroundedChatEngine(BaseChatEngine, PromptMixin):
@@ -112,10 +101,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         engine: GroundedQueryEngine,
         *,
         mode: ChatMode = "blend",
-        turns: int = 3,
-        history_tokens: int = 1000,
+        turns: int = TURNS,
+        history_tokens: int = HISTORY_TOKENS,
         chat_store: BaseChatStore | None = None,
-        chat_store_key: str = "chat_history",
+        chat_store_key: str = CHAT_STORE_KEY,
         memory: BaseMemory | None = None,
     ) -> None:
         if not isinstance(memory, BaseMemory | None):
@@ -139,7 +128,11 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.history_tokens = history_tokens
         self._has_own_memory = memory is not None
         store = SimpleChatStore() if chat_store is None else chat_store
-        self.memory = memory or _StoredHistory(chat_store=store, chat_store_key=chat_store_key)
+        self.memory = memory or ChatMemoryBuffer.from_defaults(
+            chat_store=store,
+            chat_store_key=chat_store_key,
+            tokenizer_fn=str.split,  # without effect, but the default takes a second to load
+        )
         self._condense_prompt: BasePromptTemplate = PromptTemplate(CONDENSE)
 
     def _get_prompts(self) -> dict[str, BasePromptTemplate]:
@@ -183,9 +176,11 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         Raises:
             InputError: The file does not exist or does not contain a conversation.
         """
-        content = _read(path)
         try:
-            messages = [ChatMessage(role=row["role"], content=row["content"]) for row in json.loads(content)]
+            rows = json.loads(files.read(Path(path)))
+            messages = [ChatMessage(role=row["role"], content=row["content"]) for row in rows]
+        except FileNotFoundError as error:
+            raise InputError(f"{path} does not exist.", value=str(path)) from error
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not a conversation written by `save`.", value=str(path)) from error
         self.memory.set(messages)
@@ -212,24 +207,16 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         messages = await self.memory.aget(input=message)
         return [one for one in messages if one.role in _ROLES and (one.content or "").strip()]
 
-    def _exchange(self, question: str, response: GroundedResponse) -> list[ChatMessage]:
-        texts = ((MessageRole.USER, shortened(question)), (MessageRole.ASSISTANT, response.response))
-        return [ChatMessage(role=role, content=content) for role, content in texts]
+    # ---- Search ------------------------------------------------------------------------------------------------------
 
-    async def _abegin(self, message: str, chat_history: list[ChatMessage] | None) -> list[ChatMessage]:
-        """Return the last exchanges before a message; those of `chat_history`, if given, replace the conversation."""
+    async def _adraft(self, message: str, chat_history: list[ChatMessage] | None) -> Draft:
         if not isinstance(message, str):
             raise InputError(f"The message is of type {type(message).__name__}: pass a string.", value=message)
         if not message.strip():
             raise InputError("The message is empty: ask a question.", value=message)
         if chat_history is not None:
             await self.memory.aset(list(chat_history))
-        return self._recent(await self.memory.aget_all())
-
-    # ---- Search ------------------------------------------------------------------------------------------------------
-
-    async def _adraft(self, message: str, chat_history: list[ChatMessage] | None) -> Draft:
-        recent = await self._abegin(message, chat_history)
+        recent = self._recent(await self.memory.aget_all())
         # With intents, the search plans say which messages are searched.
         by_intent = isinstance(self.engine.retriever.retriever, IntentRetriever)
         if not by_intent and (intent := unsearched_intent(message, recent)) is not None:
@@ -247,7 +234,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if self.mode != "condense" or not conversation:
             return None
         try:
-            messages = condense_messages(shortened(message), conversation, self._condense_prompt)
+            history, question = conversation_text(conversation), shortened(message)
+            messages = self._condense_prompt.format_messages(history=history, question=question)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
             return None  # fall back to "blend", which needs no model; the response's `blend` shows it
@@ -256,7 +244,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
     # ---- Turns -------------------------------------------------------------------------------------------------------
 
-    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
+    async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
         """Answer a message.
 
         Args:
@@ -267,14 +255,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             InputError: The message is empty.
             ModelError: The model cannot be reached, or does not begin to answer in time; the history is unchanged.
         """
-        return run_sync(lambda: self.achat(message, chat_history))
-
-    async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
-        """Answer a message like `chat`, without blocking the event loop."""
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
             response = cast(GroundedResponse, await self.engine.aanswer(draft))
-        await self.memory.aput_messages(self._exchange(message, response))
+        await self.memory.aput_messages(_exchange(message, response))
         return GroundedChatResponse(
             response=response.response or "",
             source_nodes=response.source_nodes,
@@ -282,62 +266,48 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             grounded=response,
         )
 
-    def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Stream the answer to a message: read `response_gen`; at its end the turn is added to the history."""
-        with self.callback_manager.as_trace("chat"):
-            draft = run_sync(lambda: self._adraft(message, chat_history))
-            stream = self._stream_of(draft)
-        completion = Completion()
-
-        def pieces() -> Generator[ChatResponse, None, None]:
-            try:
-                for piece in self.engine.stream(draft, completion):
-                    yield _as_response(piece)
-            except GeneratorExit:
-                self._stop(stream, message, draft, completion)
-                raise
-            self._end(stream, message, draft, completion)
-
-        stream.chat_stream = pieces()
-        return stream
+    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
+        """Blocking version of `achat`."""
+        return run_sync(lambda: self.achat(message, chat_history))
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Stream the answer to a message like `stream_chat`: read `async_response_gen`."""
+        """Stream the answer to a message: read `async_response_gen`; at its end the turn is added to the history."""
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
-            stream = self._stream_of(draft)
+            stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
+            asked = {EventPayload.QUERY_STR.value: draft.question}
+            with self.callback_manager.event(CBEventType.SYNTHESIZE, payload=asked) as event:
+                event.on_end(payload={EventPayload.RESPONSE: stream})
         completion = Completion()
 
         async def pieces() -> AsyncGenerator[ChatResponse, None]:
             try:
-                async for piece in self.engine.astream(draft, completion):
-                    yield _as_response(piece)
+                async with aclosing(self.engine.astream(draft, completion)) as parts:
+                    async for part in parts:
+                        yield ChatResponse(message=ChatMessage(part, role=MessageRole.ASSISTANT), delta=part)
             except (GeneratorExit, asyncio.CancelledError):
-                self._stop(stream, message, draft, completion)
+                # Record what was shown; with a judge, nothing is shown before the verdict.
+                judging = self.engine.judge is not None and completion.answer is None
+                if draft.ready is not None or (completion.text and not judging):
+                    completion.problem = STOPPED
+                    self._end(stream, message, draft, completion)
                 raise
             await asyncio.to_thread(self._end, stream, message, draft, completion)
 
         stream.achat_stream = pieces()
         return stream
 
-    def _stream_of(self, draft: Draft) -> GroundedChatStream:
-        stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
-        asked = {EventPayload.QUERY_STR.value: draft.question}
-        with self.callback_manager.event(CBEventType.SYNTHESIZE, payload=asked) as event:
-            event.on_end(payload={EventPayload.RESPONSE: stream})
+    def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
+        """Stream the answer to a message like `astream_chat`: read `response_gen`."""
+        stream = run_sync(lambda: self.astream_chat(message, chat_history))
+        pieces, stream.achat_stream = cast("AsyncGenerator[ChatResponse, None]", stream.achat_stream), None
+        stream.chat_stream = blocking(pieces)
         return stream
-
-    def _stop(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
-        """Record a partial answer if any of it was shown; with a judge, nothing is shown before the verdict."""
-        judging = self.engine.judge is not None and completion.answer is None
-        if draft.ready is not None or (completion.text and not judging):
-            completion.problem = STOPPED
-            self._end(stream, message, draft, completion)
 
     def _end(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
         stream.grounded = self.engine.finish(draft, completion)
         stream.metadata = stream.grounded.metadata or {}
-        self.memory.put_messages(self._exchange(message, stream.grounded))
+        self.memory.put_messages(_exchange(message, stream.grounded))
 
 
 def _newest_part(exchange: Sequence[ChatMessage], budget: int) -> list[ChatMessage]:
@@ -375,24 +345,20 @@ def end_of(text: str, max_tokens: int) -> str:
     if room < 1:
         return ""
     tail = text[-room * _LONGEST_TOKEN :]  # tokens are shorter, so the end that fits is in here
-    cuts = [match.end() for match in _SENTENCE_CUT.finditer(tail)]
-    words = [match.end() for match in _WORD_CUT.finditer(tail)]
-    for starts, least in ((cuts, room // 2), (words, 1), (range(len(tail)), 1)):
-        # The number of tokens falls with the start, nearly always; the check of the whole makes sure.
-        first = bisect_left(starts, True, key=lambda start: count_tokens(tail[start:]) <= room)
-        for start in starts[first : first + 3]:
-            end = tail[start:].strip()
-            if count_tokens(end) >= least and count_tokens(_ELLIPSIS + end) <= max_tokens:
-                return _ELLIPSIS + end
+    tokens = TokenMap.of(tail)
+    earliest, middle = (tokens.offset(len(tokens) - count) for count in (room, room // 2))
+    cuts = [
+        cut.end()
+        for cut in (_SENTENCE_CUT.search(tail, earliest, middle), _WORD_CUT.search(tail, earliest, middle))
+        if cut
+    ]
+    # The end alone may have a token more than as a part of the text.
+    for start in (*cuts, *(tokens.offset(len(tokens) - count) for count in range(room, 0, -1))):
+        if (end := tail[start:].strip()) and count_tokens(_ELLIPSIS + end) <= max_tokens:
+            return _ELLIPSIS + end
     return ""
 
 
-def _as_response(piece: str) -> ChatResponse:
-    return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=piece), delta=piece)
-
-
-def _read(path: str | Path) -> bytes:
-    try:
-        return files.read(Path(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist.", value=str(path)) from error
+def _exchange(question: str, response: GroundedResponse) -> list[ChatMessage]:
+    texts = ((MessageRole.USER, shortened(question)), (MessageRole.ASSISTANT, response.response))
+    return [ChatMessage(role=role, content=content) for role, content in texts]

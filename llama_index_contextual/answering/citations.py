@@ -264,23 +264,35 @@ def fold(quoted: str) -> str:
     return FoldedText(quoted).text
 
 
-@dataclass(frozen=True)
-class QuotedText:
-    """A quotation of an answer.
+QuotationStatus = Literal["verified", "wrong_source", "stitched", "not_found"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotation:
+    """A quotation of an answer and the result of its check.
 
     Attributes:
         text: The words between the quotation marks.
-        start: Start offset in the answer, including the mark.
+        start: Start offset in the checked answer.
         end: End offset.
+        status: "verified" if a cited passage contains it, "wrong_source" if only another passage does, "stitched" if it
+            is assembled from pieces of the passages, "not_found" otherwise.
+        cited: Numbers of the sources cited for it; if empty, any passage counts.
+        found_in: Number of the source that contains it, or None.
+        source: File, pages and offsets of the quotation in the document, or None.
     """
 
     text: str
     start: int
     end: int
+    status: QuotationStatus = "not_found"
+    cited: tuple[int, ...] = ()
+    found_in: int | None = None
+    source: Source | None = None
 
 
-def quotations_of(answer: str) -> list[QuotedText]:
-    """Return the quotations of at least three words, between quotation marks or as a Markdown block quote.
+def quotations_of(answer: str) -> list[Quotation]:
+    """Return the quotations of at least three words, between quotation marks or as a Markdown block quote, unchecked.
 
     Example:
         >>> [quoted.text for quoted in quotations_of('It says “food keeps three days” and "maybe".')]
@@ -289,12 +301,12 @@ def quotations_of(answer: str) -> list[QuotedText]:
     quotations = []
     blocks = [(block.start(), block.end()) for block in _BLOCK.finditer(answer)]
     for start, end in blocks:
-        text = _BLOCK_MARK.sub("", answer[start:end]).strip()
-        quotations.append(QuotedText(re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", text).strip(), start, end))
+        text = re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", _BLOCK_MARK.sub("", answer[start:end])).strip()
+        quotations.append(Quotation(text=text, start=start, end=end))
     for match in _MARKED.finditer(answer):
         if not any(start <= match.start() < end for start, end in blocks):
             text = next(group for group in match.groups() if group is not None)
-            quotations.append(QuotedText(text, match.start(), match.end()))
+            quotations.append(Quotation(text=text, start=match.start(), end=match.end()))
     long_enough = (quoted for quoted in quotations if _count(quoted.text) >= MIN_WORDS)
     return sorted(long_enough, key=lambda quoted: quoted.start)
 
@@ -354,8 +366,6 @@ def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
 
 # ---- The check -------------------------------------------------------------------------------------------------------
 
-QuotationStatus = Literal["verified", "wrong_source", "stitched", "not_found"]
-
 _Citation = tuple[int, int, tuple[int, ...]]
 """Start offset, end offset, source numbers."""
 
@@ -363,7 +373,7 @@ _OPEN, _CLOSE = "[［【〔", "]］】〕"  # some models write citations in Eas
 _LISTED_CHARACTERS = 200
 _LISTED = rf"[^\[\]{_OPEN[1:]}{_CLOSE[1:]}]{{0,{_LISTED_CHARACTERS}}}"
 _CITATION_MARK = rf"\\?[\{_OPEN}]\s*sources?\s*[:：]?\s*({_LISTED}?\d{_LISTED})[\{_CLOSE}]"
-_CITATION = re.compile(rf"[ \t]*{_CITATION_MARK}", re.IGNORECASE)
+_CITATION = re.compile(_CITATION_MARK, re.IGNORECASE)
 _POSSIBLE = regex.compile(_CITATION_MARK, regex.IGNORECASE)
 _LONGEST_CITATION = 500
 _OPENING = re.compile(rf"[\\\{_OPEN}]")
@@ -393,30 +403,6 @@ class Passage:
     source: Source = field(default_factory=Source)
     head: str = ""
     locate: Callable[[int, int], Source] | None = field(default=None, repr=False, compare=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quotation:
-    """A quotation of an answer and the result of its check.
-
-    Attributes:
-        text: The words between the quotation marks.
-        start: Start offset in the checked answer.
-        end: End offset.
-        status: "verified" if a cited passage contains it, "wrong_source" if only another passage does, "stitched" if it
-            is assembled from pieces of the passages, "not_found" otherwise.
-        cited: Numbers of the sources cited for it; if empty, any passage counts.
-        found_in: Number of the source that contains it, or None.
-        source: File, pages and offsets of the quotation in the document, or None.
-    """
-
-    text: str
-    start: int
-    end: int
-    status: QuotationStatus
-    cited: tuple[int, ...] = ()
-    found_in: int | None = None
-    source: Source | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,27 +482,29 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     text = citations.feed(answer) + citations.rest()
     layout = _Layout(text)
     folded = [FoldedText(passage.text) for passage in passages]
-    quotations = tuple(
-        _check_quotation(quoted, layout.citations_for(quoted), passages, folded) for quoted in layout.quotations
-    )
+    quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in layout.quotations]
     return CitationReport(
         text=text,
         cited=tuple(dict.fromkeys(layout.all_citations)),
         invalid=tuple(citations.invalid),
-        quotations=quotations,
+        quotations=tuple(_checked(quoted, passages, folded) for quoted in quotations),
         unsupported=_unsupported(layout, passages, question),
     )
 
 
-def citations_of(answer: str) -> list[tuple[int, int, tuple[int, ...]]]:
+def citations_of(answer: str) -> list[_Citation]:
     """Return the citations of an answer: start offset, end offset, and the numbers of the sources.
 
     Example:
         >>> citations_of("Three days [Source 2], or four [Sources 1 and 3].")
         [(11, 21, (2,)), (31, 48, (1, 3))]
     """
-    marks = re.finditer(_CITATION_MARK, answer, re.IGNORECASE)
-    return [(mark.start(), mark.end(), tuple(_parse_numbers(mark[1]))) for mark in marks]
+    return [(mark.start(), mark.end(), tuple(_parse_numbers(mark[1]))) for mark in _CITATION.finditer(answer)]
+
+
+def uncited(text: str) -> str:
+    """Return a text without its citations, and without the white space before them."""
+    return re.sub(rf"[ \t]*{_CITATION_MARK}", "", text, flags=re.IGNORECASE)
 
 
 class CitationFilter:
@@ -624,22 +612,19 @@ class _Layout:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.citations = [(m.start(), m.end(), tuple(_parse_numbers(m[1]))) for m in _CITATION.finditer(text)]
+        self.citations = citations_of(text)
         self.quotations = quotations_of(text)
         self._sentences = self._starts()
         self._paragraphs = [0, *(match.end() for match in _PARAGRAPH_END.finditer(text))]
 
     def _starts(self) -> list[int]:
-        masked = list(self.text)
+        hidden = self.text
         for quoted in self.quotations:  # a sentence may quote several
-            masked[quoted.start : quoted.end] = "x" * (quoted.end - quoted.start)
-        hidden = "".join(masked)
+            hidden = hidden[: quoted.start] + "x" * (quoted.end - quoted.start) + hidden[quoted.end :]
         ends = (
-            match
-            for match in _SENTENCE_END.finditer(hidden)
-            if not _ABBREVIATION.search(hidden[: match.start() + 1][-8:])
+            end for end in _SENTENCE_END.finditer(hidden) if not _ABBREVIATION.search(hidden[: end.start() + 1][-8:])
         )
-        return [0, *(match.end() for match in ends)]
+        return [0, *(end.end() for end in ends)]
 
     @property
     def all_citations(self) -> list[int]:
@@ -650,7 +635,7 @@ class _Layout:
         first, last = starts[at - 1], starts[at] if at < len(starts) else len(self.text)
         return [citation for citation in self.citations if first <= citation[0] < last]
 
-    def citations_for(self, quoted: QuotedText) -> tuple[int, ...]:
+    def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
         """Return the sources of a quotation: those between it and the next one, else those of its sentence."""
         inside = [c for c in self.citations if quoted.start <= c[0] < quoted.end]
         if inside:
@@ -680,18 +665,15 @@ def _numbers_of(citations: Sequence[_Citation]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(number for _, _, numbers in citations for number in numbers))
 
 
-def _check_quotation(
-    quoted: QuotedText, cited: tuple[int, ...], passages: Sequence[Passage], folded: Sequence[FoldedText]
-) -> Quotation:
-    quotation = Quotation(text=quoted.text, start=quoted.start, end=quoted.end, status="not_found", cited=cited)
-    others = (number for number in range(1, len(passages) + 1) if number not in cited)
-    for number in (*cited, *others):
-        span = locate(quoted.text, folded[number - 1])
-        if span is not None:
-            right = not cited or number in cited
+def _checked(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
+    """Return a quotation with its status, and its place if a passage contains it."""
+    others = (number for number in range(1, len(passages) + 1) if number not in quoted.cited)
+    for number in (*quoted.cited, *others):
+        if (span := locate(quoted.text, folded[number - 1])) is not None:
+            right = not quoted.cited or number in quoted.cited
             source = _at_span(passages[number - 1], span)
-            return replace(quotation, status="verified" if right else "wrong_source", found_in=number, source=source)
-    return replace(quotation, status="stitched") if is_stitched(quoted.text, folded) else quotation
+            return replace(quoted, status="verified" if right else "wrong_source", found_in=number, source=source)
+    return replace(quoted, status="stitched") if is_stitched(quoted.text, folded) else quoted
 
 
 def _at_span(passage: Passage, span: tuple[int, int]) -> Source:

@@ -9,51 +9,31 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.llms import LLM
+from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.templates import require_known
 from llama_index_contextual.answering.prompts import conversation_text, require_template
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.retrievers.base import (
-    CheckedRetriever,
-    arespond_of,
-    as_bundle,
-    respond_of,
-    specificity_of,
-)
+from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, as_bundle, specificity_of
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
-Intent = Literal[
-    "factual",
-    "comparison",
-    "explanation",
-    "aggregation",
-    "procedural",
-    "clarification",
-    "chitchat",
-    "out_of_scope",
-    "opinion",
-    "temporal",
-]
 Tier = Literal["examples", "pattern", "words", "llm", "default"]
 
-INTENTS: tuple[Intent, ...] = get_args(Intent)
+# ---- search plans ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchPlan:
+class SearchPlan(BaseModel):
     """Search options for the questions of one intent.
 
     Attributes:
@@ -69,48 +49,39 @@ class SearchPlan:
         reply: The answer if nothing was searched or found; None for the engine's `not_found` or `small_talk`.
 
     Raises:
-        ConfigurationError: A value is invalid.
+        ValidationError: A value is invalid.
     """
 
-    top_k: int = 5
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    top_k: int = Field(default=5, ge=0)
     mode: Mode | None = None
-    semantic_weight: float | None = None
+    semantic_weight: float | None = Field(default=None, ge=0, le=1)
     by_aspect: bool = False
     from_conversation: bool = False
     examples: Sequence[str] = ()
     description: str | None = None
     reply: str | None = None
 
-    def __post_init__(self) -> None:
-        problems = {
-            "top_k": not isinstance(self.top_k, int) or isinstance(self.top_k, bool) or self.top_k < 0,
-            "mode": self.mode is not None and self.mode not in get_args(Mode),
-            "semantic_weight": self.semantic_weight is not None and not 0 <= self.semantic_weight <= 1,
-            "examples": isinstance(self.examples, str) or not all(isinstance(one, str) for one in self.examples),
-        }
-        if wrong := [name for name, is_wrong in problems.items() if is_wrong]:
-            raise ConfigurationError(
-                f"A search plan cannot have the {wrong[0]} {getattr(self, wrong[0])!r}: top_k is a number from 0 on,"
-                f" mode semantic, lexical or hybrid, semantic_weight from 0 to 1, examples a list of questions.",
-                setting="intents",
-            )
 
-
-PLANS: Mapping[str, SearchPlan] = MappingProxyType(
-    {
-        "factual": SearchPlan(top_k=5),
-        "comparison": SearchPlan(top_k=10, by_aspect=True),
-        "explanation": SearchPlan(top_k=8),
-        "aggregation": SearchPlan(top_k=15),
-        "procedural": SearchPlan(top_k=6),
-        "clarification": SearchPlan(top_k=3, from_conversation=True),
-        "chitchat": SearchPlan(top_k=0),
-        "out_of_scope": SearchPlan(top_k=0),
-        "opinion": SearchPlan(top_k=5),
-        "temporal": SearchPlan(top_k=6),
-    }
-)
+PLANS: Mapping[str, SearchPlan] = {
+    "factual": SearchPlan(top_k=5, description="a fact, a name, a number, a place"),
+    "comparison": SearchPlan(top_k=10, by_aspect=True, description="how things differ or agree"),
+    "explanation": SearchPlan(top_k=8, description="why or how something is so"),
+    "aggregation": SearchPlan(top_k=15, description="a list, a summary or an overview"),
+    "procedural": SearchPlan(top_k=6, description="the steps to do something"),
+    "clarification": SearchPlan(top_k=3, from_conversation=True, description="an earlier message of this conversation"),
+    "chitchat": SearchPlan(top_k=0, description="no question: a greeting, thanks, small talk"),
+    "out_of_scope": SearchPlan(
+        top_k=0,
+        description="something that is not in documents of this kind: general knowledge, the weather, a joke",
+    ),
+    "opinion": SearchPlan(top_k=5, description="a judgement or a recommendation"),
+    "temporal": SearchPlan(top_k=6, description="a date, a period, an order of events"),
+}
 """The default search plan of each intent."""
+
+INTENTS: tuple[str, ...] = tuple(PLANS)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -128,33 +99,30 @@ def search_plans(table: Mapping[str, SearchPlan | Mapping[str, Any]]) -> dict[st
     """
     plans = {}
     for name, plan in table.items():
-        if isinstance(plan, Mapping):
-            known = [field.name for field in fields(SearchPlan)]
-            if unknown := sorted(set(plan) - set(known)):
-                raise ConfigurationError(
-                    f"Intent {name!r} has an unknown option {unknown[0]!r}: its options are {', '.join(known)}.",
-                    setting="intents",
-                )
-            plan = SearchPlan(**plan)
-        if not isinstance(plan, SearchPlan):
+        try:
+            plans[name] = SearchPlan.model_validate(plan)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            what = f"have the {wrong['loc'][0]}" if wrong["loc"] else "be"
             raise ConfigurationError(
-                f"Intent {name!r} in the setting 'intents' cannot be {plan!r}: the table has a search plan, or an"
-                f" object of its options, for"
-                f" {', '.join(INTENTS)}, or a name of your own.",
+                f"Intent {name!r} in the setting 'intents' cannot {what} {wrong['input']!r}: {wrong['msg']}."
+                f" The options of a search plan are {', '.join(SearchPlan.model_fields)}.",
                 setting="intents",
-            )
+            ) from error
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigurationError(
                 f"Intent {name!r} has an invalid name: use lower-case letters, digits and _.", setting="intents"
             )
-        if name not in INTENTS and not (plan.examples or plan.description):
+        if name not in PLANS and not (plans[name].examples or plans[name].description):
             raise ConfigurationError(
                 f"Intent {name!r} is your own: give its search plan `examples`, or a `description` for the LLM. The"
                 f" intents that need none are {', '.join(INTENTS)}.",
                 setting="intents",
             )
-        plans[name] = plan
     return plans
+
+
+# ---- examples, patterns and words ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -193,8 +161,7 @@ class Examples:
 
     def __init__(self, plans: Mapping[str, SearchPlan], language: str = "english") -> None:
         self._analyzer = Analyzer(language)
-        listed = ((name, self._terms(text)) for name, plan in plans.items() for text in plan.examples)
-        self._examples = [(name, terms) for name, terms in listed if terms]
+        self._examples = [(name, self._terms(text)) for name, plan in plans.items() for text in plan.examples]
 
     def intent_of(self, question: str) -> str | None:
         """Return the intent of the most similar example, or None if none is similar.
@@ -202,24 +169,22 @@ class Examples:
         An example is similar if the question contains all its words, or if most words are common to both; one word is
         not enough, unless both have no other.
         """
-        if not self._examples:
-            return None
-        terms = self._terms(question)
-
-        def similarity(example: frozenset[str]) -> float:
-            common = len(terms & example)
-            if common == len(example) > 1 or terms == example:
-                return 1.0
-            if common < 2:  # "How long is it?" has a word in common with "How long is the warranty?"
-                return 0.0
-            return 2 * common / (len(terms) + len(example))
-
-        name, example = max(self._examples, key=lambda row: similarity(row[1]))
-        return name if similarity(example) >= _LIKE_AN_EXAMPLE else None
+        terms = self._terms(question) if self._examples else frozenset()
+        similar = [(_similarity(terms, example), name) for name, example in self._examples if example]
+        similarity, intent = max(similar, key=lambda pair: pair[0], default=(0.0, ""))
+        return intent if similarity >= _LIKE_AN_EXAMPLE else None
 
     def _terms(self, text: str) -> frozenset[str]:
         text = text[:_MAX_CHARS]
         return frozenset(self._analyzer.query_terms(text) or self._analyzer.terms(text))
+
+
+def _similarity(terms: frozenset[str], example: frozenset[str]) -> float:
+    common = len(terms & example)
+    if common == len(example) > 1 or terms == example:
+        return 1.0
+    # "How long is it?" has a word in common with "How long is the warranty?"
+    return 2 * common / (len(terms) + len(example)) if common > 1 else 0.0
 
 
 _OPENING = r"^(?:(?:and|so|but|ok|okay|well|then|also|thanks|thank you|got it|great|please|by the way)[\s,.!]+)*"
@@ -235,31 +200,6 @@ _MORE = (
     rf"(?:\W+(?:on|about|upon|into|of|for|by|with|regarding))?(?:\W+{_BEFORE})?(?:\W+{_HOW})*\W*$"
 )
 """Requests for more about the previous answer, which name nothing to search for."""
-_OTHER_LANGUAGES = (
-    # German
-    r"(?:(?:kannst|könntest) du|(?:können|könnten) sie)(?: (?:mir|das|dies|es|darauf|bitte|noch(?: ein)?mal|etwas|näher"
-    r"|genauer|ausführlicher|anders|weiter|eingehen))*(?: (?:erläutern|erklären|ausführen|präzisieren|konkretisieren"
-    r"|umformulieren|wiederholen|eingehen|sagen))?(?: bitte)?"
-    r"|(?:wie|was) (?:genau )?(?:meinst du|meinen sie)(?: (?:das|damit|genau))*|was (?:heißt|bedeutet) das(?: genau)?"
-    r"|(?:das )?(?:ich )?verstehe (?:ich |das )?nicht|(?:bitte )?(?:genauer|ausführlicher|mehr (?:dazu|davon|details))"
-    r"(?:,? bitte)?|wie bitte|zum beispiel"
-    # French
-    r"|(?:peux[- ]tu|pouvez[- ]vous|pourrais[- ]tu|pourriez[- ]vous)(?: (?:me|m'))?"
-    r" ?(?:préciser|développer|expliquer|clarifier|détailler|reformuler|répéter)(?: (?:cela|ça|ce point|davantage"
-    r"|s'il (?:te|vous) plaît))*"
-    r"|qu'est-ce que (?:cela|ça|tu|vous) (?:signifie|veut dire|veux dire|voulez dire)(?: par là)?"
-    r"|que (?:veux-tu|voulez-vous) dire(?: par là)?|(?:je ne|j'ai pas) compr(?:ends|is)(?: pas)?|c'est-à-dire"
-    r"|par exemple|plus de détails"
-    # Spanish
-    r"|¿?(?:me )?(?:puedes|puede|podrías|podría) (?:aclarar|explicar|ampliar|detallar|desarrollar|reformular|repetir)"
-    r"(?:me)?(?:lo)?(?: (?:eso|esto|más|por favor|un poco))*|¿?qué (?:quieres|quiere) decir(?: (?:con )?eso)?"
-    r"|¿?qué significa eso|no (?:lo )?entiendo|¿?por ejemplo|más detalles"
-    # Italian
-    r"|(?:puoi|può|potresti|potrebbe) (?:spiegare|chiarire|approfondire|precisare|riformulare|ripetere)"
-    r"(?:lo|melo)?(?: (?:questo|ciò|meglio|di più|per favore))*|(?:che )?cosa (?:intendi|intende|significa)(?: dire)?"
-    r"(?: con (?:questo|ciò))?|non (?:ho capito|capisco)|per esempio|più dettagli"
-)
-"""The same in German, French, Spanish and Italian, and questions about its meaning."""
 _SAID = (
     r"what (?:did|have) (?:you|i|we) (?:just )?(?:say|said|ask(?:ed)?(?: you)?|answer(?:ed)?|talk(?:ed)? about)"
     r"|what (?:was|were) (?:my|your|our) (?:last|previous|first) (?:questions?|answers?|messages?)"
@@ -270,7 +210,7 @@ _SAID = (
     r"|¿?qué (?:has dicho|acabas de decir)|(?:che )?cosa hai (?:appena )?detto"
 )
 """Questions about the conversation itself."""
-_PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
+_PATTERN_TEXTS: tuple[tuple[str, str], ...] = (
     (
         "chitchat",
         r"^\W*(?:(?:hi|hello|hey|ok|okay|thanks?|thank you|thx|bye|goodbye|omg|wow|great|cool|nice|perfect|alright"
@@ -292,7 +232,6 @@ _PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
         r"|which one do you mean|say that again|no,? i meant?)",
     ),
     ("clarification", rf"{_OPENING}{_MORE}"),
-    ("clarification", rf"^\W*(?:{_OTHER_LANGUAGES})\W*$"),
     ("clarification", rf"{_OPENING}(?:{_SAID})(?: (?:just now|again|before|earlier|so far|a moment ago|please))*\W*$"),
     (
         "comparison",
@@ -332,22 +271,16 @@ _PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
     ),
 )
 _PATTERNS = tuple((intent, re.compile(pattern, re.IGNORECASE)) for intent, pattern in _PATTERN_TEXTS)
-_WORDS: Mapping[str, tuple[Intent, float]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("who", "where", "which", "whose", "much", "name", "number", "is", "are", "did"), ("factual", 1.0)
-        ),
-        **dict.fromkeys(("does", "do", "was", "can", "has", "have", "price", "cost", "rate"), ("factual", 0.6)),
-        **dict.fromkeys(
-            ("because", "reason", "cause", "effect", "impact", "role", "mean", "means"), ("explanation", 1.4)
-        ),
-        **dict.fromkeys(("benefits", "factors", "requirements", "types", "options", "about"), ("aggregation", 1.2)),
-        **dict.fromkeys(("process", "apply", "register", "create", "avoid", "fix", "get", "make"), ("procedural", 0.9)),
-        **dict.fromkeys(("best", "better", "worst", "safer", "prefer", "worth", "risk"), ("opinion", 1.2)),
-        **dict.fromkeys(("same", "both", "than", "either", "unlike", "contrast"), ("comparison", 1.3)),
-        **dict.fromkeys(("year", "date", "deadline", "recently", "currently", "ago"), ("temporal", 1.2)),
-    }
-)
+_WORDS: Mapping[str, tuple[str, float]] = {
+    **dict.fromkeys(("who", "where", "which", "whose", "much", "name", "number", "is", "are", "did"), ("factual", 1.0)),
+    **dict.fromkeys(("does", "do", "was", "can", "has", "have", "price", "cost", "rate"), ("factual", 0.6)),
+    **dict.fromkeys(("because", "reason", "cause", "effect", "impact", "role", "mean", "means"), ("explanation", 1.4)),
+    **dict.fromkeys(("benefits", "factors", "requirements", "types", "options", "about"), ("aggregation", 1.2)),
+    **dict.fromkeys(("process", "apply", "register", "create", "avoid", "fix", "get", "make"), ("procedural", 0.9)),
+    **dict.fromkeys(("best", "better", "worst", "safer", "prefer", "worth", "risk"), ("opinion", 1.2)),
+    **dict.fromkeys(("same", "both", "than", "either", "unlike", "contrast"), ("comparison", 1.3)),
+    **dict.fromkeys(("year", "date", "deadline", "recently", "currently", "ago"), ("temporal", 1.2)),
+}
 _ASKS_BACK = re.compile(
     rf"{_OPENING}(?:what do you mean|what does (?:that|this|it) mean"
     r"|(?:can|could) you (?:clarify|rephrase|repeat|explain)|i don'?t understand|sorry|pardon(?: me)?|say that again"
@@ -366,8 +299,7 @@ _MAX_CHARS = 2_000
 def guess_intent(question: str) -> IntentGuess:
     """Return the probable intent of a question, without a model.
 
-    Apart from requests to explain the previous answer, which are also recognised in German, French, Spanish and
-    Italian, the rules are for English; questions in other languages are "factual".
+    The rules are for English; questions in other languages are "factual", except those about what was just said.
 
     Example:
         >>> [guess_intent(text).intent for text in ("Thank you!", "How do I file an order?", "A vs B?", "Who paid?")]
@@ -377,7 +309,7 @@ def guess_intent(question: str) -> IntentGuess:
     for intent, pattern in _PATTERNS:
         if pattern.search(question):
             return IntentGuess(intent, "pattern")
-    scores: dict[Intent, float] = {}
+    scores: dict[str, float] = {}
     for word in _WORD.findall(question.lower()):
         if word in _WORDS:
             intent, weight = _WORDS[word]
@@ -410,18 +342,6 @@ What does the last question want? Answer with one word of this list and nothing 
 
 INTENT_PROMPT = PromptTemplate(_ASK)
 
-_GLOSSES: Mapping[str, str] = {
-    "factual": "a fact, a name, a number, a place",
-    "comparison": "how things differ or agree",
-    "explanation": "why or how something is so",
-    "aggregation": "a list, a summary or an overview",
-    "procedural": "the steps to do something",
-    "clarification": "an earlier message of this conversation",
-    "chitchat": "no question: a greeting, thanks, small talk",
-    "out_of_scope": "something that is not in documents of this kind: general knowledge, the weather, a joke",
-    "opinion": "a judgement or a recommendation",
-    "temporal": "a date, a period, an order of events",
-}
 _MAX_CHARS_OF_TURN = 500
 
 
@@ -439,8 +359,9 @@ def intent_messages(
         template: Template with {intents} and {question}, and optionally {conversation}, the exchange before it.
         history: The conversation before the question; only the last exchange is sent, in part.
     """
+    usual = {name: plan.description for name, plan in PLANS.items()}
     listed = "; ".join(
-        f"{name} ({plan.description or _GLOSSES.get(name) or f'such as: {plan.examples[0]}'})"
+        f"{name} ({plan.description or usual.get(name) or f'such as: {plan.examples[0]}'})"
         for name, plan in plans.items()
     )
     last = [
@@ -543,59 +464,39 @@ class IntentRetriever(CheckedRetriever):
         intent = read_intent(completion.text, self.plans)
         return guess if intent is None else IntentGuess(intent, "llm")
 
-    def guess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
-        """Return the probable intent like `aguess`, from synchronous code."""
-        if self._answer_stream is None:
-            return self._guess(question)
-        return run_sync(lambda: self.aguess(question, history))
+    guess = twin(aguess)
 
     def _guess(self, question: str) -> IntentGuess:
         intent = self._examples.intent_of(question)
         return guess_intent(question) if intent is None else IntentGuess(intent, "examples")
 
-    def respond(self, query: QueryType) -> RetrievalResponse:
+    async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Return the results with their evidence and the intent of the question.
 
         Raises:
             InputError: The query is empty, or not a query.
         """
         bundle = as_bundle(query)
-        guess = self.guess(bundle.query_str, getattr(bundle, "history", ()))
-        if (plan := self._plan_of(bundle, guess)) is None:
-            return empty_response(bundle, guess.intent)
-        retriever = self._make(plan)
-        responses = [respond_of(retriever, query) for query in _queries(bundle, plan)]
-        return self._with_evidence(bundle, guess, _interleave(responses, plan.top_k, guess.intent))
-
-    async def arespond(self, query: QueryType) -> RetrievalResponse:
-        """Search like `respond`, without blocking the event loop."""
-        bundle = as_bundle(query)
         guess = await self.aguess(bundle.query_str, getattr(bundle, "history", ()))
-        if (plan := self._plan_of(bundle, guess)) is None:
-            return empty_response(bundle, guess.intent)
-        retriever = self._make(plan)
-        responses = await asyncio.gather(*(arespond_of(retriever, query) for query in _queries(bundle, plan)))
-        return self._with_evidence(bundle, guess, _interleave(responses, plan.top_k, guess.intent))
-
-    def _plan_of(self, bundle: QueryBundle, guess: IntentGuess) -> SearchPlan | None:
-        """Return the plan to search with, or None if nothing is searched."""
         plan = self.plans[guess.intent]
-        if not _needs_no_search(bundle, plan):
-            return plan
-        # A model does not know the documents.
-        return self.plans["factual"] if (guess.intent, guess.tier) == ("out_of_scope", "llm") else None
+        is_follow_up = plan.from_conversation and bool(getattr(bundle, "history", ()))
+        if plan.top_k < 1 or (is_follow_up and asks_for_clarification(bundle.query_str)):
+            if (guess.intent, guess.tier) != ("out_of_scope", "llm"):
+                return empty_response(bundle, guess.intent)
+            plan = self.plans["factual"]  # a model does not know the documents
+        retriever = self._make(plan)
+        sides = aspects_of(bundle.query_str) if plan.by_aspect else ()
+        queries = [bundle, *(QueryBundle(side) for side in sides)]
+        responses = await asyncio.gather(*(arespond_of(retriever, query) for query in queries))
+        response = _interleave(responses, plan.top_k, guess.intent)
+        level = response.confidence_level
+        if plan is not self.plans[guess.intent]:
+            is_near = level in ("medium", "high")
+            return replace(response, intent="factual") if is_near else empty_response(bundle, guess.intent)
+        is_foreign = guess.is_weak and level in ("low", "none")
+        return replace(response, intent="out_of_scope") if is_foreign else response
 
-    def _with_evidence(self, bundle: QueryBundle, guess: IntentGuess, response: RetrievalResponse) -> RetrievalResponse:
-        """Return the response to show, after the search has told whether the collection has anything near."""
-        nothing_near = response.confidence_level in ("low", "none")
-        if guess.intent == "out_of_scope" and self.plans["out_of_scope"].top_k < 1:
-            is_unknown = response.confidence_level is None
-            return (
-                empty_response(bundle, guess.intent)
-                if nothing_near or is_unknown
-                else replace(response, intent="factual")
-            )
-        return replace(response, intent="out_of_scope") if guess.is_weak and nothing_near else response
+    respond = twin(arespond)
 
     def specificity(self, text: str) -> float | None:
         """Return the specificity of a text; see `specificity_of`."""
@@ -608,12 +509,7 @@ class IntentRetriever(CheckedRetriever):
         return [*(await self.arespond(query_bundle)).results]
 
 
-def _needs_no_search(bundle: QueryBundle, plan: SearchPlan) -> bool:
-    in_conversation = plan.from_conversation and bool(getattr(bundle, "history", ()))
-    return plan.top_k < 1 or (in_conversation and asks_for_clarification(bundle.query_str))
-
-
-def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> Intent | None:
+def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> str | None:
     """Return the intent of a message in a conversation that needs no search, or None for any other message.
 
     Example:
@@ -625,10 +521,6 @@ def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> Intent | 
     if history and asks_for_clarification(message):
         return "clarification"
     return "chitchat" if guess_intent(message).intent == "chitchat" else None
-
-
-def _queries(bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:
-    return [bundle, *(QueryBundle(side) for side in (aspects_of(bundle.query_str) if plan.by_aspect else ()))]
 
 
 def empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:

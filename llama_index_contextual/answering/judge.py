@@ -12,7 +12,7 @@ from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
 from pydantic import BaseModel, ConfigDict, Field
 
-from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import AnswerStream, Timeouts
@@ -60,16 +60,13 @@ class Verdict(BaseModel):
         return self.relevant and self.grounded
 
 
-def _schema() -> dict[str, Any]:
-    """Return the JSON schema of a verdict, without the parts that providers do not accept in a strict one."""
-    fields = {
-        name: {key: value for key, value in field.items() if key in ("type", "items", "description")}
-        for name, field in Verdict.model_json_schema()["properties"].items()
-    }
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+_FIELDS = {
+    name: {key: value for key, value in field.items() if key in ("type", "items", "description")}
+    for name, field in Verdict.model_json_schema()["properties"].items()
+}
+_SCHEMA = {"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False}
+"""JSON schema of a verdict, without the parts that providers do not accept in a strict one."""
 
-
-_SCHEMA = _schema()
 _RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": _SCHEMA}}
 
 
@@ -154,22 +151,16 @@ class Judge:
         """Return an answer with its verdict; a blocked answer is replaced by `fallback` and kept as `original`."""
         if not response.source_nodes or not (response.response or "").strip():
             return response
+        cited = response.citations.cited if response.citations else ()
         try:
-            cited = response.citations.cited if response.citations else ()
             verdict = await self.ajudge(question, str(response), response.source_nodes, cited=cited)
         except ModelError as error:
-            failure: dict[str, object] = {"error": str(error)}
-            if self.on_failure == "show":
-                return _with_verdict(response, failure)
-            return _blocked(response, failure, self.not_judged)
-        values = verdict.model_dump()
-        if verdict.passes and verdict.confidence >= self.min_confidence:
-            return _with_verdict(response, values)
-        return _blocked(response, values, self.fallback)
+            shown = None if self.on_failure == "show" else self.not_judged
+            return _with_verdict(response, {"error": str(error)}, shown)
+        passes = verdict.passes and verdict.confidence >= self.min_confidence
+        return _with_verdict(response, verdict.model_dump(), None if passes else self.fallback)
 
-    def review(self, question: str, response: GroundedResponse) -> GroundedResponse:
-        """Review an answer like `areview`, from synchronous code."""
-        return run_sync(lambda: self.areview(question, response))
+    review = twin(areview)
 
 
 def _last_verdict(reply: str) -> Verdict | None:
@@ -189,13 +180,12 @@ def _last_verdict(reply: str) -> Verdict | None:
     return verdict
 
 
-def _blocked(response: GroundedResponse, verdict: dict[str, object], text: str) -> GroundedResponse:
-    """Return the response with a text in place of the answer, which is kept as `original`."""
+def _with_verdict(response: GroundedResponse, verdict: dict[str, Any], shown: str | None) -> GroundedResponse:
+    """Return the response with the verdict, and with a text in place of an answer that is blocked."""
+    metadata = {**(response.metadata or {}), "verdict": verdict}
+    if shown is None:
+        return replace(response, metadata=metadata, verdict=verdict)
     original = response.original or response.response or ""
-    metadata = {**(response.metadata or {}), "original": original}
-    blocked = replace(response, response=text, found=False, citations=None, original=original, metadata=metadata)
-    return _with_verdict(blocked, verdict)
-
-
-def _with_verdict(response: GroundedResponse, verdict: dict[str, object]) -> GroundedResponse:
-    return replace(response, metadata={**(response.metadata or {}), "verdict": verdict}, verdict=verdict)
+    metadata["original"] = original
+    blocked = replace(response, response=shown, found=False, citations=None, original=original)
+    return replace(blocked, metadata=metadata, verdict=verdict)

@@ -10,16 +10,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
-from llama_index.core.llms import LLM
+from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.answering.citations import citations_of
+from llama_index_contextual.answering.citations import citations_of, uncited
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.search.response import Source
-from llama_index_contextual.search.results import RetrievalResponse
 
 Style = Literal["instruction", "persona", "chain_of_thought"]
 
@@ -176,16 +174,6 @@ def defused(text: str) -> str:
     return _SPECIAL_TOKEN.sub("‹", text)
 
 
-def confidence_line(response: RetrievalResponse, min_confidence: float | None = None) -> str:
-    """Return the line of the prompt about a search with a low confidence; empty for any other.
-
-    Args:
-        response: The response of the search.
-        min_confidence: As in `RetrievalResponse.doubt`.
-    """
-    return response.doubt(min_confidence)
-
-
 def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return the messages of a conversation without citations, whose numbers belong to the passages of an earlier turn.
 
@@ -195,76 +183,34 @@ def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         'Three days.'
     """
     return [
-        ChatMessage(role=message.role, content=_uncited(message.content or ""))
+        ChatMessage(role=message.role, content=uncited(message.content or ""))
         if message.role == MessageRole.ASSISTANT and citations_of(message.content or "")
         else message
         for message in messages
     ]
 
 
-def _uncited(text: str) -> str:
-    pieces, at = [], 0
-    for start, end, _ in citations_of(text):
-        pieces.append(text[at:start].rstrip(" \t"))
-        at = end
-    return "".join([*pieces, text[at:]])
-
-
-def answer_messages(
-    question: str,
-    hits: Sequence[NodeWithScore],
-    *,
-    prompts: Mapping[str, BasePromptTemplate],
-    not_found: str,
-    history: Sequence[ChatMessage] = (),
-    context: bool = True,
-    confidence: str = "",
-    llm: LLM | None = None,
-) -> list[ChatMessage]:
-    """Return the messages that ask a model to answer a question.
-
-    Args:
-        question: The question.
-        hits: The passages; the first is Source 1.
-        prompts: As from `default_prompts`.
-        not_found: The answer to give if the sources do not answer the question.
-        history: The conversation before the question.
-        context: Whether to include the generated context.
-        confidence: The line from `confidence_line`, or an empty text.
-        llm: The model, for templates that depend on it.
-    """
-    passages = "\n\n".join(part for part in (passages_prompt(hits, context=context), confidence) if part)
-    asked = prompts["text_qa_template"].format_messages(llm=llm, context_str=passages, query_str=question)
-    rules = _text_of(prompts["system_prompt"], not_found)
-    return with_system(rules, [*without_citations(history), *asked])
-
-
-def _text_of(rules: BasePromptTemplate, not_found: str) -> str:
-    return "\n\n".join(message.content or "" for message in rules.format_messages(not_found=not_found))
-
-
-def with_system(rules: str, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def with_rules(rules: BasePromptTemplate, messages: Sequence[ChatMessage], *, not_found: str) -> list[ChatMessage]:
     """Return messages after one system message: the rules, and below them the system messages among the others.
 
     Many models accept only one system message, as the first one; a template and a memory may have their own.
+
+    Args:
+        rules: Template of the rules, with {not_found}.
+        messages: The conversation and the question.
+        not_found: The answer to give if there is none.
     """
+    of_rules = [message.content or "" for message in rules.format_messages(not_found=not_found)]
     others = [message for message in messages if message.role != MessageRole.SYSTEM]
     below = [message.content for message in messages if message.role == MessageRole.SYSTEM and message.content]
-    return [ChatMessage(role=MessageRole.SYSTEM, content="\n\n".join([rules, *below])), *others]
+    content = "\n\n".join(["\n\n".join(of_rules), *below])
+    return [ChatMessage(role=MessageRole.SYSTEM, content=content), *others]
 
 
 CLARIFY = """\
 The last message asks about this conversation. Answer it from the conversation alone: repeat or explain earlier \
 messages in plain words, and add nothing to them. Answer in the language of the last message. If the conversation does \
 not answer it, write exactly: {not_found}"""
-
-
-def clarification_messages(
-    question: str, history: Sequence[ChatMessage], *, prompts: Mapping[str, BasePromptTemplate], not_found: str
-) -> list[ChatMessage]:
-    """Return the messages that ask a model about the conversation so far."""
-    rules = _text_of(prompts["clarify_prompt"], not_found)
-    return with_system(rules, [*without_citations(history), ChatMessage(role=MessageRole.USER, content=question)])
 
 
 CONDENSE = """\
@@ -275,11 +221,6 @@ Conversation:
 {history}
 
 Last question: {question}"""
-
-
-def condense_messages(question: str, history: Sequence[ChatMessage], template: BasePromptTemplate) -> list[ChatMessage]:
-    """Return the messages that ask a model for a standalone question."""
-    return template.format_messages(history=conversation_text(history), question=question)
 
 
 def conversation_text(history: Sequence[ChatMessage]) -> str:

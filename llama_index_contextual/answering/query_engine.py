@@ -7,45 +7,54 @@ can run the search and the answer separately.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import unicodedata
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from pathlib import Path
+from typing import Any, ClassVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import RESPONSE_TYPE
-from llama_index.core.callbacks.base import CallbackManager, EventContext
-from llama_index.core.callbacks.schema import CBEventType, EventPayload
-from llama_index.core.llms import LLM
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
+from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.calls import run_sync, twin
 from llama_index_contextual._utils.templates import require_known
-from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer, cache_key, normalised
+from llama_index_contextual._version import __version__
+from llama_index_contextual.answering import prompts
 from llama_index_contextual.answering.citations import Passage, check_citations, fold
 from llama_index_contextual.answering.guards import Guards, guards_of
 from llama_index_contextual.answering.intent import IntentRetriever
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.prompts import (
-    NOT_FOUND,
-    SMALL_TALK,
-    answer_messages,
-    clarification_messages,
-    confidence_line,
-    default_prompts,
-    require_template,
+from llama_index_contextual.answering.response import (
+    AnswerAccount,
+    AnswerUsage,
+    AsyncGroundedStream,
+    GroundedResponse,
+    GroundedStream,
+    calls_made,
 )
-from llama_index_contextual.answering.response import AsyncGroundedStream, GroundedResponse, GroundedStream
-from llama_index_contextual.answering.streaming import AnswerStream, Completion, StreamFilter, Timeouts, split_reasoning
-from llama_index_contextual.answering.usage import AnswerAccount, AnswerUsage, ModelCalls, calls_made
+from llama_index_contextual.answering.streaming import (
+    AnswerStream,
+    Completion,
+    StreamFilter,
+    Timeouts,
+    blocking,
+    split_reasoning,
+)
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.answers import ANSWERS_FILE, AnswerFile
+from llama_index_contextual.index.versions import live_if_sound
 from llama_index_contextual.models import is_named, model_name, settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, MergedChunk
 from llama_index_contextual.retrievers.base import as_bundle, bounded, without_span
@@ -53,6 +62,97 @@ from llama_index_contextual.retrievers.conversational import ConversationalRetri
 from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import with_warnings
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WrittenAnswer:
+    """The text of a model, cleaned by the guards; its citations are checked whenever it is shown.
+
+    Attributes:
+        text: The answer.
+        original: All that the model wrote, with personal data masked if it is masked in answers.
+        reasoning: The reasoning before the answer, likewise.
+        verdict: The verdict of the judge, or None.
+    """
+
+    text: str
+    original: str
+    reasoning: str | None = None
+    verdict: dict[str, Any] | None = None
+
+
+class AnswerCache:
+    """Cache of answers on disk.
+
+    The key covers the whole prompt, so an answer is never used for another version, other filters, another style or
+    another conversation; questions that differ only in white space or in their Unicode form are the same. Only complete
+    answers are cached, and only if the documents answer the question. A project has its own, `AnswerCache.of`.
+
+    Args:
+        path: The file, which only its owner can read; it can be deleted at any time.
+        max_entries: Maximum number of answers; the oldest one is dropped first.
+        current: Returns the name of the version whose answers may be added; None for any version.
+
+    Example:
+        >>> engine = GroundedQueryEngine(retriever, llm, cache=AnswerCache("answers.sqlite"))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, path: str | Path, *, max_entries: int = 1000, current: Callable[[], str | None] | None = None
+    ) -> None:
+        self._file = AnswerFile(Path(path), max_entries=max_entries)
+        self._current = current
+
+    @classmethod
+    def of(cls, project_dir: Path) -> AnswerCache:
+        """Return the cache in a project's directory, to which only answers from its live version are added."""
+        return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir))
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def get(self, key: str) -> WrittenAnswer | None:
+        """Return the cached answer, or None."""
+        content = self._file.get(key)
+        return None if content is None else WrittenAnswer(**json.loads(content))
+
+    def put(self, key: str, answer: WrittenAnswer, *, version: str | None) -> None:
+        """Add an answer that was written from a version of the project."""
+        content = json.dumps(asdict(answer)).encode()
+        current = self._current
+        self._file.put(key, content, is_current=lambda: current is None or current() == version)
+
+    def clear(self) -> None:
+        """Remove all answers."""
+        self._file.clear()
+
+
+def cache_key(messages: Sequence[ChatMessage], *, model: str, version: str | None, settings: str = "") -> str:
+    """Return the cache key of an answer.
+
+    Args:
+        messages: The whole prompt: rules, conversation, passages, question.
+        model: Name of the model.
+        version: Version of the project.
+        settings: Other settings on which the shown answer depends.
+    """
+    rows = [__version__, model, version, settings, *([message.role.value, message.content] for message in messages)]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def normalised(question: str) -> str:
+    """Return a question with single spaces, in Unicode's composed form (NFC).
+
+    Example:
+        >>> normalised("  Wie lange  ha\\u0308lt es? ") == "Wie lange hält es?"
+        True
+    """
+    return " ".join(unicodedata.normalize("NFC", question).split())
+
+
+# ---- the engine ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +182,8 @@ class AnswerOptions:
     answer_tokens: int = 8000
     context: bool = True
     min_confidence: float | None = None
-    not_found: str = NOT_FOUND
-    small_talk: str = SMALL_TALK
+    not_found: str = prompts.NOT_FOUND
+    small_talk: str = prompts.SMALL_TALK
     system_prompt: str | None = None
     replies: Mapping[str, str] = field(default_factory=dict)
 
@@ -120,7 +220,7 @@ class Draft:
     messages: list[ChatMessage]
     ready: GroundedResponse | None = None
     key: str | None = None
-    calls: Sequence[ModelCalls] = ()
+    calls: Sequence[AnswerUsage] = ()
 
 
 class GroundedQueryEngine(BaseQueryEngine):
@@ -204,7 +304,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             postprocessor.callback_manager = self.callback_manager
         most = self.options.answer_tokens
         self._packer = _AnswerPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
-        self._prompts = default_prompts(self.options.style, self.options.system_prompt)
+        self._prompts = prompts.default_prompts(self.options.style, self.options.system_prompt)
         if text_qa_template is not None:
             self._update_prompts({"text_qa_template": text_qa_template})
 
@@ -218,9 +318,9 @@ class GroundedQueryEngine(BaseQueryEngine):
         intents = self.retriever.retriever
         return {**self._prompts, **(intents.get_prompts() if isinstance(intents, IntentRetriever) else {}), **judge}
 
-    def _update_prompts(self, prompts: dict[str, BasePromptTemplate]) -> None:
-        require_known(prompts, self._get_prompts())
-        checked = {name: require_template(name, template) for name, template in prompts.items()}
+    def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
+        require_known(prompts_dict, self._get_prompts())
+        checked = {name: prompts.require_template(name, template) for name, template in prompts_dict.items()}
         if (template := checked.pop("judge_prompt", None)) is not None and self.judge is not None:
             self.judge = replace(self.judge, prompt=template)
         if (template := checked.pop("intent_prompt", None)) is not None:
@@ -228,7 +328,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self._prompts |= checked
 
     @contextmanager
-    def _event(self, kind: CBEventType, query: str) -> Iterator[EventContext]:
+    def _event(self, kind: CBEventType, query: str) -> Iterator[Any]:
         """Send an event of LlamaIndex's callbacks, which precede its instrumentation."""
         with self.callback_manager.event(kind, payload={EventPayload.QUERY_STR: query}) as event:
             yield event
@@ -256,8 +356,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Return the passages for the prompt of an answer."""
         return self.draft(query_bundle).hits
 
-    def draft(
-        self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[ModelCalls] = ()
+    async def adraft(
+        self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[AnswerUsage] = ()
     ) -> Draft:
         """Search, and return the prepared prompt of the answer.
 
@@ -269,18 +369,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         Raises:
             InputError: The question is empty, or not a question.
         """
-        query, notes = bounded(query)  # the part that is not searched does not go into the prompt either
-        with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
-            response = self.retriever.respond(query)
-            if self.wider is not None and self._needs_wider(response):
-                response = _better(response, self.wider.respond(query))
-            event.on_end(payload={EventPayload.NODES: list(response.results)})
-        return self._prepare(query, with_warnings(response, notes), history, calls=(*calls, *made))
-
-    async def adraft(
-        self, query: QueryBundle, *, history: Sequence[ChatMessage] = (), calls: Sequence[ModelCalls] = ()
-    ) -> Draft:
-        """Search like `draft`, without blocking the event loop."""
+        # The part that is not searched does not go into the prompt either.
         query, notes = await asyncio.to_thread(bounded, query)
         with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = await self.retriever.arespond(query)
@@ -290,9 +379,19 @@ class GroundedQueryEngine(BaseQueryEngine):
         prepare = partial(self._prepare, calls=(*calls, *made))
         return await asyncio.to_thread(prepare, query, with_warnings(response, notes), history)
 
-    async def aprepare(self, question: str, response: RetrievalResponse, *, history: Sequence[ChatMessage]) -> Draft:
-        """Return the prepared prompt for the result of a search, without blocking the event loop."""
-        return await asyncio.to_thread(self._prepare, QueryBundle(question), response, history)
+    draft = twin(adraft)
+
+    async def aprepare(
+        self,
+        question: str,
+        response: RetrievalResponse,
+        *,
+        history: Sequence[ChatMessage] = (),
+        processed: bool = False,
+    ) -> Draft:
+        """Return the prepared prompt for the result of a search; if `processed`, without the postprocessors."""
+        prepare = partial(self._prepare, postprocessors=() if processed else None)
+        return await asyncio.to_thread(prepare, QueryBundle(question), response, history)
 
     def _needs_wider(self, response: RetrievalResponse) -> bool:
         if response.mode_used == "none":  # a question that needs no search needs no wider search either
@@ -306,31 +405,28 @@ class GroundedQueryEngine(BaseQueryEngine):
         history: Sequence[ChatMessage],
         *,
         postprocessors: Sequence[BaseNodePostprocessor] | None = None,
-        calls: Sequence[ModelCalls] = (),
+        calls: Sequence[AnswerUsage] = (),
     ) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
         chosen = self._postprocessors if postprocessors is None else postprocessors
         hits = self._pack(query, response, chosen)
-        if hits:
-            messages_for = partial(
-                answer_messages,
-                hits=hits,
-                prompts=self._prompts,
-                not_found=options.not_found,
-                history=history,
-                context=options.context,
-                confidence=confidence_line(response, options.min_confidence),
-                llm=self._llm,
-            )
-        elif history and response.intent == "clarification" and response.mode_used == "none":
-            messages_for = partial(
-                clarification_messages, history=history, prompts=self._prompts, not_found=options.not_found
-            )
-        else:
+        in_conversation = history and response.intent == "clarification" and response.mode_used == "none"
+        if not hits and not in_conversation:
             replies = {"chitchat": options.small_talk, **options.replies}
             text = replies.get(response.intent or "", options.not_found)
             no_answer = GroundedResponse(text, [], found=False, retrieval=response, usage=self._account.book(calls))
             return Draft(question, response, [], [], _with_metadata(no_answer))
+        parts = (prompts.passages_prompt(hits, context=options.context), response.doubt(options.min_confidence))
+        passages = "\n\n".join(filter(None, parts))
+
+        def messages_for(question: str) -> list[ChatMessage]:
+            asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
+            if hits:
+                template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
+                asked = template.format_messages(llm=self._llm, context_str=passages, query_str=question)
+            messages = [*prompts.without_citations(history), *asked]
+            return prompts.with_rules(rules, messages, not_found=options.not_found)
+
         draft = Draft(question, response, hits, messages_for(question), calls=calls)
         if self.cache is None or not self._has_names():
             return draft
@@ -354,19 +450,16 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     # ---- Answer ------------------------------------------------------------------------------------------------------
 
-    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        with self._event(CBEventType.QUERY, query_bundle.query_str) as event:
-            response = self.answer(self.draft(query_bundle), streaming=self.streaming)
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        return response
-
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         with self._event(CBEventType.QUERY, query_bundle.query_str) as event:
             response = await self.aanswer(await self.adraft(query_bundle), streaming=self.streaming)
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
-    def synthesize(
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return _readable(run_sync(lambda: self._aquery(query_bundle)))
+
+    async def asynthesize(
         self,
         query_bundle: QueryBundle,
         nodes: list[NodeWithScore],
@@ -379,78 +472,42 @@ class GroundedQueryEngine(BaseQueryEngine):
             nodes: The passages; those that fit the budget go into the prompt.
             additional_source_nodes: Nodes to add to the `source_nodes` of the answer; they cannot be cited.
         """
-        response = self.answer(self._draft_from(query_bundle, nodes), streaming=self.streaming)
+        query, notes = await asyncio.to_thread(bounded, query_bundle)
+        found = with_warnings(RetrievalResponse.of_nodes(query.query_str, nodes), notes)
+        draft = await self.aprepare(query.query_str, found, processed=True)
+        response = await self.aanswer(draft, streaming=self.streaming)
         return replace(response, source_nodes=[*response.source_nodes, *(additional_source_nodes or ())])
 
-    async def asynthesize(
+    def synthesize(
         self,
         query_bundle: QueryBundle,
         nodes: list[NodeWithScore],
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
     ) -> RESPONSE_TYPE:
-        """Answer like `synthesize`, without blocking the event loop."""
-        draft = await asyncio.to_thread(self._draft_from, query_bundle, nodes)
-        response = await self.aanswer(draft, streaming=self.streaming)
-        return replace(response, source_nodes=[*response.source_nodes, *(additional_source_nodes or ())])
+        """Blocking version of `asynthesize`."""
+        return _readable(run_sync(lambda: self.asynthesize(query_bundle, nodes, additional_source_nodes)))
 
-    def _draft_from(self, query: QueryBundle, nodes: list[NodeWithScore]) -> Draft:
-        query, notes = bounded(query)
-        response = RetrievalResponse.of_nodes(query.query_str, nodes)
-        return self._prepare(query, with_warnings(response, notes), (), postprocessors=())
-
-    def answer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | GroundedStream:
+    async def aanswer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | AsyncGroundedStream:
         """Return the answer to a prepared prompt.
 
         Raises:
             ModelError: The model cannot be reached, or does not begin to answer in time.
         """
         with self._event(CBEventType.SYNTHESIZE, draft.question) as event:
-            response: GroundedResponse | GroundedStream
-            if streaming:
-                completion = Completion()
-                pieces = self.stream(draft, completion)
-                response = GroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
-            elif draft.ready is not None:
-                response = draft.ready
-            else:
-                response = self.finish(draft, run_sync(lambda: self.answer_stream.acomplete(draft.messages)))
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        return response
-
-    async def aanswer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | AsyncGroundedStream:
-        """Answer like `answer`, without blocking the event loop."""
-        with self._event(CBEventType.SYNTHESIZE, draft.question) as event:
+            completion = Completion()
             response: GroundedResponse | AsyncGroundedStream
             if streaming:
-                completion = Completion()
                 pieces = self.astream(draft, completion)
                 response = AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
-            elif draft.ready is not None:
-                response = draft.ready
             else:
-                completion = await self.answer_stream.acomplete(draft.messages)
+                if draft.ready is None:
+                    completion = await self.answer_stream.acomplete(draft.messages)
                 response = await asyncio.to_thread(self.finish, draft, completion)
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
-    def stream(self, draft: Draft, completion: Completion) -> Generator[str, None, None]:
-        """Yield the pieces of an answer that can be shown."""
-        if draft.ready is not None:
-            yield str(draft.ready)
-            return
-        stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
-        try:
-            for piece in self.answer_stream.stream(draft.messages, completion):
-                if (part := stream_filter.feed(piece)) and self.judge is None:
-                    yield part
-        except GeneratorExit:
-            self._usage(draft, completion)
-            raise
-        if part := stream_filter.rest() if self.judge is None else self.finish(draft, completion).response or "":
-            yield part
-
     async def astream(self, draft: Draft, completion: Completion) -> AsyncGenerator[str, None]:
-        """Yield the pieces of an answer that can be shown, without blocking the event loop."""
+        """Yield the pieces of an answer that can be shown."""
         if draft.ready is not None:
             yield str(draft.ready)
             return
@@ -470,6 +527,10 @@ class GroundedQueryEngine(BaseQueryEngine):
         if part:
             yield part
 
+    def stream(self, draft: Draft, completion: Completion) -> Generator[str, None, None]:
+        """Blocking version of `astream`."""
+        return blocking(self.astream(draft, completion))
+
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
         """Return the answer for a completion: checked, judged, and cached."""
         if draft.ready is not None:
@@ -478,7 +539,8 @@ class GroundedQueryEngine(BaseQueryEngine):
             written = self._written(completion.text)
             answer = self._checked(draft, written, problem=completion.problem)
             with calls_made() as made:
-                if self.judge is not None and not self._is_refusal(answer):
+                is_refusal = fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
+                if self.judge is not None and not is_refusal:
                     answer = self.judge.review(self._mask(draft.question), answer)
             answer = replace(answer, usage=self._usage(draft, completion, made))
             completion.answer = _with_metadata(answer)
@@ -486,9 +548,9 @@ class GroundedQueryEngine(BaseQueryEngine):
             if self.cache is not None and draft.key is not None and is_sound:
                 written = replace(written, verdict=answer.verdict)
                 self.cache.put(draft.key, written, version=draft.retrieval.version)
-        return cast(GroundedResponse, completion.answer)
+        return completion.answer
 
-    def _usage(self, draft: Draft, completion: Completion, judged: Sequence[ModelCalls] = ()) -> AnswerUsage | None:
+    def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
         """Book all calls for an answer, once."""
         if completion.usage is None:
             own = () if completion.calls is None else (completion.calls,)
@@ -521,10 +583,6 @@ class GroundedQueryEngine(BaseQueryEngine):
             verdict=written.verdict,
             metadata={} if written.verdict is None else {"verdict": written.verdict},
         )
-
-    def _is_refusal(self, answer: GroundedResponse) -> bool:
-        """Return whether an answer only says that the passages do not answer the question."""
-        return fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
 
     def _passage(self, hit: NodeWithScore, version: str | None) -> Passage:
         node = hit.node
@@ -561,6 +619,13 @@ class _AnswerPacker(ContextWindowPacker):
 
 def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
     return retriever if isinstance(retriever, ConversationalRetriever) else ConversationalRetriever(retriever)
+
+
+def _readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+    """Return an answer that can be read without an event loop."""
+    if not isinstance(response, AsyncGroundedStream):
+        return response
+    return GroundedStream(blocking(response.response_gen), response.source_nodes, finish=response.finish)
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:

@@ -1,18 +1,198 @@
-"""Answers as LlamaIndex responses with their sources and the report on their citations."""
+"""Answers as LlamaIndex responses, with their sources, the report on their citations, and the cost of their calls.
+
+An answer can take several calls: the answer itself, the question rewritten for a conversation, the intent, the judge.
+`calls_made` collects those that are made inside a search or a judgement, and `AnswerAccount` adds up all of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
 
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.citations import CitationReport
-from llama_index_contextual.answering.usage import AnswerUsage
+from llama_index_contextual.config import TokenPrice
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
+from llama_index_contextual.contextualizer.scheduler import usage_of
+from llama_index_contextual.errors import ProjectError
+from llama_index_contextual.index.project_file import record_answers_of
+from llama_index_contextual.index.receipts import ANSWERS, RunCost
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
+
+# ---- usage -----------------------------------------------------------------------------------------------------------
+
+_TOKENS_OF_MESSAGE = 4  # as documented by OpenAI: 3, and the name of the role
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerUsage(Tokens):
+    """Tokens and list price of calls for an answer.
+
+    Attributes:
+        models: Names of the models that were called, as in the settings.
+        is_estimated: Whether a provider did not report the tokens, so that they were counted with o200k_base.
+        dollars: List price, or None if that of a model is unknown.
+        problem: Why the cost could not be added to the project's costs, in a sentence, or None.
+    """
+
+    models: tuple[str, ...]
+    is_estimated: bool = False
+    dollars: float | None = None
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the usage as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        about = "about " if self.is_estimated else ""
+        cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
+        price = "price unknown" if self.dollars is None else f"{about}{money(self.dollars)}"
+        calls = f"{pluralize(self.calls, 'call')}, " if self.calls > 1 else ""
+        return (
+            f"{' + '.join(self.models)}: {calls}{about}{self.input_tokens:,} tokens in{cached},"
+            f" {self.output_tokens:,} out, {price}"
+        )
+
+
+def add_up(usages: Sequence[AnswerUsage]) -> AnswerUsage | None:
+    """Return the sum of usages, or None without any."""
+    if not usages:
+        return None
+    prices = [usage.dollars for usage in usages if usage.dollars is not None]
+    return AnswerUsage(
+        **asdict(sum(usages, Tokens())),
+        models=tuple(dict.fromkeys(model for usage in usages for model in usage.models)),
+        is_estimated=any(usage.is_estimated for usage in usages),
+        dollars=sum(prices) if len(prices) == len(usages) else None,
+        problem=next((usage.problem for usage in usages if usage.problem), None),
+    )
+
+
+_calls: ContextVar[list[AnswerUsage] | None] = ContextVar("calls", default=None)
+
+
+@contextmanager
+def calls_made() -> Iterator[list[AnswerUsage]]:
+    """Yield a list that is filled with the calls made in the block, also by its threads and tasks."""
+    made: list[AnswerUsage] = []
+    token = _calls.set(made)
+    try:
+        yield made
+    finally:
+        _calls.reset(token)
+
+
+class Meter:
+    """Tokens of one call, from the pieces of its stream.
+
+    Args:
+        model: Name of the model.
+        messages: The prompt.
+    """
+
+    def __init__(self, model: str, messages: Sequence[ChatMessage]) -> None:
+        self._model, self._messages = model, messages
+        self._input: int | None = None
+        self._output: int | None = None
+        self._cached = self._written = 0
+
+    def see(self, raw: Any) -> None:
+        """Read the tokens in the provider's own form of a piece, if it has any; later pieces have larger numbers."""
+        for holder in (raw, field_of(raw, "message")):
+            reported = field_of(holder, "usage")
+            usage = usage_of(reported)
+            output = usage.output_tokens if usage.output_tokens is not None else field_of(reported, "output_tokens")
+            self._input = self._input if usage.input_tokens is None else usage.input_tokens
+            self._output = output if type(output) is int else self._output
+            self._cached = usage.cached_tokens or self._cached
+            self._written = usage.written_tokens or self._written
+
+    def end(self, text: str) -> AnswerUsage:
+        """Return the tokens of the call with this reply, and add them to the calls that `calls_made` collects."""
+        sent, replied = self._input, self._output
+        if sent is None:
+            sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)
+        call = AnswerUsage(
+            models=(self._model,),
+            calls=1,
+            input_tokens=sent,
+            cached_tokens=self._cached,
+            output_tokens=count_tokens(text) if replied is None else replied,
+            written_tokens=self._written,
+            is_estimated=self._input is None or self._output is None,
+        )
+        if (made := _calls.get()) is not None:
+            made.append(call)
+        return call
+
+
+def field_of(value: Any, name: str) -> Any:
+    """Return a field of a provider's response, which is an object or a dict; None if it has no such field."""
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+
+
+@dataclass(frozen=True)
+class AnswerAccount:
+    """Prices of calls, and the place where their cost is recorded.
+
+    Args:
+        prices: Prices of the models.
+        record: Adds the cost of one model's calls to the costs of a project; None records nothing.
+    """
+
+    prices: PriceTable = field(default_factory=PriceTable)
+    record: Callable[[RunCost], object] | None = None
+
+    @classmethod
+    def of(cls, project_dir: Path, prices: Mapping[str, TokenPrice]) -> AnswerAccount:
+        """Return the account of a project: its prices, and its ledger."""
+        return cls(PriceTable(prices), partial(record_answers_of, project_dir))
+
+    def book(self, calls: Sequence[AnswerUsage]) -> AnswerUsage | None:
+        """Record the cost of single calls and return their sum, or None without calls."""
+        by_model: dict[str, list[AnswerUsage]] = {}
+        for call in calls:
+            by_model.setdefault(call.models[0], []).append(call)
+        return add_up([self._book(model, of_model) for model, of_model in by_model.items()])
+
+    def _book(self, model: str, calls: Sequence[AnswerUsage]) -> AnswerUsage:
+        total, now, problem = cast(AnswerUsage, add_up(calls)), time.time(), None
+        dollars = self.prices.dollars(model, total)
+        receipt = RunCost(
+            purpose=ANSWERS,
+            started=now,
+            ended=now,
+            llm=model,
+            calls=total.calls,
+            estimated_calls=sum(call.is_estimated for call in calls),
+            input_tokens=total.input_tokens,
+            cached_tokens=total.cached_tokens,
+            output_tokens=total.output_tokens,
+            paid=dollars,
+            prices=self.prices.version,
+        )
+        try:
+            if self.record is not None:
+                self.record(receipt)
+        except ProjectError as error:  # the answer is there; only its cost is missing from the project's
+            problem = f"The cost of the answer was not recorded: {error}"
+        return replace(total, dollars=dollars, problem=problem)
+
+
+# ---- responses -------------------------------------------------------------------------------------------------------
 
 _EXCERPT = 320
 """Number of characters of an excerpt."""

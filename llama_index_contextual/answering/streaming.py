@@ -11,28 +11,31 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse
-from llama_index.core.llms import LLM
+from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, is_connection_error
 from llama_index_contextual._utils.clients import PerLoop
+from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual._utils.redaction import KeyFilter
 from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
-from llama_index_contextual.answering.threads import threaded_calls
-from llama_index_contextual.answering.usage import AnswerUsage, Meter, ModelCalls
+from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
 from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.models import address_of, model_name, provider_of
 from llama_index_contextual.retirement import retirement_of
+
+T = TypeVar("T")
 
 STOPPED = "Reading stopped before the end of the answer."
 
@@ -84,9 +87,9 @@ class Completion:
 
     text: str = ""
     problem: str | None = STOPPED
-    calls: ModelCalls | None = None
+    calls: AnswerUsage | None = None
     usage: AnswerUsage | None = None
-    answer: Any = None
+    answer: GroundedResponse | None = None
 
 
 class AnswerStream:
@@ -180,42 +183,6 @@ class AnswerStream:
         if rest := keys.rest():  # after an error
             completion.text += rest
             yield rest
-
-    def stream(self, messages: Sequence[ChatMessage], completion: Completion) -> Generator[str, None, None]:
-        """Stream like `astream`, from synchronous code; an event loop may be running."""
-        pieces: SimpleQueue[str | None] = SimpleQueue()
-        running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
-        errors: list[BaseException] = []
-
-        async def pump() -> None:
-            running.set_result((asyncio.get_running_loop(), asyncio.current_task()))
-            async for piece in self.astream(messages, completion):
-                pieces.put(piece)
-
-        async def collect_error() -> list[BaseException]:
-            (error,) = await asyncio.gather(pump(), return_exceptions=True)
-            return [] if error is None else [error]
-
-        def run() -> None:
-            try:
-                errors.extend(asyncio.run(collect_error()))
-            finally:
-                pieces.put(None)
-
-        thread = threading.Thread(target=run, name="answer", daemon=True)
-        thread.start()
-        try:
-            while (piece := pieces.get()) is not None:
-                yield piece
-        finally:
-            if thread.is_alive():  # the reader has stopped: stop the model too
-                loop, task = running.result()
-                with contextlib.suppress(RuntimeError):  # the loop may have closed in the meantime
-                    if task is not None:
-                        loop.call_soon_threadsafe(task.cancel)
-            thread.join()
-        for error in errors:
-            raise error
 
     def _problem_of(self, finish_reason: str | None, text: str) -> str | None:
         """Return why an answer is not complete by the reason for its end, or None."""
@@ -320,21 +287,145 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
 
 def _finish_reason(piece: ChatResponse) -> str | None:
     """Return why a model ended its answer, in OpenAI's words; the formats of Anthropic and Ollama are known too."""
-    choices = _field(piece.raw, "choices")
-    reason = _field(choices[0], "finish_reason") if choices else None
-    reason = reason or _field(piece.raw, "done_reason") or _field(piece.raw, "stop_reason")
-    reason = reason or _field(_field(piece.raw, "delta"), "stop_reason")
+    choices = field_of(piece.raw, "choices")
+    reason = field_of(choices[0], "finish_reason") if choices else None
+    reason = reason or field_of(piece.raw, "done_reason") or field_of(piece.raw, "stop_reason")
+    reason = reason or field_of(field_of(piece.raw, "delta"), "stop_reason")
     return "length" if reason == "max_tokens" else reason if isinstance(reason, str) else None
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
 async def _close(pieces: AsyncIterator[ChatResponse]) -> None:
     close = getattr(pieces, "aclose", None)
     if close is not None:
         await close()
+
+
+# ---- Streams and threads ---------------------------------------------------------------------------------------------
+
+
+def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """Yield the items of an asynchronous generator, from synchronous code; an event loop may be running.
+
+    The generator runs in a thread of its own, from the first item on. It is cancelled if the reader stops.
+    """
+    items: SimpleQueue[tuple[T] | None] = SimpleQueue()
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+    errors: list[BaseException] = []
+
+    async def pump() -> None:
+        running.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        async for item in stream:
+            items.put((item,))
+
+    async def collect_error() -> list[BaseException]:
+        (error,) = await asyncio.gather(pump(), return_exceptions=True)
+        return [] if error is None else [error]
+
+    def run() -> None:
+        try:
+            errors.extend(asyncio.run(collect_error()))
+        finally:
+            items.put(None)
+
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="answer", daemon=True)
+    thread.start()
+    try:
+        while (item := items.get()) is not None:
+            yield item[0]
+    finally:
+        if thread.is_alive():  # the reader has stopped: stop the model too
+            loop, task = running.result()
+            with contextlib.suppress(RuntimeError):  # the loop may have closed in the meantime
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+    for error in errors:
+        raise error
+
+
+_PAUSE = 0.02
+"""Seconds between two checks whether a model is free."""
+
+
+class ThreadedCalls:
+    """Calls of one synchronous LLM, one at a time, each in a thread of its own.
+
+    A thread cannot be stopped from outside. When a call is given up, its thread ends at the next piece of the model, or
+    with the process, which does not wait for it. Until then the model is busy, because two calls at once can crash a
+    model such as llama.cpp.
+    """
+
+    def __init__(self) -> None:
+        self._busy = new_lock()
+        self._is_given_up = False
+
+    async def wait(self, name: str, patience: float) -> None:
+        """Wait until no other call runs; `start` has to follow.
+
+        Args:
+            name: Name of the model.
+            patience: Seconds to wait for a call that was given up.
+
+        Raises:
+            ModelError: A call that was given up is still running.
+        """
+        waited = 0.0
+        while not self._busy.acquire(blocking=False):
+            if waited >= patience:
+                raise ModelError(
+                    f"{name!r} is still busy with an earlier question that was given up: try again later, or restart"
+                    f" the program.",
+                    setting="llm",
+                )
+            await asyncio.sleep(_PAUSE)
+            waited = waited + _PAUSE if self._is_given_up else 0.0
+        self._is_given_up = False
+
+    def start(self, call: Callable[[], Iterable[ChatResponse]]) -> AsyncGenerator[ChatResponse, None]:
+        """Start a call in a thread, after `wait`, and return its pieces."""
+        loop, stopped = asyncio.get_running_loop(), threading.Event()
+        pieces: asyncio.Queue[ChatResponse | Exception | None] = asyncio.Queue()
+
+        def send(piece: ChatResponse | Exception | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop has been closed
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        def run() -> None:
+            try:
+                for piece in call():
+                    send(piece)
+                    if stopped.is_set():
+                        break
+                send(None)
+            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; it is raised to the reader
+                send(error)
+            finally:
+                self._busy.release()
+
+        async def received() -> AsyncGenerator[ChatResponse, None]:
+            try:
+                while (piece := await pieces.get()) is not None:
+                    if isinstance(piece, Exception):
+                        raise piece
+                    yield piece
+            finally:
+                stopped.set()
+                self._is_given_up = self._busy.locked()
+
+        context = copy_context()
+        threading.Thread(target=context.run, args=(run,), name="llm", daemon=True).start()
+        return received()
+
+
+_of_models: WeakValueDictionary[int, ThreadedCalls] = WeakValueDictionary()
+
+
+def threaded_calls(llm: LLM) -> ThreadedCalls | None:
+    """Return the calls of a synchronous LLM, the same for all its users; None for an asynchronous one."""
+    # The method of CustomLLM; attributes of the classes are not compared, as instrumentation wraps them at each access.
+    if next((kind for kind in type(llm).__mro__ if "astream_chat" in vars(kind)), None) is not CustomLLM:
+        return None
+    return _of_models.setdefault(id(llm), ThreadedCalls())
 
 
 # ---- Separating the answer from the reasoning ------------------------------------------------------------------------

@@ -86,14 +86,14 @@ def search(
 
 
 def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Sequence[str] | None) -> Any:
-    from llama_index_contextual.tools.conditions import parse_conditions
+    from llama_index_contextual.tools.filters import parse_conditions
 
     return parse_conditions(project, conditions, files)
 
 
 def _hint_at_patterns(conditions: Sequence[str] | None) -> None:
     """Print what to use instead of a filter that compares values with a pattern such as `X*`."""
-    from llama_index_contextual.tools.conditions import field_and_pattern
+    from llama_index_contextual.tools.filters import field_and_pattern
 
     for field, pattern in filter(None, map(field_and_pattern, conditions or ())):
         part = max(pattern.replace("?", "*").split("*"), key=len)

@@ -101,7 +101,7 @@ class Facts:
 
     def __call__(self, path: str) -> dict[str, Any]:
         """Return the facts about the file with this path."""
-        from llama_index_contextual.tools.conditions import is_named
+        from llama_index_contextual.tools.filters import is_named
 
         facts: dict[str, Any] = {}
         for pattern, entry in self._facts.items():
@@ -304,7 +304,7 @@ def documents(
     """List the documents of the live version with their ids, titles, chunks and tokens."""
     records = common.open_root().load(name).documents()
     if files:
-        from llama_index_contextual.tools.conditions import documents_named
+        from llama_index_contextual.tools.filters import documents_named
 
         named = [record for pattern in files for record in documents_named(pattern, records)]
         records = list({record.doc_id: record for record in named}.values())

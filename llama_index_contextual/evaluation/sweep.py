@@ -19,10 +19,9 @@ from llama_index_contextual._utils.keywords import suggests_keywords, takes
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
-from llama_index_contextual.answering.build import Keywords, grounded_engine
-from llama_index_contextual.answering.cache import AnswerCache
-from llama_index_contextual.answering.options import EngineOptions
-from llama_index_contextual.answering.usage import AnswerAccount
+from llama_index_contextual.answering.build import EngineBuilder, EngineOptions
+from llama_index_contextual.answering.query_engine import AnswerCache
+from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
@@ -310,18 +309,20 @@ def sweep_answers(
     report = progress or (lambda _: None)
     everything = Sample((), frozenset(), len(origin.live.current().records))
     answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
-    common = Keywords(
-        system_prompt=system_prompt,
-        text_qa_template=text_qa_template,
-        node_postprocessors=node_postprocessors,
-        project_cache=AnswerCache.of(origin.directory),
-    )
+    cache = AnswerCache.of(origin.directory)
+    engine_options = {
+        "system_prompt": system_prompt,
+        "text_qa_template": text_qa_template,
+        "node_postprocessors": list(node_postprocessors) or None,
+        **options,
+    }
     rows: list[AnswerRow] = []
     with built_variants(origin, plans, everything, max_cost=max_cost, report=report) as built:
         for variant, mode, k in product(built.values(), modes or [origin.config.mode], sorted(set(top_ks))):
             config = variant.plan.config
             retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
-            engine = grounded_engine(retriever, lambda: origin.embed_model, answering, options, account, common)
+            builder = EngineBuilder(retriever, lambda: origin.embed_model, answering, account, cache)
+            engine = builder.grounded_engine(engine_options)
             row = AnswerRow(
                 context=config.context,
                 chunk_size=config.chunk_size,

@@ -35,11 +35,16 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.keywords import Option, suggests_keywords, takes
-from llama_index_contextual.answering.build import Keywords, by_intent, chat_engine, query_engine
-from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.build import (
+    ChatEngineOptions,
+    EngineBuilder,
+    Intents,
+    QueryEngineOptions,
+    by_intent,
+)
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
-from llama_index_contextual.answering.options import ChatEngineOptions, Intents, QueryEngineOptions
-from llama_index_contextual.answering.usage import AnswerAccount
+from llama_index_contextual.answering.query_engine import AnswerCache
+from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
 from llama_index_contextual.index.forget import ForgetReport
@@ -60,9 +65,8 @@ from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.stores import export_version
-from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
+from llama_index_contextual.tools.document_tools import DocumentTools, describe_documents, function_tools, search_tool
 from llama_index_contextual.tools.filters import Filters
-from llama_index_contextual.tools.texts import describe_documents, search_tool
 
 
 class SearchOptions(TypedDict, total=False):
@@ -514,17 +518,17 @@ class Project:
             ConfigurationError: A value is invalid, or options of both engines are given.
             ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
-        return query_engine(
-            self._retriever(
-                {"mode": mode, "similarity_top_k": similarity_top_k, "top_k": options.get("top_k"), "filters": filters}
-            ),
-            self.state.embed_model_of_live,
-            llm or self.state.answering_llm(),
-            options,
-            AnswerAccount.of(self.directory, self.config.prices),
-            Keywords(streaming, node_postprocessors, text_qa_template, system_prompt, AnswerCache.of(self.directory)),
-            response_mode=response_mode,
+        common = {
+            "system_prompt": system_prompt,
+            "text_qa_template": text_qa_template,
+            "node_postprocessors": list(node_postprocessors) or None,
+            "streaming": streaming or None,
+        }
+        retriever = self._retriever(
+            {"mode": mode, "similarity_top_k": similarity_top_k, "top_k": options.get("top_k"), "filters": filters}
         )
+        builder = self._engines(retriever, llm)
+        return builder.query_engine({**common, **options}, response_mode=response_mode)
 
     @takes(ChatEngineOptions)
     def as_chat_engine(
@@ -560,22 +564,29 @@ class Project:
             ConfigurationError: A value is invalid.
             ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
-        return chat_engine(
-            self._retriever(
-                {
-                    "mode": options.get("search_mode"),
-                    "similarity_top_k": similarity_top_k,
-                    "top_k": options.get("top_k"),
-                    "filters": filters,
-                }
-            ),
+        common = {
+            "system_prompt": system_prompt,
+            "text_qa_template": text_qa_template,
+            "node_postprocessors": list(node_postprocessors) or None,
+            "streaming": streaming or None,
+        }
+        retriever = self._retriever(
+            {
+                "mode": options.get("search_mode"),
+                "similarity_top_k": similarity_top_k,
+                "top_k": options.get("top_k"),
+                "filters": filters,
+            }
+        )
+        return self._engines(retriever, llm).chat_engine({**common, **options}, mode=mode, memory=memory)
+
+    def _engines(self, retriever: ProjectRetriever, llm: LLM | None) -> EngineBuilder:
+        return EngineBuilder(
+            retriever,
             self.state.embed_model_of_live,
             llm or self.state.answering_llm(),
-            options,
             AnswerAccount.of(self.directory, self.config.prices),
-            Keywords(streaming, node_postprocessors, text_qa_template, system_prompt, AnswerCache.of(self.directory)),
-            mode=mode,
-            memory=memory,
+            AnswerCache.of(self.directory),
         )
 
     @suggests_keywords
@@ -604,8 +615,7 @@ class Project:
         return search_tool(
             name or f"search_{self.name}",
             description or describe_documents(self.name, self.documents()),
-            retrieve=partial(self.retrieve, explain=explain, **given),
-            aretrieve=partial(self.aretrieve, explain=explain, **given),
+            partial(self.retrieve, explain=explain, **given),
         )
 
     def document_tools(

@@ -8,8 +8,9 @@ Each call sees one version: the one that is live when the call begins.
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from llama_index.core.tools import FunctionTool
@@ -17,31 +18,19 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from pydantic import ValidationError
 
 from llama_index_contextual._utils.calls import twin
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import LiveIndexes, PinnedIndexes, SearchableVersion
+from llama_index_contextual.search.response import visible
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.search.search import require_positive
+from llama_index_contextual.tools import models
 from llama_index_contextual.tools.filters import Filters, describe_filters, require_known_keys, to_filters, usable_keys
-from llama_index_contextual.tools.matching import compile_pattern, find_lines
-from llama_index_contextual.tools.models import (
-    INPUTS,
-    MAX_MATCHES,
-    MAX_RESULTS,
-    TOOLS,
-    GrepResult,
-    OutlineResult,
-    ReadResult,
-    SearchResult,
-    ToolName,
-    ToolResult,
-    wrong_argument,
-)
-from llama_index_contextual.tools.original import Original, find_record
-from llama_index_contextual.tools.texts import describe_documents, tool_name, with_tool_names
+from llama_index_contextual.tools.original import LOOKS_LIKE_REGEX, Original, compile_pattern, find_lines, find_record
 
 MAX_LISTED = 100
 """Maximum number of documents or sections in one reply of `outline`."""
@@ -89,11 +78,9 @@ class DocumentTools:
         self._top_k = None if top_k is None else require_positive(top_k)
         self._filters = to_filters(filters)
 
-    # ---- search ------------------------------------------------------------------------------------------------
-
     def search(
         self, query: str, *, filters: Filters | None = None, mode: Mode | None = None, top_k: int | None = None
-    ) -> SearchResult:
+    ) -> models.SearchResult:
         """Return the passages that answer a question best.
 
         Args:
@@ -106,37 +93,23 @@ class DocumentTools:
             InputError: The query is empty, or an argument is invalid.
             NoVersionError: Nothing has been ingested yet.
         """
-
-        def search(version: SearchableVersion) -> SearchResult:
-            response = self._retriever(version, filters, mode, top_k).respond(as_bundle(query))
-            return _search_result(response, version, top_k)
-
-        return self._indexes.run(search)
-
-    async def asearch(
-        self, query: str, *, filters: Filters | None = None, mode: Mode | None = None, top_k: int | None = None
-    ) -> SearchResult:
-        """Do the same as `search`, without blocking the event loop."""
-
-        async def search(version: SearchableVersion) -> SearchResult:
-            retriever = await asyncio.to_thread(self._retriever, version, filters, mode, top_k)
-            response = await retriever.arespond(as_bundle(query))
-            return await asyncio.to_thread(_search_result, response, version, top_k)
-
-        return await self._indexes.arun(search)
-
-    def _retriever(
-        self, version: SearchableVersion, filters: Filters | None, mode: Mode | None, top_k: int | None
-    ) -> ProjectRetriever:
         config = self._settings()
         wanted = self._top_k or config.top_k if top_k is None else require_positive(top_k)
-        return ProjectRetriever(
-            PinnedIndexes(self._indexes, version),
-            config,
-            mode=mode or self._mode,
-            similarity_top_k=min(wanted, MAX_RESULTS),
-            filters=self._all_filters(version, filters),
-        )
+        capped = top_k is not None and top_k > models.MAX_RESULTS
+        notes = [f"top_k is {top_k}: the {models.MAX_RESULTS} best passages are shown."] if capped else []
+
+        def search(version: SearchableVersion) -> models.SearchResult:
+            retriever = ProjectRetriever(
+                PinnedIndexes(self._indexes, version),
+                config,
+                mode=mode or self._mode,
+                similarity_top_k=min(wanted, models.MAX_RESULTS),
+                filters=self._all_filters(version, filters),
+            )
+            response = retriever.respond(as_bundle(query))
+            return _with_places(models.SearchResult.of(response, notes=notes), response, version)
+
+        return self._indexes.run(search)
 
     def _all_filters(self, version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
         """Return the filters of a call together with those of all calls; reject keys that no passage has."""
@@ -146,8 +119,6 @@ class DocumentTools:
             require_known_keys(given, keys, restricted=self._filters is not None)
         both = [one for one in (self._filters, given) if one is not None]
         return MetadataFilters(filters=list(both)) if len(both) == 2 else next(iter(both), None)
-
-    # ---- grep --------------------------------------------------------------------------------------------------
 
     def grep(
         self,
@@ -159,8 +130,7 @@ class DocumentTools:
         filters: Filters | None = None,
         offset: int = 0,
         limit: int = 20,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> GrepResult:
+    ) -> models.GrepResult:
         """Return the lines of the original texts in which an exact text or a regular expression occurs.
 
         In an exact text, white space matches any white space, so that line breaks do not matter. A regular expression
@@ -175,26 +145,28 @@ class DocumentTools:
             filters: Only search documents of which a passage has this metadata.
             offset: Number of matching lines to skip.
             limit: Maximum number of lines to return, at most 50.
-            progress: Called with the number of searched documents and their total number.
 
         Raises:
             InputError: The pattern is empty, too long or invalid, or there is no such document.
             NoVersionError: Nothing has been ingested yet.
         """
         compiled = compile_pattern(pattern, is_regex=regex, case_sensitive=case_sensitive)
-        limit = min(require_positive(limit, "limit", "line"), MAX_MATCHES)
+        limit = min(require_positive(limit, "limit", "line"), models.MAX_MATCHES)
 
-        def grep(version: SearchableVersion) -> GrepResult:
+        def grep(version: SearchableVersion) -> models.GrepResult:
             records = self._records(version, filters)
             if doc_id is not None:
                 records = [find_record(records, doc_id, self.name)]
-            return find_lines(version, records, compiled, offset=max(0, offset), limit=limit, progress=progress)
+            return find_lines(version, records, compiled, pattern=pattern, offset=max(0, offset), limit=limit)
 
-        return self._indexes.run(grep)
+        result = self._indexes.run(grep)
+        if not result.total and not regex and LOOKS_LIKE_REGEX.search(pattern):
+            result.notes.append("The pattern was searched as exact text: pass regex=true for a regular expression.")
+        return result
 
-    # ---- outline -----------------------------------------------------------------------------------------------
-
-    def outline(self, doc_id: str | None = None, *, filters: Filters | None = None, offset: int = 0) -> OutlineResult:
+    def outline(
+        self, doc_id: str | None = None, *, filters: Filters | None = None, offset: int = 0
+    ) -> models.OutlineResult:
         """Return the documents with their sizes, or the sections of one document with their pages.
 
         Args:
@@ -206,31 +178,25 @@ class DocumentTools:
             InputError: There is no such document.
             NoVersionError: Nothing has been ingested yet.
         """
+        listed = slice(max(0, offset), max(0, offset) + MAX_LISTED)
 
-        def outline(version: SearchableVersion) -> OutlineResult:
-            records, first = self._records(version, filters), max(0, offset)
+        def outline(version: SearchableVersion) -> models.OutlineResult:
+            records = self._records(version, filters)
             if doc_id is None:
-                return OutlineResult(
-                    document=None,
-                    documents=[Original(version, record).outlined() for record in records[first : first + MAX_LISTED]],
-                    sections=[],
-                    total=len(records),
-                    next_offset=_next_offset(first, len(records)),
+                documents = [Original(version, record).outlined() for record in records[listed]]
+                result = models.OutlineResult(documents=documents, total=len(records), version=version.name)
+            else:
+                original = Original(version, find_record(records, doc_id, self.name))
+                result = models.OutlineResult(
+                    document=original.outlined(),
+                    sections=original.sections[listed],
+                    total=len(original.sections),
                     version=version.name,
                 )
-            original = Original(version, find_record(records, doc_id, self.name))
-            return OutlineResult(
-                document=original.outlined(),
-                documents=[],
-                sections=original.sections[first : first + MAX_LISTED],
-                total=len(original.sections),
-                next_offset=_next_offset(first, len(original.sections)),
-                version=version.name,
-            )
+            result.next_offset = listed.stop if listed.stop < result.total else None
+            return result
 
         return self._indexes.run(outline)
-
-    # ---- read --------------------------------------------------------------------------------------------------
 
     def read(
         self,
@@ -241,7 +207,7 @@ class DocumentTools:
         section: str | None = None,
         pages: str | int | None = None,
         neighbours: int = 0,
-    ) -> ReadResult:
+    ) -> models.ReadResult:
         """Return original text of a document, at most 20,000 characters, and where to read on.
 
         Args:
@@ -256,21 +222,15 @@ class DocumentTools:
             InputError: There is no such document, section or page, or two of them contradict each other.
             NoVersionError: Nothing has been ingested yet.
         """
-        chosen = [
-            name
-            for name, given in (
-                ("section", section is not None),
-                ("pages", pages is not None),
-                ("start or end", start is not None or end is not None),
-            )
-            if given
-        ]
+        offset = start if start is not None else end
+        places = {"section": section, "pages": pages, "start or end": offset}
+        chosen = [name for name, place in places.items() if place is not None]
         if len(chosen) > 1:
             raise InputError(f"Both {' and '.join(chosen)} are given: pass one of them.")
         if neighbours and "start or end" not in chosen:
             raise InputError("`neighbours` belongs to the offsets of a hit: pass its `start` and `end` too.")
 
-        def read(version: SearchableVersion) -> ReadResult:
+        def read(version: SearchableVersion) -> models.ReadResult:
             original = Original(version, find_record(self._records(version, None), doc_id, self.name))
             if section is not None:
                 span = original.section_span(section)
@@ -285,28 +245,30 @@ class DocumentTools:
 
         return self._indexes.run(read)
 
+    asearch = twin(search)
     agrep = twin(grep)
     aoutline = twin(outline)
     aread = twin(read)
 
     # ---- for adapters ------------------------------------------------------------------------------------------
 
-    def call(self, tool: ToolName, arguments: Mapping[str, Any]) -> ToolResult:
+    def call(self, tool: models.ToolName, arguments: Mapping[str, Any]) -> models.ToolResult:
         """Run a tool with the arguments that a model has chosen.
 
         Raises:
             InputError: An argument is missing, unknown or invalid; the message says which one.
             ContextualError: The call failed.
         """
-        result: ToolResult = getattr(self, tool)(**_arguments(tool, arguments))
+        try:
+            checked = dict(models.INPUTS[tool].model_validate(dict(arguments)))
+        except ValidationError as error:
+            raise InputError(models.wrong_argument(tool, error), value=dict(arguments)) from error
+        result: models.ToolResult = getattr(self, tool)(**checked)
         return result
 
-    async def acall(self, tool: ToolName, arguments: Mapping[str, Any]) -> ToolResult:
-        """Do the same as `call`, without blocking the event loop."""
-        result: ToolResult = await getattr(self, f"a{tool}")(**_arguments(tool, arguments))
-        return result
+    acall = twin(call)
 
-    def describe(self, tool: ToolName) -> str:
+    def describe(self, tool: models.ToolName) -> str:
         """Return the description of a tool for a model, with the documents and filters of the live version."""
         if tool == "search":
             return " ".join(filter(None, [describe_documents(self.name, self._listed()), self.describe_filters()]))
@@ -342,21 +304,10 @@ _DESCRIPTIONS: Mapping[str, str] = {
 }
 
 
-def _arguments(tool: ToolName, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return dict(INPUTS[tool].model_validate(dict(arguments)))
-    except ValidationError as error:
-        raise InputError(wrong_argument(tool, error), value=dict(arguments)) from error
-
-
-def _next_offset(first: int, total: int) -> int | None:
-    return first + MAX_LISTED if first + MAX_LISTED < total else None
-
-
-def _search_result(response: RetrievalResponse, version: SearchableVersion, top_k: int | None) -> SearchResult:
-    capped = top_k is not None and top_k > MAX_RESULTS
-    notes = [f"top_k is {top_k}: the {MAX_RESULTS} best passages are shown."] if capped else []
-    result = SearchResult.of(response, notes=notes)
+def _with_places(
+    result: models.SearchResult, response: RetrievalResponse, version: SearchableVersion
+) -> models.SearchResult:
+    """Add the offsets of chunks that have none, in the joined text of their document."""
     joined: dict[str, Mapping[str, tuple[int, int]]] = {}
     for passage, chunk in zip(result.passages, response, strict=True):
         record = version.record(passage.doc_id) if passage.start is None and passage.doc_id else None
@@ -364,6 +315,75 @@ def _search_result(response: RetrievalResponse, version: SearchableVersion, top_
             places = joined.setdefault(record.doc_id, Original(version, record).places_of_nodes)
             passage.start, passage.end = places[chunk.node_id]
     return result
+
+
+# ---- descriptions ----------------------------------------------------------------------------------------------------
+
+_MAX_DOCUMENTS = 8
+_LONGEST_TITLE = 80
+_INVALID_IN_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_TOOL_NAME = 64
+
+
+def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
+    """Return a description of the search over a project, for a model that has to choose a tool."""
+    named = (record.title or record.file_name or record.doc_id for record in documents)
+    titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
+    shown = [title if len(title) <= _LONGEST_TITLE else _beginning(title) for title in titles]
+    more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
+    listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
+    return (
+        f"Searches the {pluralize(len(documents), 'document')} of {name!r}{listed}. Returns the passages that"
+        f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"
+        f" matter."
+    )
+
+
+def _beginning(title: str) -> str:
+    """Return the first words of a long title; a single long word is cut."""
+    space = title.rfind(" ", _LONGEST_TITLE // 2, _LONGEST_TITLE + 1)
+    return f"{title[: space if space > 0 else _LONGEST_TITLE]}…"
+
+
+def tool_name(name: str) -> str:
+    """Return a tool name that every provider accepts: at most 64 letters a to z, digits, `_` and `-`.
+
+    If characters are replaced or cut off, a hash of the whole name follows, so that different names stay different.
+
+    Example:
+        >>> tool_name("search_contracts"), tool_name("search_契約"), tool_name("search_報告")
+        ('search_contracts', 'search_8d4d03b7', 'search_f8f44404')
+    """
+    plain = _INVALID_IN_TOOL_NAME.sub("_", name)[:_LONGEST_TOOL_NAME]
+    if plain == name and name:
+        return name
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[: _LONGEST_TOOL_NAME - 9].strip('_') or 'search'}_{digest}"
+
+
+class ToolNames(dict[models.ToolName, str]):
+    """The names under which the four tools are offered, by their own names.
+
+    Args:
+        suffix: Added to the name of each tool after an underscore, unless empty; see `tool_name`.
+    """
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__((tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in models.TOOLS)
+
+    def within(self, text: str) -> str:
+        """Return a text in which the tools in backquotes have these names.
+
+        Example:
+            >>> ToolNames("a").within("`grep` finds words, then `read` them.")
+            '`grep_a` finds words, then `read_a` them.'
+        """
+        for tool, name in self.items():
+            text = text.replace(f"`{tool}`", f"`{name}`")
+        return text
+
+
+# ---- LlamaIndex ------------------------------------------------------------------------------------------------------
 
 
 def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
@@ -374,40 +394,59 @@ def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
 
     Args:
         tools: The tools of a project.
-        suffix: Added to the name of each tool after an underscore, unless empty; see `tool_name`.
+        suffix: As in `ToolNames`.
     """
-    names = tool_names(suffix)
-    return [_function_tool(tools, tool, names) for tool in TOOLS]
+    names = ToolNames(suffix)
+
+    def function_tool(tool: models.ToolName) -> FunctionTool:
+        def run(**arguments: Any) -> models.ToolResult | ContextualError:
+            try:
+                return tools.call(tool, arguments)
+            except ContextualError as error:
+                return error
+
+        return FunctionTool.from_defaults(
+            run,
+            name=names[tool],
+            description=names.within(tools.describe(tool)),
+            fn_schema=models.INPUTS[tool],
+            callback=lambda output: text_of(tool, output),
+        )
+
+    return [function_tool(tool) for tool in models.TOOLS]
 
 
-def tool_names(suffix: str) -> dict[ToolName, str]:
-    """Return the names under which the four tools are offered, by their own names."""
-    return {tool: tool_name(f"{tool}_{suffix}" if suffix else tool) for tool in TOOLS}
-
-
-def _function_tool(tools: DocumentTools, tool: ToolName, names: Mapping[ToolName, str]) -> FunctionTool:
-    def run(**arguments: Any) -> ToolResult | ContextualError:
-        try:
-            return tools.call(tool, arguments)
-        except ContextualError as error:
-            return error
-
-    async def arun(**arguments: Any) -> ToolResult | ContextualError:
-        try:
-            return await tools.acall(tool, arguments)
-        except ContextualError as error:
-            return error
-
-    return FunctionTool.from_defaults(
-        run,
-        async_fn=arun,
-        name=names[tool],
-        description=with_tool_names(tools.describe(tool), names),
-        fn_schema=INPUTS[tool],
-        callback=lambda output: text_of(tool, output),
-    )
-
-
-def text_of(tool: ToolName, output: object) -> str:
+def text_of(tool: str, output: object) -> str:
     """Return the text that a model reads for the result of a tool, or for its error."""
     return f"The {tool} failed: {output}" if isinstance(output, ContextualError) else str(output)
+
+
+def search_tool(name: str, description: str, retrieve: Callable[[str], RetrievalResponse]) -> FunctionTool:
+    """Return a search as a LlamaIndex tool for FunctionAgent, ReActAgent or any other agent.
+
+    The model reads the passages; `ToolOutput.raw_output` is the `RetrievalResponse`. The model also reads the
+    message of an error, so that it can react.
+
+    Args:
+        name: Name of the tool; see `tool_name`.
+        description: When to use the search.
+        retrieve: The search.
+    """
+
+    def search(query: str) -> RetrievalResponse | ContextualError:
+        try:
+            return retrieve(query)
+        except ContextualError as error:
+            return error
+
+    def as_text(output: Any) -> str:
+        if isinstance(output, RetrievalResponse):
+            return models.SearchResult.of(output).text_for_model(places=False)
+        return text_of("search", output)
+
+    return FunctionTool.from_defaults(
+        search,
+        name=tool_name(name),
+        description=description,
+        callback=as_text,
+    )

@@ -1,12 +1,12 @@
-"""Inputs and results of the tools as pydantic models; `str()` of a result is the text that a model reads."""
+"""Arguments and results of the tools as pydantic models; `str()` of a result is the text that a model reads."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import textwrap
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
@@ -17,7 +17,7 @@ from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
 from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE
-from llama_index_contextual.search.response import visible
+from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 ToolName = Literal["search", "grep", "outline", "read"]
@@ -175,9 +175,9 @@ class ToolResult(BaseModel):
 
     version: str | None = Field(default=None, description="Name of the version that was used.")
 
-    @abstractmethod
     def _blocks(self) -> Iterator[str]:
         """Yield the paragraphs of the text."""
+        raise NotImplementedError
 
     def __str__(self) -> str:
         return "\n\n".join(self._blocks())
@@ -203,24 +203,19 @@ class FoundPassage(BaseModel):
     def of(cls, chunk: RetrievedChunk) -> FoundPassage:
         """Return the passage for a result of a search."""
         source = chunk.source
-        return cls(
-            rank=chunk.rank,
-            doc_id=source.doc_id,
-            source=str(source),
-            start=source.start_char,
-            end=source.end_char,
-            page_start=source.page_start,
-            page_end=source.page_end,
-            section=source.section,
-            relevance=chunk.relevance,
-            background=chunk.written_context,
-            table_head=chunk.table_head,
-            text=chunk.text,
-        )
+        values = {
+            **asdict(source),
+            "source": str(source),
+            "start": source.start_char,
+            "end": source.end_char,
+            "background": chunk.written_context,
+        }
+        names = ("rank", "relevance", "table_head", "text")
+        return cls.model_validate(values | {name: getattr(chunk, name) for name in names})
 
     def text_for_model(self, *, places: bool) -> str:
         """Return source, background and text, with anything in the texts that looks like a citation in parentheses."""
-        place_line = f"\nPlace: {describe_place(self.doc_id, self.start, self.end)}" if places else ""
+        place_line = f"\nPlace: {_place(self.doc_id, self.start, self.end)}" if places else ""
         background = f"\nBackground: {defused(self.background)}" if self.background else ""
         head = f"\n{CONTINUED_TABLE}:\n{defused(self.table_head)}\nText:" if self.table_head else ""
         return f"[Source {self.rank}] {defused(self.source)}{place_line}{background}{head}\n{defused(self.text)}"
@@ -251,18 +246,18 @@ class SearchResult(ToolResult):
             version=response.version,
         )
 
-    def text_for_model(self, *, places: bool = True) -> str:
+    def text_for_model(self, *, places: bool) -> str:
         """Return notes and passages as text.
 
         Args:
             places: Whether to add the document's id and the offsets, for a model that can read on from there.
         """
         notes = [f"Note: {note}" for note in self.notes]
-        found = [passage.text_for_model(places=places) for passage in self.passages]
-        return "\n\n".join([*notes, *found, *([MATERIAL] if found else [])])
+        passages = [passage.text_for_model(places=places) for passage in self.passages]
+        return "\n\n".join([*notes, *passages, *([MATERIAL] if passages else [])])
 
-    def _blocks(self) -> Iterator[str]:
-        yield self.text_for_model()
+    def __str__(self) -> str:
+        return self.text_for_model(places=True)
 
 
 class Match(BaseModel):
@@ -282,12 +277,12 @@ class GrepResult(ToolResult):
     """Result of `grep`."""
 
     pattern: str
-    matches: list[Match] = Field(description="The matching lines, in the order of documents and text.")
-    total: int = Field(description="Number of matching lines, including those that are not shown.")
-    occurrences: int = Field(description="Number of matches in all these lines.")
-    documents: int = Field(description="Number of documents with a match.")
-    next_offset: int | None = Field(description="`offset` of the next reply; None if no more lines follow.")
-    notes: list[str] = Field(description="Warnings, for example about documents that were not searched.")
+    matches: list[Match] = Field(default=[], description="The matching lines, in the order of documents and text.")
+    total: int = Field(default=0, description="Number of matching lines, including those that are not shown.")
+    occurrences: int = Field(default=0, description="Number of matches in all these lines.")
+    documents: int = Field(default=0, description="Number of documents with a match.")
+    next_offset: int | None = Field(default=None, description="`offset` of the next reply; None if no lines follow.")
+    notes: list[str] = Field(default=[], description="Warnings, for example about documents that were not searched.")
 
     def _blocks(self) -> Iterator[str]:
         yield from (f"Note: {note}" for note in self.notes)
@@ -340,11 +335,13 @@ class OutlinedSection(BaseModel):
 class OutlineResult(ToolResult):
     """Result of `outline`: documents, or the sections of one document."""
 
-    document: OutlinedDocument | None = Field(description="The document, if one was chosen.")
-    documents: list[OutlinedDocument] = Field(description="The documents, if none was chosen.")
-    sections: list[OutlinedSection] = Field(description="The sections of the chosen document.")
+    document: OutlinedDocument | None = Field(default=None, description="The document, if one was chosen.")
+    documents: list[OutlinedDocument] = Field(default=[], description="The documents, if none was chosen.")
+    sections: list[OutlinedSection] = Field(default=[], description="The sections of the chosen document.")
     total: int = Field(description="Number of documents, or of sections of the chosen document.")
-    next_offset: int | None = Field(description="`offset` of the next reply; None if no more entries follow.")
+    next_offset: int | None = Field(
+        default=None, description="`offset` of the next reply; None if no more entries follow."
+    )
 
     def _blocks(self) -> Iterator[str]:
         if self.document is None:
@@ -439,8 +436,12 @@ def wrong_argument(tool: str, error: ValidationError) -> str:
     return f"The argument `{argument}` of {tool} cannot be {textwrap.shorten(repr(wrong['input']), 80)}: {message}."
 
 
-def describe_place(doc_id: str | None, start: int | None, end: int | None) -> str:
+def place(source: Source) -> str:
     """Return the place of a passage in its document, as text for a model."""
+    return _place(source.doc_id, source.start_char, source.end_char)
+
+
+def _place(doc_id: str | None, start: int | None, end: int | None) -> str:
     return f"doc_id {doc_id!r}" if start is None else f"doc_id {doc_id!r}, characters {start} to {end}"
 
 

@@ -1,31 +1,36 @@
-"""The original texts of a version: documents by name, their sections, pages and chunks."""
+"""The original texts of a version: documents by name, their sections, pages and chunks, and `grep` in them."""
 
 from __future__ import annotations
 
 import difflib
-import itertools
 import re
+import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import MetadataMode, TextNode
 
 from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.metadata import SECTION, SECTION_SEPARATOR, DocumentMap, Heading
 from llama_index_contextual.search.live import SearchableVersion
-from llama_index_contextual.search.response import Source
-from llama_index_contextual.tools.models import (
-    LONGEST_SHOWN,
-    OutlinedDocument,
-    OutlinedSection,
-    ReadResult,
-    describe_section,
-)
+from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.tools import models
 
 MAX_CHARACTERS = 20_000
 """Maximum number of characters of the original text in one reply of `read`."""
+
+GREP_SECONDS = 5.0
+"""Seconds after which `grep` stops and reports what was not searched."""
+
+Span = tuple[int, int]
+
+# ---- documents -------------------------------------------------------------------------------------------------------
 
 _MAX_NAMED = 8
 
@@ -120,30 +125,28 @@ class Original:
         return self._version.read_text(self.record, start, end)
 
     @cached_property
-    def sections(self) -> list[OutlinedSection]:
+    def sections(self) -> list[models.OutlinedSection]:
         """The sections, each with its subsections."""
         headings = self.map.headings
-        paths = list(itertools.islice((self.map.section(heading.start) for heading in headings), len(headings)))
-        ends = _section_ends(headings, self.length)
-        out = []
-        for at, heading in enumerate(headings):
-            out.append(
-                OutlinedSection(
-                    number=at + 1,
-                    level=heading.level,
-                    title=heading.title[:LONGEST_SHOWN],
-                    path=paths[at] or heading.title,
-                    page=self.map.page(heading.start),
-                    start=heading.start,
-                    end=ends[at],
-                )
+        return [
+            models.OutlinedSection(
+                number=number,
+                level=heading.level,
+                title=heading.title[: models.LONGEST_SHOWN],
+                path=self.map.section(heading.start) or heading.title,
+                page=self.map.page(heading.start),
+                start=heading.start,
+                end=end,
             )
-        return out
+            for number, (heading, end) in enumerate(
+                zip(headings, _section_ends(headings, self.length), strict=True), start=1
+            )
+        ]
 
-    def outlined(self) -> OutlinedDocument:
+    def outlined(self) -> models.OutlinedDocument:
         """Return the entry of the outline."""
         record = self.record
-        return OutlinedDocument(
+        return models.OutlinedDocument(
             doc_id=record.doc_id,
             title=record.title or record.file_name or record.doc_id,
             file_name=record.file_name,
@@ -153,48 +156,42 @@ class Original:
             chunks=record.chunks,
         )
 
-    def section_span(self, name: str) -> tuple[int, int]:
-        """Return the offsets of a section by number, path or heading; letter case and white space do not matter."""
-        if not self.sections:
-            raise InputError(
-                f"Document {self.record.doc_id!r} has no headings: read it by pages or offsets.", value=name
-            )
+    def section_span(self, name: str) -> Span:
+        """Return the offsets of a section by number, path or heading; letter case and white space do not matter.
+
+        Raises:
+            InputError: There is no such section, or there are several.
+        """
+        doc_id, sections, wanted = self.record.doc_id, self.sections, _plain(name)
+        if not sections:
+            raise InputError(f"Document {doc_id!r} has no headings: read it by pages or offsets.", value=name)
         if (number := re.fullmatch(r"\s*#(\d+)\s*", name)) is not None:
-            if not 1 <= int(number[1]) <= len(self.sections):
-                raise InputError(
-                    f"Document {self.record.doc_id!r} has the sections #1 to #{len(self.sections)}.", value=name
-                )
-            return self._span(self.sections[int(number[1]) - 1])
-        wanted = _plain(name)
-        tests: tuple[Callable[[OutlinedSection], bool], ...] = (
+            if not 1 <= int(number[1]) <= len(sections):
+                raise InputError(f"Document {doc_id!r} has the sections #1 to #{len(sections)}.", value=name)
+            section = sections[int(number[1]) - 1]
+            return section.start, section.end
+        tests: tuple[Callable[[models.OutlinedSection], bool], ...] = (
             lambda section: _plain(section.path) == wanted,
             lambda section: _plain(section.title) == wanted,
             lambda section: _plain(section.path).endswith(f"{SECTION_SEPARATOR}{wanted}"),
             lambda section: wanted in _plain(section.title),
         )
-        for test in tests:
-            named = [section for section in self.sections if wanted and test(section)]
-            if len(named) == 1:
-                return self._span(named[0])
-            if named:
-                listed = "; ".join(describe_section(section, section.path) for section in named[:_MAX_NAMED])
-                more = f"; and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-                raise InputError(
-                    f"{len(named)} sections of {self.record.doc_id!r} are called {name!r}: choose one by its number:"
-                    f" {listed}{more}.",
-                    value=name,
-                )
-        known = {_plain(section.title): section for section in self.sections}
+        named = next((fits for test in tests if wanted and (fits := list(filter(test, sections)))), [])
+        if len(named) == 1:
+            return named[0].start, named[0].end
+        if named:
+            more = f"; and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+            raise InputError(
+                f"{len(named)} sections of {doc_id!r} are called {name!r}: choose one by its number:"
+                f" {_listed(named[:_MAX_NAMED])}{more}.",
+                value=name,
+            )
+        known = {_plain(section.title): section for section in sections}
         near = [known[title] for title in difflib.get_close_matches(wanted[:500], known, n=3, cutoff=0.4)]
-        listed = "; ".join(describe_section(section, section.path) for section in near)
-        advice = f"nearest: {listed}" if near else "`outline` with its doc_id lists them"
-        raise InputError(f"Document {self.record.doc_id!r} has no section {name!r}; {advice}.", value=name)
+        advice = f"nearest: {_listed(near)}" if near else "`outline` with its doc_id lists them"
+        raise InputError(f"Document {doc_id!r} has no section {name!r}; {advice}.", value=name)
 
-    @staticmethod
-    def _span(section: OutlinedSection) -> tuple[int, int]:
-        return section.start, section.end
-
-    def pages_span(self, pages: str) -> tuple[int, int]:
+    def pages_span(self, pages: str) -> Span:
         """Return the offsets of a page or a range of pages."""
         starts = self.map.page_starts
         if not starts:
@@ -209,7 +206,7 @@ class Original:
             )
         return starts[first - 1], starts[last] if last < len(starts) else self.length
 
-    def with_neighbours(self, span: tuple[int, int], number: int) -> tuple[int, int]:
+    def with_neighbours(self, span: Span, number: int) -> Span:
         """Return the offsets of the chunks that a span touches, and of some chunks before and after them."""
         places = list(self.places_of_nodes.values())
         touched = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]
@@ -218,31 +215,20 @@ class Original:
         around = places[max(0, touched[0] - number) : touched[-1] + number + 1]
         return min(start for start, _ in around), max(end for _, end in around)
 
-    def read(self, start: int, end: int) -> ReadResult:
+    def read(self, start: int, end: int) -> models.ReadResult:
         """Return the text between two offsets, up to the maximum."""
-        stop = min(end, start + MAX_CHARACTERS)
-        last = max(start, stop - 1)
-        page_start, page_end = self.map.page(start), self.map.page(last)
-        section = self.map.section(start)
-        source = Source(
-            doc_id=self.record.doc_id,
-            file_name=self.record.file_name,
-            title=self.record.title,
-            page_start=page_start,
-            page_end=page_end,
-            page_label=self.map.page_label(start),
-            section=section,
-        )
-        return ReadResult(
-            doc_id=self.record.doc_id,
+        stop, record = min(end, start + MAX_CHARACTERS), self.record
+        source = Source(doc_id=record.doc_id, file_name=record.file_name, title=record.title).at(start, stop, self.map)
+        return models.ReadResult(
+            doc_id=record.doc_id,
             source=str(source),
             text=self.text(start, stop),
             start=start,
             end=stop,
             characters=self.length,
-            page_start=page_start,
-            page_end=page_end,
-            section=section,
+            page_start=source.page_start,
+            page_end=source.page_end,
+            section=source.section,
             next_start=stop if stop < end else None,
             requested_end=end,
             version=self._version.name,
@@ -260,5 +246,238 @@ def _section_ends(headings: Sequence[Heading], length: int) -> list[int]:
     return ends
 
 
+def _listed(sections: Sequence[models.OutlinedSection]) -> str:
+    return "; ".join(models.describe_section(section, section.path) for section in sections)
+
+
 def _plain(text: str) -> str:
     return " ".join(defused(text).casefold().split())
+
+
+# ---- grep ------------------------------------------------------------------------------------------------------------
+
+_LONGEST_LINE = 240
+_WINDOW, _OVERLAP = 100_000, 4_000
+LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
+_RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
+_FIRST_SLICE = 0.1  # processor seconds
+
+
+class TimeLimit:
+    """Limit of a search by the clock, divided into slices of processor time.
+
+    The timeout of `regex` counts the processor time of the whole process: other threads use it up, and on a busy
+    machine it lasts longer than it says. Each slice is therefore scaled by how long the previous one has lasted, and
+    the clock alone decides when the search ends.
+
+    Args:
+        seconds: Seconds from now.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._started = self._slice = 0.0
+        self._pace = 1.0  # seconds for each processor second
+
+    def next_slice(self, attempt: int = 0) -> float:
+        """Return the processor seconds of the next slice, which double with each attempt.
+
+        Raises:
+            TimeoutError: The time is up.
+        """
+        self._started = time.monotonic()
+        if (remaining := self._deadline - self._started) <= 0:
+            raise TimeoutError
+        self._slice = min(_FIRST_SLICE * 2**attempt, remaining / self._pace)
+        return self._slice
+
+    def measure(self) -> None:
+        """Measure how long the slice that was used up has lasted."""
+        self._pace = max((time.monotonic() - self._started) / self._slice, 1e-3)
+
+
+def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Any:
+    """Return the pattern for an exact text or a regular expression.
+
+    In an exact text, white space matches any white space, and an accent may be written in one character or in two.
+
+    Raises:
+        InputError: The pattern is empty, too long, or no regular expression.
+    """
+    if not pattern.strip():
+        raise InputError("The pattern is empty: pass the text to find.", value=pattern)
+    if len(pattern) > models.LONGEST_PATTERN:
+        raise InputError(
+            f"The pattern has {len(pattern):,} characters, at most {models.LONGEST_PATTERN:,} are allowed: find a"
+            f" shorter part of it.",
+            value=pattern,
+        )
+    if is_regex and _RECURSION.search(pattern):
+        raise InputError("A regular expression must not call itself, as in (?R) or (?1).", value=pattern)
+    expression = pattern if is_regex else _literal(pattern)
+    flags = regex.MULTILINE | (0 if case_sensitive else regex.IGNORECASE | regex.FULLCASE)
+    try:
+        compiled = regex.compile(expression, flags)
+        if compiled.flags & regex.REVERSE:
+            raise InputError("A regular expression must not search backwards, as with (?r).", value=pattern)
+        return compiled
+    except (regex.error, RecursionError, OverflowError, ValueError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(
+            f"{models.shortened(pattern)!r} is no regular expression: {reason}. Pass regex=false to find it as it"
+            f" stands.",
+            value=pattern,
+        ) from error
+
+
+def _literal(text: str) -> str:
+    """Return the expression for an exact text; accents may be written in one character or in two."""
+    forms = dict.fromkeys((text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)))
+    return "|".join(r"\s+".join(map(regex.escape, form.split())) for form in forms)
+
+
+def find_lines(
+    version: SearchableVersion,
+    records: Sequence[DocumentRecord],
+    compiled: Any,
+    *,
+    pattern: str,
+    offset: int,
+    limit: int,
+) -> models.GrepResult:
+    """Return the lines of some documents in which a pattern occurs.
+
+    Args:
+        version: The version with the documents.
+        records: The documents to search.
+        compiled: The compiled pattern.
+        pattern: The pattern as it was given.
+        offset: Number of lines to skip.
+        limit: Maximum number of lines to return; all are counted.
+
+    Raises:
+        InputError: The pattern needs too much memory.
+    """
+    time_limit = TimeLimit(GREP_SECONDS)
+    result = models.GrepResult(pattern=pattern, version=version.name)
+    for number, record in enumerate(records):
+        before = result.total
+        try:
+            for match in _matching_lines(Original(version, record), compiled, time_limit):
+                if offset <= result.total < offset + limit:
+                    result.matches.append(match)
+                result.total += 1
+                result.occurrences += match.matches
+        except TimeoutError:
+            result.notes.append(
+                f"The search stopped after {GREP_SECONDS:g} seconds in document {record.doc_id!r}:"
+                f" {number} of {pluralize(len(records), 'document')} were searched completely, so the numbers are too"
+                f" small. Search single documents with doc_id, or simplify the expression."
+            )
+        except MemoryError as error:
+            message = f"{models.shortened(pattern)!r} needs too much memory: simplify the expression."
+            raise InputError(message, value=pattern) from error
+        result.documents += result.total > before
+        if result.notes:
+            break
+    result.next_offset = offset + limit if offset + limit < result.total else None
+    return result
+
+
+def _matching_lines(original: Original, compiled: Any, limit: TimeLimit) -> Iterator[models.Match]:
+    """Yield the lines of a document with a match, each with the number of matches that begin in it.
+
+    Raises:
+        TimeoutError: The time is up.
+    """
+    limit.next_slice()
+    text = original.text()
+    number, counted_to = 1, 0
+    for line, first, count in _by_line(text, _matches(text, compiled, limit)):
+        number += text.count("\n", counted_to, line[0])
+        counted_to = line[0]
+        yield models.Match(
+            doc_id=original.record.doc_id,
+            start=first[0],
+            end=first[1],
+            line=number,
+            page=original.map.page(first[0]),
+            section=original.map.section(first[0]),
+            matches=count,
+            text=_around(text, line, first),
+        )
+
+
+def _by_line(text: str, spans: Iterator[Span]) -> Iterator[tuple[Span, Span, int]]:
+    """Yield the span of each line with a match, its first match, and the number of matches that begin in it.
+
+    Raises:
+        TimeoutError: The search timed out; the line with the last match is yielded before.
+    """
+    line, first, count = (0, -1), (0, 0), 0
+    timeout: TimeoutError | None = None
+    try:
+        for span in spans:
+            if span[0] > line[1]:
+                if count:
+                    yield line, first, count
+                end = text.find("\n", span[0])
+                line, first, count = (text.rfind("\n", 0, span[0]) + 1, len(text) if end < 0 else end), span, 0
+            count += 1
+    except TimeoutError as error:
+        timeout = error
+    if count:
+        yield line, first, count
+    if timeout is not None:
+        raise timeout
+
+
+def _matches(text: str, compiled: Any, limit: TimeLimit) -> Iterator[Span]:
+    """Yield the offsets of all matches with text.
+
+    The text is searched in windows that overlap, because the memory and the time of an expression can grow with the
+    length of the text; a match that is longer than the overlap may be cut.
+
+    Raises:
+        TimeoutError: The time is up.
+    """
+    at = 0
+    while at < len(text):
+        end = _line_break(text, at + _WINDOW)
+        is_last = end >= len(text)
+        accepted_to = end if is_last else end - _OVERLAP
+        last, attempt = at, 0
+        while True:
+            begin, seconds = last, limit.next_slice(attempt)
+            try:
+                for match in compiled.finditer(text, begin, end, timeout=seconds, concurrent=True):
+                    start, stop = match.span()
+                    if start >= accepted_to and not is_last:
+                        break
+                    if stop > start:
+                        yield start, stop
+                    last = stop
+                break
+            except TimeoutError:
+                limit.measure()
+                attempt = 0 if last > begin else attempt + 1
+        at = max(accepted_to, last)
+
+
+def _line_break(text: str, near: int) -> int:
+    """Return the offset of the line break before `near`, or `near` in a long line."""
+    if near >= len(text):
+        return len(text)
+    found = text.rfind("\n", near - _OVERLAP // 2, near)
+    return near if found < 0 else found
+
+
+def _around(text: str, line: Span, match: Span) -> str:
+    """Return a line, or the part of a long line around a match, without control characters."""
+    shown = min(match[1] - match[0], _LONGEST_LINE)
+    first, last = line[0], max(line[1], match[0] + shown)
+    if last - first <= _LONGEST_LINE:
+        return visible(text[first:last])
+    begin = max(first, match[0] - max(20, (_LONGEST_LINE - shown) // 2))
+    end = min(last, max(begin + _LONGEST_LINE, match[0] + shown + 20))
+    return f"{'… ' if begin > first else ''}{visible(text[begin:end])}{' …' if end < last else ''}"

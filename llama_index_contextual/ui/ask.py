@@ -30,9 +30,9 @@ from llama_index_contextual.answering.streaming import Completion
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
 from llama_index_contextual.models import missing_for
-from llama_index_contextual.postprocessor.adjacent import MergedChunk
+from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.tools.conditions import parse_conditions
+from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui.answer import ShownAnswer, answer_html, findings_of, shown_sources
 from llama_index_contextual.ui.markdown import render_markdown
 from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of

@@ -19,7 +19,7 @@ from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Explanation, Source, visible
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.tools.conditions import parse_conditions
+from llama_index_contextual.tools.filters import parse_conditions
 from llama_index_contextual.ui.markdown import highlight
 from llama_index_contextual.ui.views import (
     MAX_QUESTION,

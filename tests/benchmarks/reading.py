@@ -15,7 +15,7 @@ from llama_index.core.schema import MetadataMode
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.evaluation.questions import Passage, load_questions
-from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS
+from llama_index_contextual.postprocessor import SEPARATOR_TOKENS
 from llama_index_contextual.project.manager import ProjectManager
 
 LIMITS = ((3, 10**9), (20, 4000), (20, 8000), (20, 12000), (20, 16000), (20, 10**9))

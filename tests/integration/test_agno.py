@@ -19,15 +19,12 @@ from agno.agent import Agent
 from agno.knowledge.protocol import KnowledgeProtocol
 from agno.models.openai.like import OpenAILike
 from agno.team import Team
-from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from llama_index_contextual.agno import ContextualKnowledge, ContextualTools, to_metadata_filters
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers import LexicalRetriever
 from tests.support.documents import pdf_bytes, write_texts
 from tests.support.filter_oracle import passes
 from tests.support.records import Request
@@ -174,7 +171,6 @@ class TestAgents:
             assert len(references(output)) == top_k
         assert ContextualKnowledge(filled.as_retriever(similarity_top_k=2)).max_results == 2
         assert ContextualKnowledge(filled, max_results=3).max_results == 3
-        assert ContextualKnowledge(FixedRetriever()).max_results == 10
 
     def test_knowledge_and_tools_work_together_and_an_error_of_a_tool_reaches_the_model(self, filled: Project) -> None:
         steps = [
@@ -222,12 +218,6 @@ class TestSources:
             .startswith("<knowledge_base>\nOur manuals.\n")
         )
 
-    async def test_a_retriever_of_this_package_takes_filters(self, filled: Project) -> None:
-        knowledge = ContextualKnowledge(LexicalRetriever(filled.state.live.current().index))
-        documents = knowledge.search("pump", filters={"kind": "md"})
-        assert [document.meta_data["kind"] for document in documents] == ["md"]
-        assert await knowledge.asearch("pump", filters={"kind": "md"}) == documents
-
     def test_a_projects_retriever_answers_as_the_project_does(self, filled: Project) -> None:
         whole, narrow = ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever(similarity_top_k=1))
         documents = narrow.search(QUESTION, max_results=3)
@@ -246,16 +236,6 @@ class TestSources:
         assert {document.meta_data["kind"] for document in knowledge.search(QUESTION)} == {"md"}
         assert knowledge.search(QUESTION, filters={"kind": "txt"}) == []
 
-        assert ContextualKnowledge(filled.as_retriever(intents=True)).search("Thank you!") == []
-
-    def test_any_other_retriever_works_without_filters(self) -> None:
-        knowledge = ContextualKnowledge(FixedRetriever(), max_results=1)
-        (document,) = knowledge.search("anything")
-        assert (document.id, document.content, document.meta_data["score"]) == ("a", "Revenue grew.", 0.5)
-        assert knowledge.get_valid_filters() == set()
-        with pytest.raises(InputError, match="does not support filters: search without"):
-            knowledge.search("anything", filters={"kind": "md"})
-
     def test_programs_get_the_error_itself_and_models_a_message(self, project: Project) -> None:
         knowledge = ContextualKnowledge(project)
         assert knowledge.get_valid_filters() == set()
@@ -271,7 +251,7 @@ class TestSources:
         with pytest.raises(InputError, match="max_results is -1"):
             knowledge.search(QUESTION, max_results=-1)
         with pytest.raises(InputError, match="The query is empty"):
-            ContextualKnowledge(FixedRetriever()).search(" ")
+            knowledge.search(" ")
 
     async def test_its_tools_return_json(self, filled: Project) -> None:
         knowledge = ContextualKnowledge(filled, max_results=1)
@@ -280,14 +260,6 @@ class TestSources:
         assert await knowledge.aget_valid_filters() == knowledge.get_valid_filters()
         (passage,) = json.loads(tool(QUESTION))
         assert passage["meta_data"]["file_name"] == "manual.txt"
-
-
-class FixedRetriever(BaseRetriever):
-    """Finds the same two passages for every question."""
-
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        texts = {"a": "Revenue grew.", "b": "It fell."}
-        return [NodeWithScore(node=TextNode(id_=name, text=text), score=0.5) for name, text in texts.items()]
 
 
 OPERATORS = {
@@ -349,8 +321,7 @@ def test_no_filters_match_everything(nothing: Any) -> None:
 
 async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
     query = f"TS-999 {'pump ' * 200_000}"
-    sources = (filled, filled.as_retriever(), LexicalRetriever(filled.state.live.current().index))
-    for knowledge in map(ContextualKnowledge, sources):
+    for knowledge in (ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever())):
         for document in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
             assert "TS-999" in document[0].content
             assert document[0].meta_data["note"].startswith("The query has 1,000,007 characters: only its beginning")

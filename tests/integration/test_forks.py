@@ -22,7 +22,7 @@ if not hasattr(os, "fork"):
     pytest.skip("this system does not fork", allow_module_level=True)
 
 from llama_index_contextual._utils import forks
-from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer
+from llama_index_contextual.answering.query_engine import AnswerCache, WrittenAnswer
 from llama_index_contextual.index.kvstore import Database
 from llama_index_contextual.project.project import Project
 

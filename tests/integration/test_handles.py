@@ -146,18 +146,7 @@ def test_a_disabled_model_of_the_settings_has_no_name_for_contexts() -> None:
 
 def test_settings_embed_model(tmp_path: Path) -> None:
     """`Settings.embed_model`"""
-    chunks = ChunkNodeParser(chunk_size=12, chunk_overlap=0).get_nodes_from_documents(
-        [Document(id_="d", text=f"Zebra{' one' * 8}\n\n{'two ' * 9}")]
-    )
-    storage = StorageContext.from_defaults()
-    storage.docstore.add_documents(chunks)
-    merger = AdjacentChunkMerger(expand=True, docstore=storage.docstore)
-    hits = [NodeWithScore(node=chunks[0], score=1.0)]
-    with pytest.raises(ConfigurationError, match="needs `embed_model`"):
-        merger.postprocess_nodes(hits, query_str="Zebra")
     Settings.embed_model = CountingEmbedding()
-    (merged,) = merger.postprocess_nodes(hits, query_str="one two")
-    assert merged.node.get_content().split() == ["Zebra", *8 * ["one"], *9 * ["two"]]
     project = ProjectManager(tmp_path).create("p", ProjectConfig(context="none"))
     with pytest.raises(ModelError, match=r"embed_model=Settings\.embed_model"):
         project.ingest([Document(text="x", id_="d")])

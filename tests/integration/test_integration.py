@@ -33,7 +33,7 @@ from llama_index_contextual import (
     WordLlamaEmbedding,
 )
 from llama_index_contextual.search.results import RetrievalResponse
-from llama_index_contextual.tools import tool_name
+from llama_index_contextual.tools.document_tools import tool_name
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.records import Request
 from tests.support.replies import Reply

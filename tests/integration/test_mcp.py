@@ -211,16 +211,15 @@ async def test_a_long_argument_is_refused_in_a_sentence_and_not_sent_back(filled
 
 async def test_long_calls_report_progress(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_index_contextual.mcp.PROGRESS_SECONDS", 0.0)
-    seen: list[tuple[float, float | None, str | None]] = []
+    seen: set[str | None] = set()
 
     async def show(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, total, message))
+        seen.add(message)
 
     async with Client(make_server([filled])) as client:
         await client.call_tool("grep", {"pattern": "pump"}, progress_callback=show)
         await client.call_tool("outline", {}, progress_callback=show)
-    assert seen[3][2] == "outline is running"
-    assert seen[:3] == [(number, 3, f"{number} of 3 documents searched") for number in (1, 2, 3)]
+    assert seen == {"grep is running", "outline is running"}
 
 
 CITED = "[Source 1] manual.txt (doc_id 'reports/manual.txt', characters 0 to 184)"

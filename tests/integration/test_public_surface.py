@@ -21,7 +21,7 @@ PUBLIC = package.__all__
 
 ROOMS = {
     "QA": "answering.batch",
-    "AnswerCache": "answering.cache",
+    "AnswerCache": "answering.query_engine",
     "BlendWeights": "retrievers.conversational",
     "Comparison": "evaluation.compare",
     "ConversationQuery": "retrievers",

@@ -22,7 +22,6 @@ from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.schema import Document, QueryBundle
-from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
@@ -36,7 +35,6 @@ from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.evaluation.questions import generate_questions
 from llama_index_contextual.mcp import make_server
-from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -344,8 +342,8 @@ def test_events_of_the_package_contain_no_key(provider: LoopbackProvider) -> Non
 
 @pytest.mark.usefixtures("key")
 def test_representations_of_components_contain_no_key() -> None:
-    llm, embedding = OpenAI(model="gpt-4.1", api_key=KEY), OpenAIEmbedding(api_key=KEY)
-    shown = [Judge(llm), AdjacentChunkMerger(expand=True, embed_model=embedding), LLMContextualizer(llm=llm)]
+    llm = OpenAI(model="gpt-4.1", api_key=KEY)
+    shown = [Judge(llm), LLMContextualizer(llm=llm)]
     assert not leaks("\n".join(f"{component!r} {component}" for component in shown))
 
 

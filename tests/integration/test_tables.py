@@ -12,7 +12,7 @@ from llama_index_contextual import AdjacentChunkMerger, Project, ProjectConfig, 
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.metadata import CONTINUED_TABLE, TABLE_HEAD
-from llama_index_contextual.tools import passages
+from llama_index_contextual.tools.models import SearchResult
 from tests.support.models import ScriptedLLM
 from tests.support.pdf_files import RawPdf, show
 
@@ -138,7 +138,7 @@ def test_a_model_reads_the_head_above_the_text(project: Project) -> None:
     continued = [chunk for chunk in response if chunk.table_head]
     assert continued
     project.as_query_engine(llm=llm, answer_tokens=30_000).query(response.query)
-    shown = passages(response)
+    shown = SearchResult.of(response).text_for_model(places=False)
     for chunk in continued:
         above = f"{CONTINUED_TABLE}:\n{chunk.table_head}\nText:\n{chunk.text}"
         assert above in shown

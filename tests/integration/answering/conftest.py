@@ -12,7 +12,7 @@ from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ChatResp
 from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
-from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

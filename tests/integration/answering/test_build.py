@@ -13,13 +13,12 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
 from llama_index_contextual._utils.keywords import options_of
-from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.build import ChatEngineOptions, EngineOptions, QueryEngineOptions
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.options import ChatEngineOptions, EngineOptions, QueryEngineOptions
 from llama_index_contextual.answering.prompts import STYLES
-from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import STYLE_NAMES, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
@@ -230,14 +229,6 @@ def test_bridge_also_reads_a_chunk_between_two_hits(parts: Project) -> None:
     assert passage.node.get_content().split() == ["Zebra", *8 * ["one"], *9 * ["two"], "Zebra", *8 * ["three"]]
     chat = parts.as_chat_engine(llm=ScriptedLLM(), search_mode="lexical", adjacent="bridge")
     assert len(chat.chat("Zebra").source_nodes) == 1
-
-
-def test_expand_also_reads_neighbours_on_the_topic(parts: Project) -> None:
-    engine = parts.as_query_engine(llm=ScriptedLLM(), similarity_top_k=1, min_confidence=0.0, adjacent="expand")
-    (passage,) = engine.query("one two").source_nodes
-    assert passage.node.get_content().split()[:18] == ["Zebra", *8 * ["one"], *9 * ["two"]]
-    with pytest.raises(ConfigurationError, match="adjacent is 'expand', which compares embeddings"):
-        parts.as_query_engine(llm=ScriptedLLM(), mode="lexical", adjacent="expand")
 
 
 def test_chunks_of_an_older_version_are_not_read(parts: Project) -> None:

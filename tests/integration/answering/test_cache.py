@@ -12,9 +12,8 @@ import pytest
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.openai import OpenAI
 
-from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer, cache_key
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
-from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine, WrittenAnswer, cache_key
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

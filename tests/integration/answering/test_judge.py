@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from llama_index.llms.openai import OpenAI
 
-from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
+from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION, StallingLLM

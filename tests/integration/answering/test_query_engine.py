@@ -19,10 +19,9 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.batch import QA, answer_many
-from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.prompts import NOT_FOUND
-from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import AnswerCache, AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import ProjectConfig

@@ -20,7 +20,7 @@ from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, segments, with_context
 from llama_index_contextual.metadata import context_parts
-from llama_index_contextual.tools import passages
+from llama_index_contextual.tools.models import SearchResult
 from tests.integration.contextualizer.samples import chunks
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
@@ -84,7 +84,7 @@ def test_a_new_context_replaces_both_parts() -> None:
 
 def test_the_answering_prompt_and_the_tools_show_the_sentences_of_the_llm_only(project: Project) -> None:
     response = project.retrieve("valve")
-    for text in (passages_prompt(response.to_nodes()), passages(response)):
+    for text in (passages_prompt(response.to_nodes()), SearchResult.of(response).text_for_model(places=False)):
         assert f"Background: {ANSWER}" in text
         assert "Terms:" not in text
 

@@ -28,7 +28,7 @@ from llama_index_contextual import (
     RetrievalResponse,
 )
 from llama_index_contextual._utils.keywords import options_of
-from llama_index_contextual.answering.options import QueryEngineOptions
+from llama_index_contextual.answering.build import QueryEngineOptions
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer
+from llama_index_contextual.answering.query_engine import AnswerCache, WrittenAnswer
 from tests.support.source import ROOT
 
 
@@ -17,7 +17,7 @@ def test_a_cached_answer_survives_its_process_and_only_its_owner_can_read_it(tmp
     code = f"""if 1:
         import os, signal
         os.umask(0)
-        from llama_index_contextual.answering.cache import AnswerCache, WrittenAnswer
+        from llama_index_contextual.answering.query_engine import AnswerCache, WrittenAnswer
         AnswerCache({str(path)!r}).put("a", WrittenAnswer("Yes [Source 1].", "Yes [Source 1]."), version=None)
         os.kill(os.getpid(), signal.SIGKILL)
     """

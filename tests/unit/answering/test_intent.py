@@ -44,9 +44,7 @@ def test_a_request_that_names_a_subject_is_not(question: str) -> None:
     assert guess_intent(question).intent != "clarification"
 
 
-@pytest.mark.parametrize(
-    "text", ["can you elaborate on that " * 80, "more " * 400, "kannst du das " * 140, "meaning, " * 220]
-)
+@pytest.mark.parametrize("text", ["can you elaborate on that " * 80, "more " * 400, "meaning, " * 220])
 def test_a_long_text_does_not_take_long_to_classify(text: str) -> None:
     guess_intent(text * 400)  # a pattern that backtracks would not end
 
@@ -214,8 +212,11 @@ def test_own_intents_are_recognised_by_their_examples(question: str, intent: str
     [
         ({"warranty": SearchPlan(top_k=3)}, "Intent 'warranty' is your own: give its search plan `examples`"),
         ({"Warranty!": {"examples": ["x"]}}, "Intent 'Warranty!' has an invalid name"),
-        ({"warranty": {"example": ["x"]}}, "Intent 'warranty' has an unknown option 'example'"),
-        ({"factual": 3}, "cannot be 3: the table has a search plan, or an object"),
+        (
+            {"warranty": {"example": ["x"]}},
+            "cannot have the example ['x']: Extra inputs are not permitted.",
+        ),
+        ({"factual": 3}, "Intent 'factual' in the setting 'intents' cannot be 3: Input should be"),
         ({"factual": {"top_k": -1}}, "cannot have the top_k -1"),
         ({"factual": {"mode": "fuzzy"}}, "cannot have the mode 'fuzzy'"),
         ({"factual": {"examples": "one"}}, "cannot have the examples 'one'"),

@@ -13,13 +13,11 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.nodes import NodeTable
-from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
-from llama_index_contextual.postprocessor.adjacent import joint_section
+from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk, joint_section
 from llama_index_contextual.search.response import LegScore
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.stores import IndexDocumentStore
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
-from tests.support.models import CountingEmbedding
 
 TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."
 #       0         12           25            39
@@ -145,7 +143,7 @@ def test_a_paragraph_break_between_linked_chunks_is_restored_and_a_wider_gap_is_
     assert len(AdjacentChunkMerger().postprocess_nodes([hit(node) for node in wider])) == 2
 
 
-# ---- bridging and growing ------------------------------------------------------------------------------------------
+# ---- bridging ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("store", [stored, stored_in_stock])
@@ -158,46 +156,19 @@ def test_one_chunk_between_two_hits_is_included_on_request(store: Callable[[list
     assert len(merger.postprocess_nodes([hit(nodes[0]), hit(nodes[3])])) == 2, "two chunks between them"
 
 
-@pytest.mark.parametrize(("keep", "end"), [(0.9, 28), (1.0, 11)])
-def test_a_passage_grows_as_long_as_it_keeps_its_similarity(keep: float, end: int) -> None:
-    text = "pump pump. pump valve pump. tax tax tax tax."
-    nodes = chunks_of(text, [(0, 11), (11, 28), (28, 44)])
-    merger = AdjacentChunkMerger(expand=True, keep=keep, docstore=stored(nodes), embed_model=CountingEmbedding())
-    (passage,) = merger.postprocess_nodes([hit(nodes[0])], query_str="pump")
-    assert passage.node.text == text[0:end]
-
-
-def test_passages_that_grow_into_each_other_become_one() -> None:
-    text = "pump a. pump b. pump c. "
-    nodes = chunks_of(text, [(0, 8), (8, 16), (16, 23)])
-    merger = AdjacentChunkMerger(expand=True, keep=0.5, docstore=stored(nodes), embed_model=CountingEmbedding())
-    (passage,) = merger.postprocess_nodes([hit(nodes[0], 0.4), hit(nodes[2], 0.6)], query_str="pump")
-    assert (passage.node.text, passage.score) == (text[:23], 0.6)
-
-
-def test_a_passage_does_not_grow_beyond_its_tokens() -> None:
+def test_the_missing_docstore_is_named() -> None:
     nodes = chunks_of(TEXT, TOUCHING)
-    options = {"docstore": stored(nodes), "embed_model": CountingEmbedding()}
-    merger = AdjacentChunkMerger(expand=True, keep=0.01, max_tokens=6, **options)
-    (passage,) = merger.postprocess_nodes([hit(nodes[1])], query_str="gamma")
-    assert len(ids(passage)) < 4
-
-
-@pytest.mark.parametrize(("field", "missing"), [("bridge", "docstore"), ("expand", "embed_model")])
-def test_missing_arguments_are_named(field: str, missing: str) -> None:
-    nodes = chunks_of(TEXT, TOUCHING)
-    merger = AdjacentChunkMerger(**{field: True})  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=f"needs `{missing}`"):
-        merger.postprocess_nodes([hit(nodes[0]), hit(nodes[2])], query_str="gamma")
+    with pytest.raises(ConfigurationError, match="needs `docstore`"):
+        AdjacentChunkMerger(bridge=True).postprocess_nodes([hit(nodes[0]), hit(nodes[2])])
 
 
 # ---- as a LlamaIndex component -------------------------------------------------------------------------------------
 
 
-def test_it_survives_serialisation_except_for_store_and_model() -> None:
-    merger = AdjacentChunkMerger(bridge=True, keep=0.8, docstore=stored([]), embed_model=CountingEmbedding())
+def test_it_survives_serialisation_except_for_the_store() -> None:
+    merger = AdjacentChunkMerger(bridge=True, max_tokens=900, docstore=stored([]))
     again = AdjacentChunkMerger.from_dict(merger.to_dict())
-    assert (again.bridge, again.keep, again.docstore, again.embed_model) == (True, 0.8, None, None)
+    assert (again.bridge, again.max_tokens, again.docstore) == (True, 900, None)
     assert again.to_dict() == merger.to_dict()
 
 

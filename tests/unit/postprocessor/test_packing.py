@@ -12,8 +12,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.postprocessor import ContextWindowPacker
-from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS, best_run, split_sentences
+from llama_index_contextual.postprocessor import SEPARATOR_TOKENS, ContextWindowPacker, best_run, split_sentences
 from llama_index_contextual.search.results import RetrievedChunk
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.tools import matching, original
+from llama_index_contextual.tools import original
 
 
 @given(seed=st.integers(0, 2**32))
@@ -19,11 +19,11 @@ def test_windows_find_what_a_search_of_the_whole_text_finds(seed: int) -> None:
     rng = random.Random(seed)
     words = ("ab", "b\n", "aab ", "c" * rng.randint(1, 30) + "b", "\n")
     text = "".join(rng.choice(words) for _ in range(rng.randint(0, 400)))
-    pattern = matching.compile_pattern("ab|c+b", is_regex=True, case_sensitive=True)
+    pattern = original.compile_pattern("ab|c+b", is_regex=True, case_sensitive=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matching, "_WINDOW", 200)
-        patch.setattr(matching, "_OVERLAP", 80)
-        spans = list(matching._matches(text, pattern, matching.TimeLimit(600)))
+        patch.setattr(original, "_WINDOW", 200)
+        patch.setattr(original, "_OVERLAP", 80)
+        spans = list(original._matches(text, pattern, original.TimeLimit(600)))
     assert spans == [match.span() for match in re.finditer("ab|c+b", text)]
 
 
@@ -32,7 +32,7 @@ def test_the_line_that_is_searched_when_the_time_is_up_is_reported() -> None:
         yield from ((0, 1), (1, 2), (5, 6))
         raise TimeoutError
 
-    lines = matching._by_line("abc\nabc", spans())
+    lines = original._by_line("abc\nabc", spans())
     assert [next(lines), next(lines)] == [((0, 3), (0, 1), 2), ((4, 7), (5, 6), 1)]
     with pytest.raises(TimeoutError):
         next(lines)

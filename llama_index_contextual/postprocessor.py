@@ -1,0 +1,528 @@
+"""Postprocessors for results: merge adjacent chunks, fit passages into a budget, cut off by relevance."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar, cast
+
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.storage.docstore.types import BaseDocumentStore
+from pydantic import Field
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.index.part import load_frame
+from llama_index_contextual.readers.boundaries import Rank, structural_offsets
+from llama_index_contextual.search.results import RetrievedChunk
+from llama_index_contextual.stores import IndexDocumentStore
+
+logger = get_logger(__name__)
+
+# ---- consecutive chunks ----------------------------------------------------------------------------------------------
+
+_MOST_UNKNOWN = 2
+"""Maximum number of unknown characters between linked chunks that are assumed to be white space: a paragraph break."""
+
+_MOST_SECTIONS = 3
+
+_NEIGHBOURS = (NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
+_OF_FIRST = (
+    *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
+    *(keys.CHUNK_INDEX, keys.TABLE_HEAD),
+)
+"""Metadata that a passage takes from its first chunk."""
+
+
+@dataclass
+class _Run:
+    """Consecutive chunks of one document, in the order of its text, without missing text between them."""
+
+    start: int
+    text: str
+    nodes: list[TextNode]
+
+    def take(self, node: TextNode, gaps: Mapping[int, str], max_tokens: int) -> bool:
+        """Append a chunk that begins no earlier than this run.
+
+        Return False if text is missing between them, or the run would become too long.
+        """
+        end, at = self.start + len(self.text), _start(node) - self.start
+        between = self._white_space(node, _start(node) - end, gaps.get(end))
+        shared = max(0, end - _start(node))
+        # Wrong offsets (from a parser that searched for repeated text) must not garble a passage.
+        if between is None or self.text[at : at + len(node.text)] != node.text[:shared]:
+            return False
+        longer = self.text + between + node.text[shared:]
+        if len(longer) > len(self.text) and count_tokens(longer) > max_tokens:
+            return False
+        self.text = longer
+        self.nodes.append(node)
+        return True
+
+    def _white_space(self, node: TextNode, length: int, known: str | None) -> str | None:
+        """Return the white space before the next chunk; None if other text may be missing."""
+        if length <= 0:
+            return ""
+        if known is not None and len(known) == length:
+            return known if known.isspace() else None
+        if length > _MOST_UNKNOWN or not _follows(self.nodes[-1], node):
+            return None
+        return " " if length == 1 else "\n" * length
+
+
+def _join(nodes: Iterable[TextNode], gaps: Mapping[int, str], max_tokens: int) -> list[_Run]:
+    """Return the runs that chunks of one document form, in the order of the text, without repeated overlaps.
+
+    Args:
+        nodes: Chunks with offsets, in any order.
+        gaps: White space between chunks, by its offset, as far as it is known.
+        max_tokens: Maximum number of tokens of a run of several chunks.
+    """
+    runs: list[_Run] = []
+    for node in sorted(nodes, key=lambda node: (_start(node), -len(node.text))):
+        if not runs or not runs[-1].take(node, gaps, max_tokens):
+            runs.append(_Run(_start(node), node.text, [node]))
+    return runs
+
+
+def _has_span(node: object) -> bool:
+    """Return whether a node has offsets in its document that agree with the length of its text."""
+    if not isinstance(node, TextNode) or node.ref_doc_id is None:
+        return False
+    start, end = node.start_char_idx, node.end_char_idx
+    return start is not None and end is not None and end - start == len(node.text) > 0
+
+
+def _start(node: TextNode) -> int:
+    return node.start_char_idx or 0
+
+
+def _follows(node: TextNode, other: TextNode) -> bool:
+    """Return whether `other` is the next chunk of the document."""
+    if node.next_node is not None and node.next_node.node_id == other.node_id:
+        return True
+    if other.prev_node is not None and other.prev_node.node_id == node.node_id:
+        return True
+    here, there = (n.metadata.get(keys.CHUNK_INDEX) for n in (node, other))
+    return isinstance(here, int) and here + 1 == there
+
+
+def joint_section(paths: Sequence[str | None]) -> str | None:
+    """Return one path for the sections of chunks: the common part once, then the rest of each path.
+
+    Of more than three paths, only the first and the last are named.
+
+    Args:
+        paths: The section of each chunk, in the order of the text; None for a chunk without a section.
+
+    Example:
+        >>> joint_section(["Manual > Faults > TS-998", "Manual > Faults > TS-999", "Manual > Repairs"])
+        'Manual > Faults > TS-998; Faults > TS-999; Repairs'
+    """
+    distinct = [path.split(keys.SECTION_SEPARATOR) for path in dict.fromkeys(paths) if path]
+    if len(distinct) < 2:
+        return next((path for path in paths if path), None)
+    shared = 0
+    while all(len(path) > shared + 1 for path in distinct) and len({path[shared] for path in distinct}) == 1:
+        shared += 1
+    rest = [keys.SECTION_SEPARATOR.join(path[shared:]) for path in distinct]
+    named = "; ".join(rest) if len(rest) <= _MOST_SECTIONS else f"{rest[0]} … {rest[-1]}"
+    return keys.SECTION_SEPARATOR.join([*distinct[0][:shared], named])
+
+
+# ---- merging ---------------------------------------------------------------------------------------------------------
+
+
+class MergedChunk(RetrievedChunk):
+    """A passage of several chunks, with the score and the evidence of its best hit."""
+
+    chunks: list[TextNode] = Field(default_factory=list, description="The chunks, in the order of the text.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which LlamaIndex serialises this class."""
+        return "MergedChunk"
+
+    def chunk_at(self, start: int) -> TextNode | None:
+        """Return the first chunk that contains the character at an offset of the document, or None."""
+        return next((chunk for chunk in self.chunks if _start(chunk) <= start < _start(chunk) + len(chunk.text)), None)
+
+
+class AdjacentChunkMerger(BaseNodePostprocessor):
+    """Merge consecutive hits of a document into one passage, in which overlaps are not repeated.
+
+    A passage takes the position of its best hit and keeps its id, score and evidence; offsets, pages and sections are
+    those of the whole passage, and its context has the sentences written for each chunk, one per line. A run of hits
+    that is longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Without the
+    docstore, chunks with white space between them are merged only if they are linked and at most two characters apart.
+
+    `docstore` is not serialised: set it again after `from_dict`.
+
+    Example:
+        >>> merger = AdjacentChunkMerger()
+        >>> engine = project.as_query_engine(node_postprocessors=[merger])  # doctest: +SKIP
+    """
+
+    bridge: bool = Field(
+        default=False, description="Whether to include a single chunk between two hits; needs the docstore."
+    )
+    max_tokens: int = Field(
+        default=2400,
+        ge=1,
+        description="Maximum number of tokens of a passage of several chunks. The default has room for three chunks of"
+        " the default size: two hits and the chunk between them.",
+    )
+    docstore: BaseDocumentStore | None = Field(
+        default=None, exclude=True, description="The document store with the chunks."
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which LlamaIndex serialises this class."""
+        return "AdjacentChunkMerger"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        places: dict[str, list[int]] = {}  # of the hits with offsets, by document
+        for place, hit in enumerate(nodes):
+            if _has_span(hit.node):
+                places.setdefault(hit.node.ref_doc_id or "", []).append(place)
+        merged = {place: hit for place, hit in enumerate(nodes) if not _has_span(hit.node)}
+        for doc_id, of_document in places.items():
+            distinct = {nodes[place].node.node_id: cast(TextNode, nodes[place].node) for place in of_document}
+            for run in self._runs(doc_id, list(distinct.values())):
+                ids = {node.node_id for node in run.nodes}
+                inside = [place for place in of_document if nodes[place].node.node_id in ids]
+                if not inside:
+                    continue  # a chunk between hits whose offsets do not fit
+                best = min(inside, key=lambda place: (-(nodes[place].score or 0.0), place))
+                merged[best] = nodes[best] if len(run.nodes) == 1 else _merge(run, nodes[best])
+        return [merged[place] for place in sorted(merged)]
+
+    def _runs(self, doc_id: str, nodes: list[TextNode]) -> list[_Run]:
+        frame = load_frame(self.docstore.nodes, doc_id) if isinstance(self.docstore, IndexDocumentStore) else None
+        gaps = dict(frame.gaps) if frame else {}
+        runs = _join(nodes, gaps, self.max_tokens)
+        return _join([*nodes, *self._between(runs)], gaps, self.max_tokens) if self.bridge else runs
+
+    def _between(self, runs: Sequence[_Run]) -> list[TextNode]:
+        """Return the chunks that are the only one between a run and the next."""
+        if self.docstore is None:
+            raise ConfigurationError("AdjacentChunkMerger needs `docstore` for bridge: pass it.", setting="docstore")
+        links = {link.node_id: other.nodes[0] for run, other in pairwise(runs) if (link := run.nodes[-1].next_node)}
+        fetched = self.docstore.get_nodes(list(links), raise_error=False) if links else []
+        return [
+            cast(TextNode, node)
+            for node in fetched
+            if _has_span(node) and node.next_node and node.next_node.node_id == links[node.node_id].node_id
+        ]
+
+
+def _merge(run: _Run, best: NodeWithScore) -> MergedChunk:
+    """Return a passage as a new node; the nodes of its chunks are not changed."""
+    node, first, last = cast(TextNode, best.node), run.nodes[0], run.nodes[-1]
+    relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
+    for kind, end in zip(_NEIGHBOURS, (first, last), strict=True):
+        if kind in end.relationships:
+            relationships[kind] = end.relationships[kind]
+    whole = node.model_copy(
+        update={
+            "text": run.text,
+            "start_char_idx": run.start,
+            "end_char_idx": run.start + len(run.text),
+            "metadata": _metadata(run, node),
+            "relationships": relationships,
+            "embedding": None,
+        }
+    )
+    fields = {name: getattr(best, name) for name in type(best).model_fields if name in MergedChunk.model_fields}
+    return MergedChunk(**{**fields, "node": whole, "chunks": run.nodes})
+
+
+def _metadata(run: _Run, best: TextNode) -> dict[str, Any]:
+    first = run.nodes[0].metadata
+    metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}, **_context(run, best)}
+    if keys.TABLE_HEAD not in first:
+        metadata.pop(keys.TABLE_HEAD, None)
+    section = joint_section([n.metadata.get(keys.SECTION) for n in run.nodes])
+    if section is not None:
+        metadata[keys.SECTION] = section
+    for key, joint in ((keys.PAGE_END, max), (keys.OCR_CONFIDENCE, min)):
+        if values := [n.metadata[key] for n in run.nodes if n.metadata.get(key) is not None]:
+            metadata[key] = joint(values)
+    if keys.TOKEN_COUNT in metadata:
+        metadata[keys.TOKEN_COUNT] = count_tokens(run.text)
+    if keys.SOURCE_LINE in metadata:
+        metadata[keys.SOURCE_LINE] = keys.source_line(metadata)
+    return metadata
+
+
+def _context(run: _Run, best: TextNode) -> dict[str, Any]:
+    """Return the metadata of the joint context: the structural part of the best hit, and what was written for each."""
+    written = {keys.context_parts(node.metadata)[1]: node for node in reversed(run.nodes)}
+    written.pop("", None)
+    if not written:
+        return {}
+    structure, _ = keys.context_parts(best.metadata)
+    before = f"{structure}\n" if structure else ""
+    source = next(iter(written.values())).metadata.get(keys.CONTEXT_SOURCE)
+    return {
+        keys.CONTEXT: before + "\n".join(reversed(written)),
+        keys.CONTEXT_WRITTEN_AT: len(before),
+        **({} if source is None else {keys.CONTEXT_SOURCE: source}),
+    }
+
+
+# ---- sentences -------------------------------------------------------------------------------------------------------
+
+# A word has at least two letters; in scripts without spaces, every character counts as a word.
+_WORD = re.compile(r"[^\W_\u2e80-\U0003ffff]{2,}|\d|[^\W_\x00-\u2e7f]")
+
+
+def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
+    """Return the span of consecutive sentences that cover most of a query within a token budget.
+
+    A word of the query has more weight if fewer sentences contain it, and counts once per run. Of equally good runs,
+    the shortest one is taken, then the first. If no sentence contains a word of the query, the beginning is taken.
+
+    Args:
+        text: The passage.
+        query: The question; words of one letter are ignored.
+        max_tokens: Maximum number of tokens of the span.
+
+    Returns:
+        Offset of the first character and offset after the last, without white space at the ends; None if no sentence
+        fits.
+
+    Example:
+        >>> text = "The plant opened in 1998. Error TS-999 means a dry pump. Call the operator."
+        >>> start, end = best_run(text, "What does error TS-999 mean?", 12)
+        >>> text[start:end]
+        'Error TS-999 means a dry pump.'
+    """
+    sentences, matches = _matched_sentences(text, query)
+    counts = Counter(word for words in matches for word in words)
+    weight = {word: math.log(1 + len(sentences) / count) for word, count in counts.items()}
+    starts = [start for start, _ in sentences]
+    # Including the white space after each sentence, so that a run takes no more than the sum of its sentences.
+    sizes = [count_tokens(text[start:stop]) for start, stop in pairwise([*starts, len(text)])]
+    if not counts:
+        fitting = [end for (_, end), tokens in zip(sentences, accumulate(sizes), strict=True) if tokens <= max_tokens]
+        return (starts[0], fitting[-1]) if fitting else None
+    best: tuple[float, int, int] | None = None
+    span: tuple[int, int] | None = None
+    # The best run begins with a sentence that contains a word of the query, and ends with one that adds a word.
+    for first in (at for at, words in enumerate(matches) if words):
+        words: set[str] = set()
+        value = 0.0
+        tokens = 0
+        for last in range(first, len(sentences)):
+            tokens += sizes[last]
+            if tokens > max_tokens:
+                break
+            new = matches[last] - words
+            if not new:
+                continue
+            words |= new
+            value += math.fsum(weight[word] for word in new)
+            score = (round(value, 9), -tokens, -first)
+            if best is None or score > best:
+                best, span = score, (sentences[first][0], sentences[last][1])
+    return span
+
+
+def split_sentences(text: str) -> list[tuple[int, int]]:
+    """Return the spans of the sentences and list items, without the white space between them."""
+    offsets = structural_offsets(text)
+    cuts = sorted({0, len(text), *offsets[Rank.SENTENCE], *offsets[Rank.PARAGRAPH]})
+    spans = []
+    for start, stop in pairwise(cuts):
+        piece = text[start:stop]
+        if piece.strip():
+            spans.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
+    return spans
+
+
+def _matched_sentences(text: str, query: str) -> tuple[list[tuple[int, int]], list[set[str]]]:
+    """Return the spans of the sentences, and the words of the query in each of them."""
+    sentences, query_words = split_sentences(text), set(_words(query))
+    return sentences, [query_words.intersection(_words(text[start:end])) for start, end in sentences]
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+# ---- packing ---------------------------------------------------------------------------------------------------------
+
+SEPARATOR_TOKENS = 2
+"""Tokens between two passages: an empty line, and one to spare."""
+
+
+class ContextWindowPacker(BaseNodePostprocessor):
+    """Keep the best results that fit into a token budget, in an order for reading.
+
+    Results are taken greedily, by score if all have one, or else in the given order. A result that does not fit is left
+    out, or compressed to its best sentences, and the next one is tried. If none fits, the best one is cut to its best
+    sentences, with or without `compress`. Documents are in the order of their best results, passages of a document in
+    the order of its text. Tokens are counted with o200k_base, for the text that an LLM reads, including metadata.
+
+    Use it before an `AdjacentChunkMerger`: of a passage that is merged from many results, the best part could be cut
+    away. After a merger that adds chunks, use it a second time.
+
+    Raises:
+        ConfigurationError: Not even a sentence of the best result fits; the message names the budget that it needs.
+
+    Example:
+        >>> packer = ContextWindowPacker(max_tokens=4000, compress=True)
+        >>> engine = project.as_query_engine(node_postprocessors=[packer])  # doctest: +SKIP
+    """
+
+    max_tokens: int = Field(default=4000, ge=1, description="Maximum number of tokens of all passages together.")
+    compress: bool = Field(
+        default=False, description="Whether to cut a passage that does not fit to its best run of sentences."
+    )
+    min_tokens: int = Field(default=64, ge=1, description="Minimum number of free tokens for a compressed passage.")
+
+    budget: ClassVar[str] = "max_tokens"
+    """Name of the budget in messages."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which LlamaIndex serialises this class."""
+        return "ContextWindowPacker"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        query = "" if query_bundle is None else query_bundle.query_str
+        # Not by `relevance`: a reranker only changes the score.
+        has_scores = all(hit.score is not None for hit in nodes)
+        ranked = sorted(nodes, key=lambda hit: -(hit.score or 0.0)) if has_scores else list(nodes)
+        packed: list[NodeWithScore] = []
+        room = self.max_tokens
+        for hit in ranked:
+            free = room - (SEPARATOR_TOKENS if packed else 0)
+            fitting: NodeWithScore | None = hit
+            if _tokens(hit) > free:
+                fitting = _shortened(hit, query, free) if self.compress and free >= self.min_tokens else None
+            if fitting is not None:
+                packed.append(fitting)
+                room = free - _tokens(fitting)
+        if ranked and not packed:
+            return [self._squeeze(ranked[0], query)]
+        return _in_reading_order(packed)
+
+    def _squeeze(self, best: NodeWithScore, query: str) -> NodeWithScore:
+        """Return the best result, if none fits, cut to the sentences that fit."""
+        shorter = _shortened(best, query, self.max_tokens) or _shortest(best, query)
+        if (needed := _tokens(shorter)) > self.max_tokens:
+            raise ConfigurationError(
+                f"{self.budget}={self.max_tokens} has no room for a sentence of the best passage, with its source and"
+                f" context: allow at least {needed}.",
+                setting=self.budget,
+            )
+        return shorter
+
+
+def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+    """Return hits, given best first: documents by their best hit, then passages by their position in the text."""
+    documents = [hit.node.ref_doc_id or hit.node.node_id for hit in packed]
+    first = {document: rank for rank, document in reversed(list(enumerate(documents)))}
+
+    def key(rank: int) -> tuple[int, int]:
+        start = getattr(packed[rank].node, "start_char_idx", None)
+        return first[documents[rank]], rank if start is None else start
+
+    return [packed[rank] for rank in sorted(range(len(packed)), key=key)]
+
+
+def _tokens(hit: NodeWithScore) -> int:
+    return count_tokens(hit.node.get_content(metadata_mode=MetadataMode.LLM))
+
+
+def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | None:
+    """Return a hit with its best run of sentences that fits, or None if none fits."""
+    node = hit.node
+    if not isinstance(node, TextNode):
+        return None
+    allowance = free - _tokens(hit) + count_tokens(node.text)
+    while allowance > 0 and (span := best_run(node.text, query, allowance)) is not None:
+        shorter = _cut(hit, node, *span)
+        if (excess := _tokens(shorter) - free) <= 0:
+            return shorter
+        allowance -= excess  # together with the metadata, the text may take more tokens than alone
+    return None
+
+
+def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
+    """Return a hit with the shortest sentence about the query; unchanged if its node has no text."""
+    node = hit.node
+    if not isinstance(node, TextNode):
+        return hit
+    sentences, matches = _matched_sentences(node.text, query)
+    about = [span for span, words in zip(sentences, matches, strict=True) if words or not any(matches)]
+    return min((_cut(hit, node, *span) for span in about), key=_tokens, default=hit)
+
+
+def _cut(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWithScore:
+    """Return a hit whose node has a part of its text and the offsets of that part."""
+    text = node.text[start:end]
+    update: dict[str, object] = {"text": text, "embedding": None}
+    if node.start_char_idx is not None and node.end_char_idx is not None:
+        update |= {"start_char_idx": node.start_char_idx + start, "end_char_idx": node.start_char_idx + end}
+    if keys.TOKEN_COUNT in node.metadata:
+        update["metadata"] = {**node.metadata, keys.TOKEN_COUNT: count_tokens(text)}
+    return hit.model_copy(update={"node": node.model_copy(update=update)})
+
+
+# ---- relevance -------------------------------------------------------------------------------------------------------
+
+
+class RelevancePostprocessor(BaseNodePostprocessor):
+    """Replace the score of each hit by its relevance, and optionally drop hits below a cut-off.
+
+    The score of a hybrid search is a weighted sum without fixed range, comparable only within one search, so that a
+    fixed cut-off on it, such as `SimilarityPostprocessor(similarity_cutoff=0.5)`, is meaningless. `relevance` is the
+    estimated probability that a passage is relevant. If a hit has none, because its search estimates none, all hits
+    keep their scores, nothing is dropped, and a warning is logged.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> from llama_index_contextual import RetrievedChunk
+        >>> hits = [
+        ...     RetrievedChunk(node=TextNode(text="a"), score=6.4, relevance=0.7),
+        ...     RetrievedChunk(node=TextNode(text="b"), score=2.1, relevance=0.1),
+        ... ]
+        >>> kept = RelevancePostprocessor(relevance_cutoff=0.5).postprocess_nodes(hits)
+        >>> [(hit.text, hit.score) for hit in kept]
+        [('a', 0.7)]
+    """
+
+    relevance_cutoff: float | None = Field(
+        default=None, ge=0, le=1, description="Lowest relevance of a hit that is kept; None keeps all hits."
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "RelevancePostprocessor"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        relevances = [getattr(hit, "relevance", None) for hit in nodes]
+        if None in relevances:
+            logger.warning("The search estimated no relevance: the hits keep their scores, and none is dropped.")
+            return nodes
+        scored = [hit.model_copy(update={"score": p}) for hit, p in zip(nodes, relevances, strict=True)]
+        return [hit for hit in scored if hit.get_score() >= (self.relevance_cutoff or 0.0)]
