@@ -138,7 +138,8 @@ class Matcher:
       its path. In a file system that ignores case, a sync renames it to the new spelling.
     - A file elsewhere with the content of a document is that document if its former file is known to no longer exist
       (or is removed by `replace` or a sync, or `moved` is set): it gets the id of its new name. If the former file may
-      still exist, the file is the same document if it would have the same id, and a copy otherwise.
+      still exist, the file is the same document if it would have the same id, and a copy otherwise, unless this call
+      gives other metadata of it.
     - A file that was moved, of which only the name is known, is the document with the longest id that its path ends
       with, unless the document's own file still exists there or nearby.
     - Every other file is a new document. If its id belongs to another document, it gets the shortest longer path that
@@ -149,6 +150,7 @@ class Matcher:
 
     Args:
         digests: xxh3 of each file.
+        facts: The user's metadata of each file by its path, as far as this call gives it.
         records: Documents of the previous version.
         former: Former files of these documents.
         options: Options of the run.
@@ -161,12 +163,13 @@ class Matcher:
     def __init__(
         self,
         digests: Mapping[FileRef, str],
+        facts: Mapping[str, Mapping[str, Any]],
         records: Records,
         former: FormerFiles,
         options: RunOptions,
         removed: Collection[str],
     ) -> None:
-        self._digests, self._records, self._former = digests, records, former
+        self._digests, self._facts, self._records, self._former = digests, facts, records, former
         self._options, self._removed = options, removed
         self._identified: set[str] = set()  # ids of documents whose file is known
         self.matches: dict[FileRef, Match] = {}
@@ -199,7 +202,11 @@ class Matcher:
         for record in equal:
             if self._has_lost_its_file(record):
                 return "renamed", record
-        return ("same" if equal[0].doc_id in ids else "copy", equal[0]) if equal else None
+        facts = self._facts.get(str(ref.path))
+        for record in equal:
+            if facts is None or facts == (record.facts or {}):
+                return "same" if record.doc_id in ids else "copy", record
+        return None
 
     def _has_lost_its_file(self, record: DocumentRecord) -> bool:
         if record.doc_id in self._removed or self._options.replace:
@@ -385,7 +392,9 @@ class Intake:
             if (record := documents.with_path(path)) is not None
         }
         removed = {doc_id for doc_id in unwanted if options.sync is not None and options.sync.may_remove(doc_id)}
-        matcher = Matcher(digests, documents, former, options, removed)
+        if options.file_metadata is not None:
+            self.facts = {str(ref.path): user_facts(options.file_metadata, ref.path) for ref in digests}
+        matcher = Matcher(digests, self.facts, documents, former, options, removed)
         self._take_files(matcher, digests, copies)
         known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
         self.missing = [doc_id for doc_id in gone if doc_id not in known]
@@ -454,15 +463,15 @@ class Intake:
             else:
                 doc_id = matcher.new_id(ref)
                 named.append(replace(ref, doc_id=doc_id))
-            if facts := self._facts(ref, record):
-                self.facts[str(ref.path)] = facts
+            if record is not None and record.facts and self.options.file_metadata is None:
+                self.facts[str(ref.path)] = record.facts
             self.sources[doc_id] = Source(
                 doc_id=doc_id,
                 digest=digest,
                 size=ref.size,
                 record=record,
                 ref=replace(ref, doc_id=doc_id),
-                facts=self.facts.get(str(ref.path)),
+                facts=self.facts.get(str(ref.path)) or None,
                 is_moved=kind == "moved" or (kind == "renamed" and record is not None and record.doc_id == doc_id),
                 copies=[
                     SkippedFile(copy.shown, f"has the same content as {ref.shown}") for copy in copies.get(ref, ())
@@ -472,12 +481,6 @@ class Intake:
         self.skipped += others
         has_owner = any(matcher.has_owner(ref.shortest_id) for ref in named)
         self.warnings += notes_on_ids(named, hint=IF_MOVED if has_owner and not self.options.moved else "")
-
-    def _facts(self, ref: FileRef, record: DocumentRecord | None) -> Mapping[str, Any] | None:
-        """Return the user's metadata of a file: that of this call, or else that of its document."""
-        if self.options.file_metadata is None:
-            return None if record is None else record.facts
-        return user_facts(self.options.file_metadata, ref.path)
 
     def _take_nodes(self, nodes: Sequence[BaseNode], documents: Records) -> None:
         """Add a source for each Document, and for the nodes of each document."""

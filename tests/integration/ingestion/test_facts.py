@@ -132,6 +132,19 @@ def test_a_renamed_file_keeps_its_facts_and_its_context_until_there_are_others(t
     assert stored_facts(project) == {"renamed.txt": (None, None), "other.txt": (None, None)}
 
 
+def test_files_with_the_same_content_and_other_facts_are_documents_of_their_own(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path / "root").create("p", ProjectConfig.local())
+    for fund in ("a", "b"):
+        (tmp_path / fund).mkdir()
+        (tmp_path / fund / f"{fund}.txt").write_text("Returns rose.", encoding="utf-8")
+        assert len(project.ingest([tmp_path / fund], file_metadata=lambda path: {"fund": Path(path).stem}).added) == 1
+    assert stored_facts(project) == {"a.txt": ("a", None), "b.txt": ("b", None)}
+    (tmp_path / "b" / "b.txt").rename(tmp_path / "b" / "c.txt")
+    report = project.ingest([tmp_path / "b"], file_metadata=lambda path: {"fund": Path(path).stem})
+    assert dict(report.renamed) == {"b/b.txt": "b/c.txt"}
+    assert stored_facts(project) == {"a.txt": ("a", None), "c.txt": ("c", None)}
+
+
 def test_a_title_given_as_a_fact_is_told_from_the_title_of_the_file(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
