@@ -440,7 +440,8 @@ class _Run:
             on_progress=lambda state: counter.set(stage="batch", batch_done=state.done, batch_total=state.requests),
         )
         counter.enter("ingest")
-        stages = executor.place(paid_stages(stages, spending, replies, retries_refused=self.options.requests_held_back))
+        stages = paid_stages(stages, spending, replies, retries_refused=self.options.requests_held_back)
+        stages = await asyncio.to_thread(executor.place, stages)
         jobs = self._cut(plan.jobs(intake, reader, before, unread), stages, counter)
         outcome = None
         async with self._giving_way(stages, unread):

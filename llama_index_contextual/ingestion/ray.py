@@ -195,7 +195,7 @@ async def ray_executor(
         embed_model: Embedding model that was passed as an object, or None.
 
     Raises:
-        ConfigurationError: The cluster cannot be reached, or the model cannot be sent to another process.
+        ConfigurationError: The cluster cannot be reached.
     """
     by_client = (address or os.environ.get("RAY_ADDRESS", "")).startswith("ray://")
     if by_client or ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
@@ -246,14 +246,11 @@ class RayExecutor(Executor):
     Args:
         ledger: The project's ledger.
         embed_model: Embedding model that was passed as an object, or None.
-
-    Raises:
-        ConfigurationError: The model cannot be sent to another process.
     """
 
     def __init__(self, ledger: Path, embed_model: BaseEmbedding | None) -> None:
         cluster: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self._ledger, self._passed = ledger.absolute(), None if embed_model is None else _sent(embed_model)
+        self._ledger, self._passed = ledger.absolute(), embed_model
         self.batches_ahead = max(1, int(cluster.get("CPU", 1)))
 
     def reader(
@@ -268,11 +265,16 @@ class RayExecutor(Executor):
         return RayReader(settings, intake, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
     def place(self, stages: Stages) -> Stages:
-        """Return stages whose model runs in the workers; a model of a provider is called and booked by this process."""
+        """Return stages whose model runs in the workers; a model of a provider is called and booked by this process.
+
+        Raises:
+            ConfigurationError: The model cannot be sent to another process.
+        """
         model, name = stages.embed_model, stages.embed_model_name
         if model is None or name is None or not is_in_process(name):
             return stages
-        return replace(stages, embed_model=_WorkerEmbedding.of(model, _Model(__version__, name, self._passed)))
+        passed = None if self._passed is None else _sent(self._passed)
+        return replace(stages, embed_model=_WorkerEmbedding.of(model, _Model(__version__, name, passed)))
 
 
 class RayReader:
