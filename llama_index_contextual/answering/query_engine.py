@@ -389,7 +389,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         history: Sequence[ChatMessage] = (),
         processed: bool = False,
     ) -> Draft:
-        """Return the prepared prompt for the result of a search; if `processed`, without the postprocessors."""
+        """Return the prepared prompt for the result of a search; the postprocessors run unless it is `processed`."""
         prepare = partial(self._prepare, postprocessors=() if processed else None)
         return await asyncio.to_thread(prepare, QueryBundle(question), response, history)
 
