@@ -36,19 +36,6 @@ HIDDEN_TOKENS: Mapping[str | None, int] = {
 """Number of reasoning tokens reserved for an answer, by requested effort; None is the model's own default."""
 
 
-@dataclass(frozen=True)
-class Reasoning:
-    """Reasoning of a model before it answers.
-
-    Attributes:
-        effort: The lowest `reasoning_effort` that the model accepts, or None if it accepts none.
-        hidden_tokens: Number of reasoning tokens reserved for an answer; they are charged but not shown.
-    """
-
-    effort: str | None
-    hidden_tokens: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Provider:
     """Properties of a provider.
@@ -108,19 +95,14 @@ class Provider:
     plain_models: re.Pattern[str] | None = None
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
 
-    def reasoning(self, model: str) -> Reasoning | None:
-        """Return how a model reasons at its lowest effort, or None if the length of answers is not limited.
+    def is_plain(self, model: str) -> bool:
+        """Return whether a model, named without the provider, does not reason before it answers."""
+        return self.plain_models is not None and self.plain_models.match(model.removeprefix("ft:")) is not None
 
-        Args:
-            model: Name of the model, without the provider.
-        """
+    def lowest_effort(self, model: str) -> str | None:
+        """Return the lowest `reasoning_effort` that a model accepts, or None if it accepts none."""
         name = model.removeprefix("ft:")
-        if self.plain_models is None:
-            return None
-        if self.plain_models.match(name):
-            return Reasoning(None, 0)
-        effort = next((least for names, least in self.efforts if names.match(name)), None)
-        return Reasoning(effort, HIDDEN_TOKENS[effort])
+        return next((effort for names, effort in self.efforts if names.match(name)), None)
 
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -220,6 +202,9 @@ def provider_of(name: str) -> Provider | None:
     return known if known is None or least is None else replace(known, min_cached_tokens=least)
 
 
+ModelSetting = Literal["llm", "answer_llm", "embed_model"]
+"""A setting that names a model."""
+
 _WITHOUT_KEY = Remedy(
     "work without a key: `ProjectConfig.local()`",
     "work without a key in a project created with `llama-index-contextual create NAME --local{root}`",
@@ -240,17 +225,13 @@ def load_llm(
     Raises:
         ModelError: The provider is unknown or has no LLMs, its package is not installed, or its key is not set.
     """
-    provider, model = _split(name, setting="llm")
-    traits = PROVIDERS[provider]
-    if traits.llm is None:
-        raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
-    _require_key(traits, name, setting="llm", advice=advice)
-    options = {**traits.llm_options, **_address(traits), **_optional_key(traits)}
+    traits, model, made_by, options = _load_class(name, setting="llm", advice=advice)
+    options = {**traits.llm_options, **options}
     if temperature is not None:
         options["temperature"] = temperature
     if timeout is not None:
         options[traits.timeout_option] = timeout
-    return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
+    return cast(LLM, made_by(model=model, **options))
 
 
 def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbedding:
@@ -269,33 +250,82 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
         from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 
         return WordLlamaEmbedding()
-    provider, model = _split(name, setting="embed_model")
-    traits = PROVIDERS[provider]
-    if traits.embedding is None:
-        raise ModelError(
-            f"Provider {provider!r} has no embeddings; choose another in the setting 'embed_model'.",
-            setting="embed_model",
-        )
-    _require_key(traits, name, setting="embed_model", advice=_WITHOUT_KEY)
-    options = {**traits.embedding_options, **_address(traits), **_optional_key(traits)}
+    traits, model, made_by, options = _load_class(name, setting="embed_model", advice=_WITHOUT_KEY)
     # `model_name`, because OpenAI's class accepts only known names for `model`.
-    options["model_name"] = model
-    embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
-    if dimensions is not None and "dimensions" in getattr(embedding, "model_fields", {}):
+    options = {**traits.embedding_options, **options, "model_name": model}
+    if dimensions is not None and "dimensions" in getattr(made_by, "model_fields", {}):
         options["dimensions"] = dimensions
-    if not traits.in_process:
-        return cast(BaseEmbedding, embedding(**options))
     try:
-        return cast(BaseEmbedding, embedding(**options))
-    except ModelError:
-        raise
+        return cast(BaseEmbedding, made_by(**options))
     except Exception as error:  # an unknown name, no network, a damaged file: each library has its own errors
+        if not traits.in_process or isinstance(error, ModelError):
+            raise
         reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise ModelError(
             f"{name!r} cannot be loaded: {reason}. Check the name; a model that is not on this machine yet is"
             f" downloaded, which requires a network.",
             setting="embed_model",
         ) from error
+
+
+def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Provider, str, Any, dict[str, Any]]:
+    """Return the provider of a model, the model's own name, its class, and options from the environment."""
+    traits, model, target = _resolve(name, setting=setting)
+    if traits.key and not os.environ.get(traits.key):
+        assigned = settings_embed_model() if setting == "embed_model" else settings_llm()
+        option = f", or pass the model of LlamaIndex's Settings: {setting}=Settings.{setting}" if assigned else ""
+        raise ModelError(
+            f"{name!r} needs {traits.key}, which is not set.",
+            setting=setting,
+            remedy=Remedy(
+                f"Either set it, or {advice.python}{option}",
+                f"Either set it in the environment or in a file `.env`, or {advice.command_line}",
+            ),
+        )
+    address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
+    options = {traits.address_option: address} if address else {}
+    if traits.optional_key is not None and not os.environ.get(traits.optional_key):
+        options["api_key"] = "-"
+    module, _, attribute = target.partition(":")
+    try:
+        return traits, model, getattr(importlib.import_module(module), attribute), options
+    except ImportError as error:
+        raise ModelError(
+            f"{name!r} needs a package that is not installed: pip install {traits.pip}", setting=setting
+        ) from error
+
+
+def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> tuple[Provider, str, str]:
+    """Return the provider of a model, the model's own name, and the provider's class for models of this kind."""
+    provider, _, model = name.partition(":")
+    is_embedding = setting == "embed_model"
+    targets = {each: traits.embedding if is_embedding else traits.llm for each, traits in PROVIDERS.items()}
+    if not model or provider not in PROVIDERS:
+        known = [*(f"{each}:…" for each, target in targets.items() if target), *([LOCAL] if is_embedding else [])]
+        raise ModelError(
+            f"{option or f'Setting {setting!r}'} is {name!r}, which is not the name of a model: use one of"
+            f" {', '.join(known)}",
+            setting=setting,
+            remedy=Remedy("or pass a LlamaIndex object", _likely_name(name, provider)),
+        )
+    target = targets[provider]
+    if target is None:
+        kind = "embeddings" if is_embedding else "LLMs"
+        raise ModelError(
+            f"Provider {provider!r} has no {kind}; choose another in the setting {setting!r}.", setting=setting
+        )
+    return PROVIDERS[provider], model, target
+
+
+def _likely_name(name: str, provider: str) -> str:
+    """Return a question that names the model which was probably meant, or an empty text."""
+    if provider in PROVIDERS:
+        return f"did you mean '{provider}:NAME', with the name of one of its models?"
+    for maker, traits in PROVIDERS.items():
+        patterns = [traits.plain_models, *(pattern for pattern, _ in traits.efforts)]
+        if ":" not in name and any(pattern is not None and pattern.match(name) for pattern in patterns):
+            return f"did you mean '{maker}:{name}'?"
+    return nearest(provider, PROVIDERS).removeprefix("; ")
 
 
 def is_creatable(name: str) -> bool:
@@ -316,25 +346,25 @@ def settings_llm() -> LLM | None:
     `Settings.llm` itself creates OpenAI's default model, and demands its key, if nothing was assigned; such a model is
     not returned either.
     """
-    llm = Settings._llm
-    return None if llm is None or _is_made_by_llama_index(llm, "openai_llm", "model") else llm
+    llm: LLM | None = _assigned(Settings._llm, "openai_llm", "model")
+    return llm
 
 
 def settings_embed_model() -> BaseEmbedding | None:
     """Return the embedding model that the user has assigned to LlamaIndex's `Settings.embed_model`, or None."""
-    model = Settings._embed_model
-    return None if model is None or _is_made_by_llama_index(model, "OpenAIEmbedding", "model_name") else model
+    model: BaseEmbedding | None = _assigned(Settings._embed_model, "OpenAIEmbedding", "model_name")
+    return model
 
 
-def _is_made_by_llama_index(model: Any, class_name: str, field_name: str) -> bool:
-    """Return whether a model is what LlamaIndex creates by itself: OpenAI's default with the key of the environment."""
-    if model.class_name() != class_name or model.api_key != os.environ.get("OPENAI_API_KEY"):
-        return False
-    return getattr(model, field_name) in ("gpt-3.5-turbo", "text-embedding-ada-002")
-
-
-ModelSetting = Literal["llm", "answer_llm", "embed_model"]
-"""A setting that names a model."""
+def _assigned(model: Any, class_name: str, field_name: str) -> Any:
+    """Return a model unless LlamaIndex has created it: OpenAI's default with the key of the environment."""
+    is_default = (
+        model is not None
+        and model.class_name() == class_name
+        and model.api_key == os.environ.get("OPENAI_API_KEY")
+        and getattr(model, field_name) in ("gpt-3.5-turbo", "text-embedding-ada-002")
+    )
+    return None if is_default else model
 
 
 def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) -> str | None:
@@ -350,24 +380,16 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
     """
     if name == LOCAL and setting == "embed_model":
         return None
-    provider, _ = _split(name, setting=setting, option=option)
-    traits = PROVIDERS[provider]
-    target = traits.embedding if setting == "embed_model" else traits.llm
-    if target is None:
-        kind = "embeddings" if setting == "embed_model" else "LLMs"
-        raise ModelError(f"Provider {provider!r} has no {kind}; choose another in {setting!r}.", setting=setting)
-    if not _is_installed(target.partition(":")[0]):
+    traits, _, target = _resolve(name, setting=setting, option=option)
+    try:
+        is_installed = importlib.util.find_spec(target.partition(":")[0]) is not None
+    except ModuleNotFoundError:  # of a parent package
+        is_installed = False
+    if not is_installed:
         return f"{name!r} needs a package that is not installed: pip install {traits.pip}"
     if traits.key and not os.environ.get(traits.key):
         return f"{name!r} needs {traits.key}, which is not set."
     return None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent package
-        return False
 
 
 def preload(model: BaseEmbedding | LLM) -> None:
@@ -375,69 +397,6 @@ def preload(model: BaseEmbedding | LLM) -> None:
     provider = provider_of(model_name(model))
     if provider is not None and provider.late_import is not None:
         importlib.import_module(provider.late_import)
-
-
-def _split(name: str, *, setting: str, option: str | None = None) -> tuple[str, str]:
-    provider, colon, model = name.partition(":")
-    if not colon or not model or provider not in PROVIDERS:
-        has_model = {p: t.embedding if setting == "embed_model" else t.llm for p, t in PROVIDERS.items()}
-        known = ", ".join(f"{p}:…" for p, target in has_model.items() if target)
-        local = f", {LOCAL}" if setting == "embed_model" else ""
-        raise ModelError(
-            f"{option or f'Setting {setting!r}'} is {name!r}, which is not the name of a model: use one of"
-            f" {known}{local}",
-            setting=setting,
-            remedy=Remedy("or pass a LlamaIndex object", _likely_name(name, provider)),
-        )
-    return provider, model
-
-
-def _likely_name(name: str, provider: str) -> str:
-    """Return a question that names the model which was probably meant, or an empty text."""
-    if provider in PROVIDERS:
-        return f"did you mean '{provider}:NAME', with the name of one of its models?"
-    makers = (
-        maker
-        for maker, traits in PROVIDERS.items()
-        for pattern in (traits.plain_models, *(pattern for pattern, _ in traits.efforts))
-        if ":" not in name and pattern is not None and pattern.match(name)
-    )
-    maker = next(makers, None)
-    return f"did you mean '{maker}:{name}'?" if maker else nearest(provider, PROVIDERS).removeprefix("; ")
-
-
-def _require_key(traits: Provider, name: str, *, setting: str, advice: Remedy) -> None:
-    if traits.key and not os.environ.get(traits.key):
-        assigned = settings_embed_model() if setting == "embed_model" else settings_llm()
-        option = f", or pass the model of LlamaIndex's Settings: {setting}=Settings.{setting}" if assigned else ""
-        raise ModelError(
-            f"{name!r} needs {traits.key}, which is not set.",
-            setting=setting,
-            remedy=Remedy(
-                f"Either set it, or {advice.python}{option}",
-                f"Either set it in the environment or in a file `.env`, or {advice.command_line}",
-            ),
-        )
-
-
-def _address(traits: Provider) -> dict[str, str]:
-    address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
-    return {traits.address_option: address} if address else {}
-
-
-def _optional_key(traits: Provider) -> dict[str, str]:
-    is_missing = traits.optional_key is not None and not os.environ.get(traits.optional_key)
-    return {"api_key": "-"} if is_missing else {}
-
-
-def _load_class(target: str, traits: Provider, name: str, *, setting: str) -> Any:
-    module, _, attribute = target.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise ModelError(
-            f"{name!r} needs a package that is not installed: pip install {traits.pip}", setting=setting
-        ) from error
 
 
 # ---- identity --------------------------------------------------------------------------------------------------------
@@ -603,12 +562,3 @@ def contextual_model(name: str) -> ContextualEmbedding | None:
     from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 
     return VoyageContextualEmbedding(model_name=model)
-
-
-def is_same_model(built: str | None, loaded: str) -> bool:
-    """Return whether an index built with one model can be searched with another.
-
-    Indexes from earlier releases may not name the model of the class that built them.
-    """
-    kind, _, named = (built or "").partition(":")
-    return built == loaded or (named == _UNNAMED and loaded.partition(":")[0] == kind)

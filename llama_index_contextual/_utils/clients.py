@@ -9,7 +9,7 @@ unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseComponent
 
 T = TypeVar("T")
-
-HeaderCallback = Callable[[Mapping[str, str]], None]
-
 
 _OLLAMA = frozenset({"Ollama_llm", "OllamaEmbedding"})
 _DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
@@ -81,10 +78,8 @@ def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:
     return type(client)(base_url=client.base_url, timeout=client.timeout, follow_redirects=client.follow_redirects)
 
 
-async def _lend(model: T, on_headers: HeaderCallback | None = None) -> AsyncGenerator[T, None]:
+async def _lend(model: T) -> AsyncGenerator[T, None]:
     copy: Any = unconnected(model)
-    if on_headers is not None and copy is not model:
-        _watch(copy, on_headers)
     try:
         yield copy
     finally:
@@ -92,18 +87,6 @@ async def _lend(model: T, on_headers: HeaderCallback | None = None) -> AsyncGene
         # A client passed by the user stays open.
         if copy is not model and client is not None and getattr(copy, "_async_http_client", None) is None:
             await (client.aclose if hasattr(client, "aclose") else client.close)()
-
-
-def _watch(model: Any, on_headers: HeaderCallback) -> None:
-    """Call `on_headers` with the headers of each response; a client passed by the user is left unchanged."""
-    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
-        return
-
-    async def on_response(response: Any) -> None:
-        on_headers(response.headers)
-
-    http = model._get_aclient()._client
-    http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
 
 
 def sort_vectors(model: BaseEmbedding) -> None:
@@ -129,14 +112,9 @@ def sort_vectors(model: BaseEmbedding) -> None:
     embeddings.create = in_order
 
 
-def own_client(model: T, on_headers: HeaderCallback | None = None) -> AbstractAsyncContextManager[T]:
-    """Return a context manager for a copy of a model with its own client, which is closed on exit.
-
-    Args:
-        model: A LlamaIndex model.
-        on_headers: Called with the headers of each response, if the model's client exposes them.
-    """
-    return asynccontextmanager(_lend)(model, on_headers)
+def own_client(model: T) -> AbstractAsyncContextManager[T]:
+    """Return a context manager for a copy of a LlamaIndex model with its own client, which is closed on exit."""
+    return asynccontextmanager(_lend)(model)
 
 
 class PerLoop(Generic[T]):

@@ -24,7 +24,7 @@ from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.answering.citations import CitationReport
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens, money
-from llama_index_contextual.contextualizer.scheduler import usage_of
+from llama_index_contextual.contextualizer.prompts import usage_of
 from llama_index_contextual.errors import ProjectError
 from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.index.receipts import ANSWERS, RunCost

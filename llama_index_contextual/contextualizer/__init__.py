@@ -1,8 +1,13 @@
 """Contextualizers: write the text that situates a chunk in its document."""
 
-from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer, Segment
+from llama_index_contextual.contextualizer.base import (
+    ChunkFailure,
+    Contextualized,
+    Contextualizer,
+    Segment,
+    StructuralContextualizer,
+)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 
 __all__ = [
     "ChunkFailure",

@@ -1,9 +1,9 @@
 """Contexts through OpenAI's Batch API.
 
 Requests are uploaded as files of JSON lines, and replies are read back from output files. `asend_batches` does both for
-a run: a `BatchRunner` submits batches and collects their replies, and a `BatchAccount` reserves and books their cost.
-The journal in the ledger records the batches in progress, so that a later run can collect them. `BatchReplies` passes
-the replies to the scheduler, which sends the remaining requests live.
+a run: a `BatchRunner` submits batches and collects their replies. The journal in the ledger records the batches in
+progress, so that a later run can collect them. `BatchReplies` reserves and books the cost of the requests, and passes
+the replies to the run that writes contexts, which sends the remaining requests live.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from llama_index.core.llms import LLM
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger
-from llama_index_contextual.contextualizer.cost import Tokens
-from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
-from llama_index_contextual.contextualizer.scheduler import LiveSender, Reply, Sender, reply_of
-from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Reservation, Spending
+from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, Spending, Tokens
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage, reply_of
+from llama_index_contextual.contextualizer.scheduler import LiveSender
+from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply, OpenBatch, content_key
 from llama_index_contextual.index.storable import storable_text
@@ -43,27 +43,6 @@ def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
     """Return one request as a line of the uploaded file."""
     line = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": dict(body)}
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
-
-
-def split(
-    lines: Iterable[tuple[str, bytes]], *, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_BYTES
-) -> Iterator[list[tuple[str, bytes]]]:
-    """Split requests into parts that fit into one batch.
-
-    Example:
-        >>> [len(part) for part in split([("a", b"1234"), ("b", b"12"), ("c", b"12345")], max_bytes=6)]
-        [2, 1]
-    """
-    part: list[tuple[str, bytes]] = []
-    size = 0
-    for custom_id, line in lines:
-        if part and (len(part) >= max_requests or size + len(line) > max_bytes):
-            yield part
-            part, size = [], 0
-        part.append((custom_id, line))
-        size += len(line)
-    if part:
-        yield part
 
 
 def parse_output(content: bytes) -> Iterator[BatchReply]:
@@ -109,36 +88,13 @@ class BatchProgress:
     done: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchResult:
-    """What was read of a finished batch.
-
-    Attributes:
-        file_id: The provider's id of the upload.
-        replies: The replies that were not read before.
-        requests: Number of requests without a reply before that.
-        unread: Number of requests that may be charged although their reply cannot be read.
-    """
-
-    file_id: str
-    replies: Sequence[BatchReply]
-    requests: int
-    unread: int
-
-
 class BatchRunner:
     """Submit requests in batches and collect the replies.
 
     Args:
-        journal: Records batches in progress and stores replies.
+        replies: Receives the replies, and reserves and books their cost.
         client: An `openai.AsyncOpenAI`.
-        model: Name of the model, as in the settings.
-        poll_seconds: Seconds between two polls of the batches; None for 20.
-        max_requests: Maximum number of requests per batch.
-        max_bytes: Maximum size of an upload in bytes.
         on_progress: Called with the progress of the batches.
-        on_upload: Called with the id of an upload and the ids of its requests, before a batch is created from it.
-        on_result: Called with the result of each finished batch, before its replies are stored.
         policy: Retry policy for failed calls.
 
     Attributes:
@@ -148,22 +104,14 @@ class BatchRunner:
 
     def __init__(
         self,
-        journal: BatchJournal,
+        replies: BatchReplies,
         client: Any,
         *,
-        model: str,
-        poll_seconds: float | None = None,
-        max_requests: int = MAX_REQUESTS,
-        max_bytes: int = MAX_BYTES,
         on_progress: Callable[[BatchProgress], None] | None = None,
-        on_upload: Callable[[str, Sequence[str]], None] | None = None,
-        on_result: Callable[[BatchResult], None] | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
-        self._journal, self._client, self._model = journal, client, model
-        self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
-        self._on_progress, self._on_upload, self._on_result = on_progress, on_upload, on_result
-        self._limits = {"max_requests": max_requests, "max_bytes": max_bytes}
+        self._replies, self._journal, self._model = replies, replies.journal, replies.model
+        self._client, self._on_progress = client, on_progress
         self._policy = policy or RetryPolicy()
         self._requests = self._done = self._unanswered = 0
         self.unread: dict[str, int] = {}
@@ -179,12 +127,11 @@ class BatchRunner:
             ModelError: The provider refuses the requests.
         """
         sent = 0
-        parts = split(self._new(requests), **self._limits)
+        parts = pack(self._new(requests), lambda item: (1, len(item[1])), (MAX_REQUESTS, MAX_BYTES))
         while part := await asyncio.to_thread(next, parts, None):
             file_id = await self._upload(b"".join(line for _, line in part))
             custom_ids = [custom_id for custom_id, _ in part]
-            if self._on_upload is not None:
-                self._on_upload(file_id, custom_ids)
+            self._replies.note_upload(file_id, custom_ids)
             self._journal.uploaded(file_id, model=self._model, custom_ids=custom_ids)
             await self._start(file_id)
             sent += len(part)
@@ -220,7 +167,7 @@ class BatchRunner:
             if self._on_progress is not None:
                 self._on_progress(BatchProgress(batches=unfinished, requests=self._requests, done=self._done + running))
             if unfinished:
-                await asyncio.sleep(self._poll_seconds)
+                await asyncio.sleep(POLL_SECONDS)
         unanswered, self._unanswered = self._unanswered, 0
         return unanswered
 
@@ -292,8 +239,7 @@ class BatchRunner:
             return b""
 
     def _finish(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
-        if self._on_result is not None:
-            self._on_result(BatchResult(file_id=batch.file_id, replies=replies, requests=batch.requests, unread=unread))
+        self._replies.book(batch, replies, unread=unread)
         self._done += batch.requests
         if unread:
             self._journal.read(batch.file_id, replies)
@@ -307,7 +253,8 @@ class BatchRunner:
         orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
         if not orphans:
             return
-        batch_ids = await self._batch_ids({orphan.file_id for orphan in orphans})
+        file_ids = {orphan.file_id for orphan in orphans}
+        batch_ids = await self._call(partial(self._batch_ids, file_ids))
         for orphan in orphans:
             if orphan.file_id in batch_ids:
                 self._journal.started(orphan.file_id, batch_ids[orphan.file_id])
@@ -323,13 +270,12 @@ class BatchRunner:
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
         """Return the ids of the provider's batches by the ids of their uploads; the newest batches are listed first."""
         by_upload: dict[str, str] = {}
-        after: dict[str, str] = {}
-        while True:
-            listed = await self._call(partial(self._client.batches.list, limit=100, **after))
-            by_upload |= {batch.input_file_id: batch.id for batch in listed.data if batch.input_file_id in file_ids}
-            if len(by_upload) == len(file_ids) or not (listed.has_more and listed.data):
-                return by_upload
-            after = {"after": listed.data[-1].id}
+        async for batch in self._client.batches.list(limit=100):
+            if batch.input_file_id in file_ids:
+                by_upload[batch.input_file_id] = batch.id
+            if len(by_upload) == len(file_ids):
+                break
+        return by_upload
 
     async def _start(self, file_id: str) -> None:
         batch = await self._call(
@@ -358,11 +304,16 @@ def _reason(batch: Any) -> str:
 
 
 class BatchReplies:
-    """Replies of batches; each is used once, so that a repeated request is sent live.
+    """Replies of batches, and the account of their cost.
+
+    Money is reserved for a request while its batch is in progress, and booked when its reply arrives. Each reply is
+    used once, so that a repeated request is sent live.
 
     Args:
         journal: Stores the replies.
         model: Name of the LLM, as in the settings.
+        spending: Account of the run.
+        llm: The LLM if it was passed as an object.
 
     Attributes:
         booked: Ids of the requests whose cost this run booked when the replies arrived; it is not booked again.
@@ -370,11 +321,13 @@ class BatchReplies:
             the number of these requests.
     """
 
-    def __init__(self, journal: BatchJournal, model: str) -> None:
+    def __init__(self, journal: BatchJournal, model: str, spending: Spending, *, llm: LLM | None = None) -> None:
         self.journal, self.model = journal, model
         self.booked: set[str] = set()
         self.given_up: dict[str, int] = {}
+        self._spending, self._form = spending, CallForm.of(model, llm)
         self._used: set[str] = set()
+        self._reserved: dict[str, Reservation] = {}
 
     def id_of(self, request: ContextRequest) -> str:
         """Return the id of a request, a hash of the model and the prompt."""
@@ -382,66 +335,28 @@ class BatchReplies:
 
     def has(self, request: ContextRequest) -> bool:
         """Return whether there is an unused reply to a request."""
-        return self._reply(self.id_of(request)) is not None
+        return self._unused(self.id_of(request)) is not None
 
     def is_unread(self, request: ContextRequest) -> bool:
         """Return whether a request must not be sent because the reply in its batch may be charged and is not read."""
         return not self.given_up and self.journal.is_open(self.id_of(request))
 
-    def is_booked(self, request: ContextRequest) -> bool:
-        """Return whether the reply to a request is booked already."""
-        return self.id_of(request) in self.booked
-
     def take(self, request: ContextRequest) -> Reply | None:
         """Return the reply to a request and mark it as used; None if there is no unused reply."""
         custom_id = self.id_of(request)
-        reply = self._reply(custom_id)
-        if reply is None:
+        stored = self._unused(custom_id)
+        if stored is None:
             return None
         self._used.add(custom_id)
-        usage = Usage(reply.input_tokens, reply.cached_tokens, reply.output_tokens)
-        return Reply(reply.text, usage, reply.finish_reason)
+        usage = Usage(stored.input_tokens, stored.cached_tokens, stored.output_tokens)
+        reply = Reply(stored.text, usage, stored.finish_reason)
+        if custom_id not in self.booked:
+            tokens = self._form.tokens_of(request, reply)
+            self._spending.actual += self._spending.bill(self.model, tokens, sender="batch")
+        return reply
 
-    def _reply(self, custom_id: str) -> BatchReply | None:
+    def _unused(self, custom_id: str) -> BatchReply | None:
         return None if custom_id in self._used else self.journal.reply(custom_id)
-
-    def with_fallback(self, live: Sender) -> Sender:
-        """Return a sender that answers from the replies, and through `live` if there is none."""
-        return _BatchFirst(self, live)
-
-    def close(self, spending: Spending) -> None:
-        """Remove used replies, whose contexts are in the ledger, and batches that were given up; these stay booked."""
-        self.journal.forget_replies(self._used)
-        self._used.clear()
-        for file_id, unread in self.given_up.items():
-            spending.close_batch(file_id, unread=unread)
-            self.journal.closed(file_id, [])
-
-
-class _BatchFirst:
-    """Sender that answers from the replies of batches if possible, and live otherwise."""
-
-    def __init__(self, replies: BatchReplies, live: Sender) -> None:
-        self._replies, self._live = replies, live
-
-    async def send(self, request: ContextRequest) -> Reply:
-        """Return the answer to a request."""
-        return self._replies.take(request) or await self._live.send(request)
-
-
-class BatchAccount:
-    """Account of batches: money is reserved while they are in progress, and booked when they are answered.
-
-    Args:
-        spending: Account of the run.
-        replies: Records which replies are booked.
-        llm: The LLM if it was passed as an object.
-    """
-
-    def __init__(self, spending: Spending, replies: BatchReplies, *, llm: LLM | None) -> None:
-        self._spending, self._replies = spending, replies
-        self._budget = CallBudget(spending, replies.model, llm=llm, sender="batch")
-        self._reserved: dict[str, Reservation] = {}
 
     def reserve(self, custom_id: str, request: ContextRequest) -> None:
         """Reserve the maximum cost of a request.
@@ -449,7 +364,7 @@ class BatchAccount:
         Raises:
             BudgetExceededError: The request could exceed the limit.
         """
-        self._reserved[custom_id] = self._budget.reserve(request)
+        self._reserved[custom_id] = self._spending.reserve(self.model, self._form.maximum(request), sender="batch")
 
     def release_unsent(self) -> None:
         """Return the reserves for requests that were not sent."""
@@ -461,21 +376,33 @@ class BatchAccount:
         """Keep the reserves of uploaded requests until their replies arrive."""
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
-    def book(self, result: BatchResult) -> None:
-        """Book the replies of a batch; those without token counts are booked when they are used, by our own counts."""
+    def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
+        """Book the replies of a batch; those without token counts are booked when they are used, by our own counts.
+
+        Args:
+            batch: A finished batch.
+            replies: Its replies that were not read before.
+            unread: Number of its requests that may be charged although their reply cannot be read.
+        """
         paid = Bill()
-        for reply in result.replies:
+        for reply in replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
-                paid += self._spending.bill(self._replies.model, tokens, sender="batch")
-                self._replies.booked.add(reply.custom_id)
+                paid += self._spending.bill(self.model, tokens, sender="batch")
+                self.booked.add(reply.custom_id)
         self._spending.actual += paid
-        if result.unread:
-            self._spending.read_batch(
-                result.file_id, paid=paid.dollars or 0.0, unread=result.unread, requests=result.requests
-            )
+        if unread:
+            self._spending.read_batch(batch.file_id, paid=paid.dollars or 0.0, unread=unread, requests=batch.requests)
         else:
-            self._spending.close_batch(result.file_id)
+            self._spending.close_batch(batch.file_id)
+
+    def close(self) -> None:
+        """Remove used replies, whose contexts are in the ledger, and batches that were given up; these stay booked."""
+        self.journal.forget_replies(self._used)
+        self._used.clear()
+        for file_id, unread in self.given_up.items():
+            self._spending.close_batch(file_id, unread=unread)
+            self.journal.closed(file_id, [])
 
 
 # ---- A run -----------------------------------------------------------------------------------------------------------
@@ -501,7 +428,6 @@ async def asend_batches(
     replies: BatchReplies,
     requests: Callable[[], Iterator[ContextRequest]] | None,
     *,
-    spending: Spending,
     gives_up_unread: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> None:
@@ -509,9 +435,8 @@ async def asend_batches(
 
     Args:
         llm: The LLM; None loads the model of the replies.
-        replies: Replies of the batches, which are stored in its journal.
+        replies: Receives the replies of the batches, approves requests and books their cost.
         requests: Returns the requests that need an answer, and may be called more than once; None sends nothing.
-        spending: Account of the run, which approves requests and books replies.
         gives_up_unread: Whether requests may be sent again that may be charged although their reply cannot be read.
         on_progress: Called with the progress of the batches.
 
@@ -528,20 +453,12 @@ async def asend_batches(
             setting="llm",
             remedy=Remedy("omit batch", "omit --batch"),
         )
-    account = BatchAccount(spending, replies, llm=llm)
     async with own_client(llm or load_llm(model)) as connected:
         bodies = _Bodies(connected)
-        runner = BatchRunner(
-            replies.journal,
-            cast(Any, connected)._get_aclient(),
-            model=model,
-            on_progress=on_progress,
-            on_upload=account.note_upload,
-            on_result=account.book,
-        )
+        runner = BatchRunner(replies, cast(Any, connected)._get_aclient(), on_progress=on_progress)
 
         def body(custom_id: str, request: ContextRequest) -> dict[str, Any]:
-            account.reserve(custom_id, request)
+            replies.reserve(custom_id, request)
             return bodies.body(request)
 
         def unanswered() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
@@ -553,8 +470,8 @@ async def asend_batches(
         if gives_up_unread:
             replies.given_up = dict(runner.unread)
         for _ in range(ROUNDS if requests is not None else 0):
-            account.release_unsent()
+            replies.release_unsent()
             await runner.submit(unanswered())
             if not await runner.collect():
                 break
-    account.release_unsent()
+    replies.release_unsent()

@@ -1,35 +1,51 @@
-"""Tokens of calls and embeddings, and their prices.
+"""Cost of calls and embeddings: tokens, prices, and the account of a run with its limit.
 
 Prices come from the table in the installed package `genai-prices`, without network access; the settings may override
 them. The table contains no discounts: according to their price pages, OpenAI and Anthropic charge half for batches, and
 OpenAI half for `service_tier="flex"`.
 
-Token counts follow the rules of the providers: tokens added by the chat format, tokens read from and written to the
-cache, and the maximum length of an answer.
+A `CallForm` counts the tokens of calls by the rules of a provider: tokens added by the chat format, tokens read from
+and written to the cache, and the maximum length of an answer.
+
+`Spending` is the account of a run. Before a call is sent, its maximum cost is reserved; after the answer, its actual
+cost is booked by the provider's token count. A call that was sent but never answered stays booked at its reserve,
+because the provider may charge for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import Any, Literal
 
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode
 
+from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, Segment, with_context
-from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest
-from llama_index_contextual.contextualizer.structural import StructuralContextualizer
+from llama_index_contextual.contextualizer.base import (
+    MAX_CONTEXT_TOKENS,
+    ChunkContext,
+    Segment,
+    StructuralContextualizer,
+    with_context,
+)
+from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest, Reply
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
+from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
-from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, is_in_process, provider_of
+from llama_index_contextual.index.receipts import Receipts, RunCost
+from llama_index_contextual.models import HIDDEN_TOKENS, is_in_process, provider_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,11 @@ class Tokens:
             self.output_tokens + other.output_tokens,
             self.written_tokens + other.written_tokens,
         )
+
+    @classmethod
+    def maximum(cls, input_tokens: int, output_tokens: int) -> Tokens:
+        """Return the tokens of a call that are reserved: its whole prompt is written to the cache."""
+        return cls(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
 
     @property
     def cache_hit_rate(self) -> float:
@@ -229,28 +250,54 @@ class CacheRules:
 
 @dataclass(frozen=True)
 class CallForm:
-    """Properties of calls to a model that determine their token counts.
+    """Form of the calls to a model, which determines their tokens.
 
     Attributes:
         cache: Rules of the provider's cache, or None if it has none that affects the bill.
         sends_schema: Whether the JSON schema for several contexts is sent, which counts as input.
+        sends_limit: Whether the maximum length of the answer is sent.
+        effort: Value of `reasoning_effort` that is sent, or None.
+        hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
+        user_limit: Maximum length of an answer that the user has set on the LLM, or None.
     """
 
     cache: CacheRules | None = None
     sends_schema: bool = False
+    sends_limit: bool = False
+    effort: str | None = None
+    hidden_tokens: int = 0
+    user_limit: int | None = None
 
     @classmethod
-    def of(cls, model: str) -> CallForm:
+    def of(cls, model: str, llm: LLM | None = None) -> CallForm:
         """Return the form of calls to a model.
 
         Args:
             model: Name as in the settings, such as "openai:gpt-4.1".
+            llm: LLM passed by the user, or None; values set on it are never overridden.
         """
         provider = provider_of(model)
-        if provider is None or provider.cache not in ("prefix", "point"):
-            return cls(None, provider is not None and provider.takes_json_schema)
-        step = 128 if provider.cache == "prefix" else 1
-        return cls(CacheRules(provider.min_cached_tokens, step), provider.takes_json_schema)
+        extra: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
+        limit = extra.get("max_completion_tokens") or extra.get("max_tokens") or getattr(llm, "max_tokens", None)
+        limit = limit if isinstance(limit, int) and limit > 0 else None
+        if provider is None:
+            return cls(user_limit=limit)
+        step = {"prefix": 128, "point": 1}.get(provider.cache or "")
+        cache = None if step is None else CacheRules(provider.min_cached_tokens, step)
+        form = cls(cache, provider.takes_json_schema, user_limit=limit)
+        name = model.partition(":")[2]
+        if provider.plain_models is None or getattr(llm, "thinking_dict", None):
+            return form
+        # For Anthropic the limit may not be the user's: LlamaIndex's class has a default of 512.
+        if limit is None or provider.cache != "prefix":
+            form = replace(form, sends_limit=True, user_limit=None)
+        if provider.is_plain(name):
+            return form
+        effort = getattr(llm, "reasoning_effort", None) or extra.get("reasoning_effort")
+        if effort is not None:
+            return replace(form, hidden_tokens=HIDDEN_TOKENS.get(effort, HIDDEN_TOKENS[None]))
+        lowest = provider.lowest_effort(name)
+        return replace(form, effort=lowest, hidden_tokens=HIDDEN_TOKENS[lowest])
 
     def overhead(self, request: ContextRequest) -> int:
         """Return the input tokens of a call in addition to its text."""
@@ -283,7 +330,61 @@ class CallForm:
         return max(0, self.cache.cached(length) - cached)
 
     def _cache_point(self, request: ContextRequest) -> int:
-        return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix_tokens
+        return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix.tokens
+
+    def max_tokens(self, request: ContextRequest) -> int:
+        """Return the maximum number of tokens of an answer: twice the longest contexts, and the reasoning."""
+        if self.user_limit is not None:
+            return self.user_limit
+        return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
+
+    def maximum(self, request: ContextRequest) -> Tokens:
+        """Return the tokens of a call at most: its whole prompt is written to the cache, its answer is the longest."""
+        return Tokens.maximum(self.input_tokens(request), self.max_tokens(request))
+
+    def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
+        """Return the provider's token counts of an answered call, or our own for missing ones."""
+        usage = reply.usage
+        output = usage.output_tokens
+        return Tokens(
+            calls=1,
+            input_tokens=self.input_tokens(request) if usage.input_tokens is None else usage.input_tokens,
+            cached_tokens=usage.cached_tokens or 0,
+            output_tokens=count_tokens(reply.text) + self.hidden_tokens if output is None else output,
+            written_tokens=usage.written_tokens or 0,
+        )
+
+
+class CallStatistics:
+    """Tokens of the calls so far, from which those of the next one are expected.
+
+    Args:
+        form: Form of the calls.
+    """
+
+    def __init__(self, form: CallForm) -> None:
+        self._form = form
+        self._cached_tokens: dict[str, int] = {}
+        self._output_tokens = self._contexts = 0
+
+    def add(self, request: ContextRequest, tokens: Tokens) -> None:
+        """Add an answered call."""
+        self._output_tokens += tokens.output_tokens
+        self._contexts += len(request.keys)
+        self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
+
+    def expected(self, request: ContextRequest) -> Tokens | None:
+        """Return the tokens of a call that resembles the previous ones: prefix cached, answer of mean length."""
+        if not self._contexts:
+            return None
+        input_tokens = self._form.input_tokens(request)
+        cached = self._cached_tokens.get(request.prefix.cache_key)
+        if cached == 0 and self._form.cache is not None and any(self._cached_tokens.values()):
+            cached = self._form.cache.cached(request.prefix.tokens)  # cached by the first call of the segment
+        cached = min(cached or 0, input_tokens)
+        written = min(self._form.written_tokens(request, cached), input_tokens - cached)
+        answer = round(self._output_tokens / self._contexts * len(request.keys))
+        return Tokens(1, input_tokens, cached, answer, written)
 
 
 def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
@@ -292,52 +393,6 @@ def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKEN
     if request.ids:
         tokens += _JSON_TOKENS + _JSON_TOKENS_PER_CONTEXT * len(request.keys)
     return round(tokens)
-
-
-@dataclass(frozen=True)
-class AnswerLimit:
-    """Maximum number of tokens of an answer, sent with each call or set on the LLM by the user.
-
-    Attributes:
-        is_sent: Whether a limit is sent with each call.
-        effort: Value of `reasoning_effort` that is sent, or None.
-        hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
-        user_limit: Limit that the user has set on the LLM, or None.
-    """
-
-    is_sent: bool = False
-    effort: str | None = None
-    hidden_tokens: int = 0
-    user_limit: int | None = None
-
-    @classmethod
-    def of(cls, model: str, llm: LLM | None = None) -> AnswerLimit:
-        """Return the limit for the answers of a model.
-
-        Args:
-            model: Name as in the settings.
-            llm: LLM passed by the user, or None; values set on it are never overridden.
-        """
-        provider = provider_of(model)
-        reasoning = None if provider is None else provider.reasoning(model.partition(":")[2])
-        extra: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
-        limit = extra.get("max_completion_tokens") or extra.get("max_tokens") or getattr(llm, "max_tokens", None)
-        limit = limit if isinstance(limit, int) and limit > 0 else None
-        if provider is None or reasoning is None or getattr(llm, "thinking_dict", None):
-            return cls(user_limit=limit)
-        effort = getattr(llm, "reasoning_effort", None) or extra.get("reasoning_effort")
-        if effort is not None and reasoning != Reasoning(None, 0):
-            reasoning = Reasoning(None, HIDDEN_TOKENS.get(effort, HIDDEN_TOKENS[None]))
-        # For Anthropic the value may not be the user's: LlamaIndex's class has a default limit of 512.
-        if limit is not None and provider.cache == "prefix":
-            return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, user_limit=limit)
-        return cls(is_sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
-
-    def max_tokens(self, request: ContextRequest) -> int:
-        """Return the maximum number of tokens of an answer: twice the longest contexts, and the reasoning."""
-        if self.user_limit is not None:
-            return self.user_limit
-        return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
 
 
 def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
@@ -349,7 +404,7 @@ def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> floa
         ledger: Store of contexts already paid for.
     """
     mean = ledger.mean_context_tokens(model)
-    return mean or CONTEXT_TOKENS + AnswerLimit.of(model, llm).hidden_tokens // 8
+    return mean or CONTEXT_TOKENS + CallForm.of(model, llm).hidden_tokens // 8
 
 
 def count_segment(
@@ -396,6 +451,465 @@ def _schema_tokens() -> int:
     return count_tokens(json.dumps(RESPONSE_FORMAT["json_schema"]))
 
 
+# ---- The account of a run --------------------------------------------------------------------------------------------
+
+_CALLS_BETWEEN_WRITES = 8
+_ROUNDING = 1e-12
+_UNSETTLED = "timed out, interrupted or not read from a batch"
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Calls, tokens and money.
+
+    Attributes:
+        contexts: Calls and tokens for contexts.
+        embedding_tokens: Tokens of embedded texts.
+        dollars: Total cost at list prices, including discounts; None if a price is unknown.
+        unsettled_calls: Calls that timed out, were cut off or whose reply in a batch is not read: they may be charged,
+            and their cost is unknown.
+        unsettled_dollars: Part of `dollars` booked for these calls: their maximum cost.
+    """
+
+    contexts: Tokens = field(default_factory=Tokens)
+    embedding_tokens: int = 0
+    dollars: float | None = 0.0
+    unsettled_calls: int = 0
+    unsettled_dollars: float = 0.0
+
+    def __add__(self, other: Bill) -> Bill:
+        return Bill(
+            self.contexts + other.contexts,
+            self.embedding_tokens + other.embedding_tokens,
+            None if self.dollars is None or other.dollars is None else self.dollars + other.dollars,
+            self.unsettled_calls + other.unsettled_calls,
+            self.unsettled_dollars + other.unsettled_dollars,
+        )
+
+    def describe_unsettled(self) -> str:
+        """Describe the part of the bill that is booked for calls of unknown cost; empty if there are none."""
+        if not self.unsettled_calls:
+            return ""
+        calls = pluralize(self.unsettled_calls, "call")
+        if self.dollars is None:
+            return f"{calls} more {_UNSETTLED}"
+        return f"of which {money(self.unsettled_dollars)} for {calls} of unknown cost ({_UNSETTLED})"
+
+
+class Spending:
+    """Account of one run.
+
+    Args:
+        prices: Prices of the models.
+        max_cost: Limit in dollars; None for no limit.
+        context_tokens: Expected tokens of a context.
+        receipts: Store of receipts, or None.
+        receipt: Facts about the run for its receipt.
+
+    Attributes:
+        estimated: Expected cost of the planned calls.
+        actual: Amount paid, including the reserves booked for calls whose cost is unknown.
+        planned_share: Returns the share of the run's documents that `estimated` includes.
+        held_back: Maximum cost of the requests that this run did not send because the LLM refused them before, or
+            because their reply in a batch may be charged.
+
+    Raises:
+        ConfigurationError: The limit is negative.
+
+    Example:
+        >>> spending = Spending(PriceTable(), max_cost=1.0)
+        >>> call = spending.reserve("openai:gpt-4.1", Tokens.maximum(9_000, 200))
+        >>> call.settle(Tokens(1, 9_000, 8_960, 98))
+        >>> round(spending.actual.dollars, 6)
+        0.005344
+    """
+
+    def __init__(
+        self,
+        prices: PriceTable,
+        *,
+        max_cost: float | None = None,
+        context_tokens: float = CONTEXT_TOKENS,
+        receipts: Receipts | None = None,
+        receipt: RunCost | None = None,
+    ) -> None:
+        if max_cost is not None and not max_cost >= 0:
+            raise ConfigurationError(
+                f"The cost limit must be an amount of dollars, not {max_cost!r}.", setting="max_cost"
+            )
+        self.prices = prices
+        self.max_cost = max_cost
+        self.context_tokens = context_tokens
+        self.estimated = Bill()
+        self.actual = Bill()
+        self.planned_share: Callable[[], float] = float
+        self.held_back = Bill()
+        self._receipts, self._receipt = receipts, receipt or RunCost()
+        self._calls_in_flight = 0
+        self._in_flight = 0.0
+        self._batches: dict[str, Bill] = {}
+        self._stopped: ContextualError | None = None
+        self._factor = 1.0
+        self._is_exceeded = False
+        self._needed = 0.0
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._written: float | None = None
+
+    def require_price(self, model: str) -> None:
+        """Require a known price for a model if there is a limit.
+
+        Raises:
+            ConfigurationError: There is a limit, and the price is unknown.
+        """
+        if self.max_cost is not None and self.prices.price(model) is None:
+            raise ConfigurationError(
+                f"The cost limit cannot be enforced: the price of {model!r} is unknown ({self.prices.version}). Set it"
+                f' in the setting \'prices\' as {{"{model}": {{"input": ..., "cached": ..., "output": ...}}}},'
+                f" in dollars per million tokens",
+                setting="prices",
+                remedy=Remedy("or leave out max_cost", "or omit --max-cost"),
+            )
+
+    @property
+    def calls_in_flight(self) -> int:
+        """Number of calls that were sent and are not answered yet."""
+        return self._calls_in_flight
+
+    def stop(self, error: ContextualError) -> None:
+        """Send no further calls: reservations raise this error from now on."""
+        self._stopped = self._stopped or error
+        self._wake()
+
+    def bill(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Bill:
+        """Return the bill for calls for contexts."""
+        return Bill(contexts=tokens, dollars=self.prices.dollars(model, tokens, sender=sender))
+
+    def embedding_bill(self, model: str, tokens: int) -> Bill:
+        """Return the bill for embeddings."""
+        return Bill(embedding_tokens=tokens, dollars=self.prices.dollars(model, Tokens(input_tokens=tokens)))
+
+    # ---- Calls -----------------------------------------------------------------------------------------------------
+
+    def reserve(self, model: str, maximum: Tokens, *, sender: SenderKind = "live") -> Reservation:
+        """Reserve the maximum cost of a call.
+
+        Args:
+            model: Name of the model, as in the settings.
+            maximum: Maximum tokens of the call; see `Tokens.maximum`.
+            sender: How the call is sent.
+
+        Raises:
+            BudgetExceededError: Together with the calls in flight, it could exceed the limit.
+            ConfigurationError: There is a limit, and the price is unknown.
+        """
+        call = self._try_reserve(model, maximum, sender)
+        if call is None:
+            raise self.limit_error()
+        return call
+
+    async def areserve(
+        self,
+        model: str,
+        maximum: Tokens,
+        *,
+        sender: SenderKind = "live",
+        expected: Callable[[], Tokens | None] | None = None,
+    ) -> Reservation:
+        """Reserve as `reserve` does, but wait for calls in flight, which usually cost less than their reserves.
+
+        When this returns, the reserve is included in the run's receipt on disk.
+
+        Args:
+            model: Name of the model, as in the settings.
+            maximum: Maximum tokens of the call.
+            sender: How the call is sent.
+            expected: Returns the tokens of the call, judging by previous answers, or None. If no other call is in
+                flight, the limit must only cover their cost.
+        """
+        while (call := self._try_reserve(model, maximum, sender, expected)) is None:
+            if not self._calls_in_flight:
+                raise self.limit_error()
+            await self._changed.wait()
+        try:
+            await self._write_ahead(call.bound)
+            if self._stopped is not None:
+                raise self._stopped
+        except BaseException:
+            call.release()
+            raise
+        return call
+
+    def _try_reserve(
+        self,
+        model: str,
+        maximum: Tokens,
+        sender: SenderKind,
+        expected: Callable[[], Tokens | None] | None = None,
+    ) -> Reservation | None:
+        if self._stopped is not None:
+            raise self._stopped
+        self.require_price(model)
+        list_price = self.prices.dollars(model, maximum, sender=sender)
+        needed = bound = (list_price or 0.0) * self._factor
+        if self.max_cost is not None:
+            room = self.max_cost + _ROUNDING - self._committed
+            if bound > room and expected is not None and not self._calls_in_flight and (tokens := expected()):
+                needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factor
+            if self._is_exceeded or needed > room:
+                self._needed = max(self._needed, bound)
+                return None
+        self._calls_in_flight += 1
+        self._in_flight += bound
+        return Reservation(self, model, sender, list_price, bound)
+
+    @asynccontextmanager
+    async def call(
+        self,
+        model: str,
+        maximum: Tokens,
+        *,
+        sender: SenderKind = "live",
+        expected: Callable[[], Tokens | None] | None = None,
+    ) -> AsyncIterator[Reservation]:
+        """Reserve the maximum cost of a call, which the block sends and settles; the arguments are those of `areserve`.
+
+        If the block fails, the reserve is booked if the provider may charge for the call, and returned otherwise.
+        """
+        call = await self.areserve(model, maximum, sender=sender, expected=expected)
+        try:
+            yield call
+        except BaseException as error:
+            (call.forfeit if may_be_charged(error) else call.release)()
+            raise
+
+    @asynccontextmanager
+    async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
+        """Reserve the cost of a request for embeddings, and book it when the block ends.
+
+        Raises:
+            BudgetExceededError: The request could exceed the limit.
+        """
+        async with self.call(model, Tokens.maximum(tokens, 0)) as call:
+            yield
+        call.book(self.embedding_bill(model, tokens))
+
+    @asynccontextmanager
+    async def free_call(self, _tokens: int) -> AsyncIterator[None]:
+        """Allow a request that costs nothing, unless the run was stopped."""
+        if self._stopped is not None:
+            raise self._stopped
+        yield
+
+    def close_call(self, bound: float, *, factor: float = 1.0) -> None:
+        """Return the reserve of a call.
+
+        Args:
+            bound: The reserve.
+            factor: Actual cost divided by the maximum that its tokens allowed; further reserves are raised by it.
+        """
+        self._calls_in_flight -= 1
+        self._in_flight = self._in_flight - bound if self._calls_in_flight else 0.0
+        self._factor = max(self._factor, factor)
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # ---- The limit -------------------------------------------------------------------------------------------------
+
+    @property
+    def booked(self) -> Bill:
+        """Amount paid, and the reserves of the batches of this run whose replies are not read."""
+        return sum(self._batches.values(), self.actual)
+
+    @property
+    def _committed(self) -> float:
+        batches = sum(batch.unsettled_dollars for batch in self._batches.values())
+        return (self.actual.dollars or 0.0) + self._in_flight + batches
+
+    def limit_error(self) -> BudgetExceededError:
+        """Return the error for a run that has reached its limit, and refuse all further reservations."""
+        self._is_exceeded = True
+        self._wake()
+        limit, spent = self.max_cost or 0.0, self._committed
+        unsettled = self.booked.describe_unsettled()
+        enough = self._sufficient_limit()
+        if enough is None:
+            python, command_line = (
+                "a higher max_cost (`estimate` names one)",
+                "a higher --max-cost (`estimate` names one)",
+            )
+        else:
+            python, command_line = f"max_cost={enough}", f"--max-cost {enough}"
+        return BudgetExceededError(
+            f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
+            f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
+            f" the ledger keeps the contexts that were paid for.",
+            spent=spent,
+            max_cost=limit,
+            remedy=Remedy(
+                f"To continue, run the same call again with {python}, or without one",
+                f"To continue, run the command again with {command_line}, or without it",
+            ),
+        )
+
+    def _sufficient_limit(self) -> float | None:
+        """Return a limit with which the next run should complete, or None if its calls were not estimated."""
+        planned, paid = self.estimated, self.actual
+        share = self.planned_share()
+        if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
+            return None
+        per_call = planned.dollars / planned.contexts.calls
+        if paid.contexts.calls:
+            per_call = max(per_call, (paid.dollars - paid.unsettled_dollars) / paid.contexts.calls)
+        missing = max(1.0, planned.contexts.calls / share - paid.contexts.calls)
+        return round_up(MARGIN * per_call * missing + self._needed)
+
+    # ---- Batches ---------------------------------------------------------------------------------------------------
+
+    def reserve_batch(self, file_id: str, calls: Sequence[Reservation]) -> None:
+        """Keep the reserves of a batch until its replies are read, even after the end of this run."""
+        self._batches[file_id] = sum((call.unsettled() for call in calls), Bill())
+        for call in calls:
+            call.release()
+        self.write()
+
+    def close_batch(self, file_id: str, *, unread: int = 0) -> None:
+        """Remove the reserve of a batch whose replies are booked, here and in the receipt of the run that sent it.
+
+        Args:
+            file_id: The provider's id of the upload.
+            unread: Number of requests that are given up although they may be charged; their reserve stays booked.
+        """
+        self._batches.pop(file_id, None)
+        self.write()
+        if self._receipts is not None:
+            self._receipts.close_batch(file_id, unread=unread)
+
+    def read_batch(self, file_id: str, *, paid: float, unread: int, requests: int) -> None:
+        """Reduce the reserve of a batch to that of the requests that may be charged although their reply is not read.
+
+        No request costs more than its reserve, so the unread ones cost at most what is left of it; if the others cost
+        more nevertheless, the unread ones keep their share.
+
+        Args:
+            file_id: The provider's id of the upload.
+            paid: Dollars booked for the replies just read.
+            unread: Number of requests that may be charged.
+            requests: Number of requests for which the reserve is booked.
+        """
+
+        def rest(booked: float) -> float:
+            return max(booked - paid, booked * unread / requests)
+
+        if (batch := self._batches.get(file_id)) is not None:
+            dollars = rest(batch.unsettled_dollars)
+            known = None if batch.dollars is None else dollars
+            self._batches[file_id] = Bill(dollars=known, unsettled_calls=unread, unsettled_dollars=dollars)
+            self.write()
+        elif self._receipts is not None:
+            self._receipts.read_batch(file_id, rest)
+
+    # ---- Receipt -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def receipted(self) -> Iterator[Spending]:
+        """Write the receipt when the block ends, even with an error; an error at the limit states the final amount.
+
+        Raises:
+            BudgetExceededError: The run has reached its limit.
+        """
+        try:
+            yield self
+        except BudgetExceededError as error:
+            raise self.limit_error() from error.__cause__
+        finally:
+            if self._written is not None or self.actual != Bill():
+                self.write(ended=time.time())
+
+    def write(self, *, ahead: float = 0.0, ended: float | None = None) -> None:
+        """Commit the receipt in its current state.
+
+        Args:
+            ahead: Dollars that may be reserved in addition before the receipt must be written again.
+            ended: Time of the end of the run, or None.
+        """
+        if self._receipts is None:
+            return
+        bill = self.actual
+        receipt = replace(
+            self._receipt,
+            started=self._receipt.started or time.time(),
+            ended=ended,
+            calls=bill.contexts.calls,
+            input_tokens=bill.contexts.input_tokens,
+            cached_tokens=bill.contexts.cached_tokens,
+            output_tokens=bill.contexts.output_tokens,
+            embedding_tokens=bill.embedding_tokens,
+            paid=None if bill.dollars is None else bill.dollars - bill.unsettled_dollars,
+            unsettled_calls=bill.unsettled_calls,
+            unsettled=bill.unsettled_dollars,
+            in_flight=0.0 if ended else self._in_flight + ahead,
+            batches={file_id: batch.unsettled_dollars for file_id, batch in self._batches.items()},
+            prices=self.prices.version,
+        )
+        covered = self._committed + ahead
+        self._receipt = self._receipts.write(receipt)
+        self._written = covered
+
+    async def _write_ahead(self, bound: float) -> None:
+        """Ensure that the receipt on disk covers the calls in flight; several calls share one write."""
+        if self._receipts is None:
+            return
+        async with self._writing:
+            if self._written is None or self._committed > self._written:
+                await run_to_completion(partial(self.write, ahead=_CALLS_BETWEEN_WRITES * bound))
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Money reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` is called, once.
+
+    Attributes:
+        spending: Account of the run.
+        model: Name of the model.
+        sender: How the call is sent.
+        list_price: List price of the call's maximum tokens, or None if it is unknown.
+        bound: Money reserved, in dollars; more than the list price if previous calls cost more than theirs.
+    """
+
+    spending: Spending
+    model: str
+    sender: SenderKind
+    list_price: float | None
+    bound: float
+
+    def settle(self, tokens: Tokens) -> None:
+        """Book the cost of a call for contexts."""
+        self.book(self.spending.bill(self.model, tokens, sender=self.sender))
+
+    def book(self, bill: Bill) -> None:
+        """Book the cost of the call."""
+        self.spending.actual += bill
+        self.spending.close_call(self.bound, factor=(bill.dollars or 0.0) / self.list_price if self.list_price else 1.0)
+
+    def release(self) -> None:
+        """Return the money: the provider refused the call, or it was not sent."""
+        self.spending.close_call(self.bound)
+
+    def forfeit(self) -> None:
+        """Book the reserve: the call was sent, but it is unknown whether it is charged."""
+        self.spending.actual += self.unsettled()
+        self.release()
+
+    def unsettled(self) -> Bill:
+        """Return the bill for the call while its cost is unknown."""
+        dollars = None if self.list_price is None else self.bound
+        return Bill(dollars=dollars, unsettled_calls=1, unsettled_dollars=self.bound)
+
+
 # ---- Embeddings ------------------------------------------------------------------------------------------------------
 
 
@@ -420,16 +934,8 @@ class EmbeddingCount:
     _document: list[tuple[BaseNode, float]] = field(default_factory=list)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
-        """Count chunks with their contexts, except those whose vector is in the ledger."""
-        if self.model is None:
-            return
-        if self.contextual is not None:
-            self._document += [(node, 0.0) for node in nodes]
-            return
-        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        keys = [vector_key(text, self.model, self.dimensions) for text in texts]
-        known = {} if self.ledger is None else self.ledger.vectors(keys)
-        self.tokens += sum(embedding_tokens(text) for text, key in zip(texts, keys, strict=True) if key not in known)
+        """Add chunks of a document with their contexts."""
+        self._document += [(node, 0.0) for node in nodes]
 
     def add_segment(
         self,
@@ -440,7 +946,7 @@ class EmbeddingCount:
         *,
         structural: StructuralContextualizer | None = None,
     ) -> None:
-        """Count the chunks of a segment.
+        """Add the chunks of a segment.
 
         Args:
             segment: The segment.
@@ -457,29 +963,28 @@ class EmbeddingCount:
         if structural is not None:
             written = structural.below(segment, of_llm, written)
         by_id = {chunk.node_id: context for chunk, context in zip(of_llm, written, strict=True)}
-        if self.contextual is not None:
-            self._document += [
-                (with_context(node, by_id.get(node.node_id)), context_tokens if node.node_id in missing else 0.0)
-                for node in segment.chunks
-            ]
-            return
-        self.add([with_context(n, by_id.get(n.node_id)) for n in segment.chunks if n.node_id not in missing])
-        expected = (with_context(chunk, by_id[chunk.node_id]) for chunk in chunks)
-        texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in expected)
-        self.tokens += sum(map(embedding_tokens, texts)) + round(context_tokens * len(chunks))
+        self._document += [
+            (with_context(node, by_id.get(node.node_id)), context_tokens if node.node_id in missing else 0.0)
+            for node in segment.chunks
+        ]
 
     def end_document(self) -> None:
-        """Count the chunks added since the last call, which belong to one document, for a contextual model.
+        """Count the chunks added since the last call, except those whose vectors are in the ledger.
 
-        All chunks that are embedded together are counted unless all of their vectors are in the ledger.
+        Chunks that are embedded together are counted unless all of their vectors are in the ledger.
         """
-        if self.contextual is None or self.model is None:
+        document, self._document = self._document, []
+        if self.model is None:
             return
-        nodes, extra = [node for node, _ in self._document], [tokens for _, tokens in self._document]
-        self._document = []
-        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        for part in document_parts(self.contextual, nodes, texts):
-            keys = document_keys([texts[at] for at in part], self.model, self.contextual.dimensions)
-            known = {} if self.ledger is None or any(extra[at] for at in part) else self.ledger.vectors(keys)
-            if len(known) < len(keys):
-                self.tokens += sum(embedding_tokens(texts[at]) for at in part) + round(sum(extra[at] for at in part))
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node, _ in document]
+        if self.contextual is None:
+            parts = [[at] for at in range(len(document))]
+            keys = [[vector_key(text, self.model, self.dimensions)] for text in texts]
+        else:
+            parts = document_parts(self.contextual, [node for node, _ in document], texts)
+            keys = [document_keys([texts[at] for at in part], self.model, self.contextual.dimensions) for part in parts]
+        known = {} if self.ledger is None else self.ledger.vectors([key for of_part in keys for key in of_part])
+        for part, of_part in zip(parts, keys, strict=True):
+            expected = sum(document[at][1] for at in part)
+            if expected or not known.keys() >= {*of_part}:
+                self.tokens += sum(embedding_tokens(texts[at]) for at in part) + round(expected)

@@ -1,7 +1,8 @@
 """Contexts written by an LLM.
 
-`LLMContextualizer` contains the settings. For each run it opens a `ContextRun`, which looks up contexts in the ledger
-and requests the others; see `writing.py`.
+`LLMContextualizer` contains the settings. For each run it opens a `ContextRun`, which looks up contexts in the ledger,
+requests the others through the scheduler, and repeats requests whose answers are unusable. The `ContextWriter` commits
+contexts to the ledger.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -21,41 +24,27 @@ from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import BaseNode
 from pydantic import Field, PrivateAttr, field_validator
 
-from llama_index_contextual._utils.calls import RetryPolicy, run_to_completion
-from llama_index_contextual._utils.clients import own_client
+from llama_index_contextual._utils.calls import RetryPolicy, describe, is_retryable, run_to_completion
 from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
 from llama_index_contextual.config import DEFAULT_LLM
+from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.contextualizer.base import (
     ChunkContext,
     Contextualizer,
     Progress,
     Segment,
+    StructuralContextualizer,
     has_given_context,
     segments,
 )
 from llama_index_contextual.contextualizer.batch import BatchReplies
-from llama_index_contextual.contextualizer.limits import Limiter
-from llama_index_contextual.contextualizer.prompts import (
-    DEFAULT_PROMPT,
-    ChunksPerCall,
-    ContextRequest,
-    keyed,
-    plan_requests,
-)
-from llama_index_contextual.contextualizer.scheduler import (
-    Budget,
-    LiveSender,
-    Reply,
-    Scheduler,
-    Sender,
-    ServiceTier,
-)
-from llama_index_contextual.contextualizer.structural import StructuralContextualizer
-from llama_index_contextual.contextualizer.writing import ContextRun, Outcome
-from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError
+from llama_index_contextual.contextualizer.cost import Spending
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ChunksPerCall, ContextRequest, Reply
+from llama_index_contextual.contextualizer.scheduler import Scheduler, Sender, ServiceTier
+from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError, LedgerBusyError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger import Ledger
-from llama_index_contextual.models import llm_identity, load_llm, preload, provider_of, settings_llm
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry
+from llama_index_contextual.models import llm_identity, settings_llm
 
 _CALLS_PER_BATCH = 64
 _PROMPT_NAME = "context_prompt"
@@ -87,8 +76,8 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             answer is JSON.
         num_workers: Maximum number of concurrent calls.
         call_timeout: Timeout of a call in seconds when `model` is loaded; None for the provider's default.
-        requests_per_minute: Maximum number of calls per minute; None relies on the provider's headers alone.
-        tokens_per_minute: Maximum number of prompt tokens per minute; None relies on the provider's headers alone.
+        requests_per_minute: Maximum number of calls per minute; None for no limit.
+        tokens_per_minute: Maximum number of prompt tokens per minute; None for no limit.
         service_tier: "flex" for half the price and longer response times, if the provider offers it.
         on_structure: Whether to put the structural line (title, section, opening) before the
             LLM's sentences: the line identifies the document, the sentences the place in it.
@@ -96,9 +85,10 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
         ledger: Store of contexts already paid for: a file, which is created if it does not exist, or a `Ledger`. Pass
             one in an `IngestionPipeline`, whose own cache asks for all contexts again if any document changes.
-        budget: Approves each call before it is sent.
+        spending: Account that approves each call before it is sent, and books its cost.
         sender: Answers requests instead of the LLM.
         replies: Replies of the provider's batches; the LLM writes the rest.
+        retry: Retry policy for failed calls.
 
     Raises:
         ConfigurationError: The prompt template lacks a required variable, or has an unknown one.
@@ -112,42 +102,24 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         'llm'
     """
 
-    llm: LLM | None = Field(
-        default=None, exclude=True, repr=False, description="The LLM; not shown: it may contain a key."
-    )
-    model: str = Field(default=DEFAULT_LLM, description="Name of the LLM, as provider:name.")
-    prompt: str = Field(default=DEFAULT_PROMPT, description="Template with {header}, {segment} and {chunk}.")
-    variables: dict[str, str] = Field(
-        default_factory=dict, description="Values of additional variables of the template."
-    )
-    chunks_per_call: ChunksPerCall = Field(default=1, description="Maximum number of chunks per call, or `all`.")
-    num_workers: int = Field(default=8, gt=0, description="Maximum number of concurrent calls.")
-    call_timeout: float | None = Field(default=None, gt=0, description="Timeout of a call in seconds.")
-    requests_per_minute: int | None = Field(default=None, gt=0, description="Maximum number of calls per minute.")
-    tokens_per_minute: int | None = Field(default=None, gt=0, description="Maximum number of prompt tokens per minute.")
-    service_tier: ServiceTier | None = Field(default=None, description="Service tier of the provider.")
-    on_structure: bool = Field(
-        default=True, description="Whether to put the structural line before the LLM's sentences."
-    )
-    on_error: Literal["structural", "raise"] = Field(
-        default="structural", description="Fallback for a chunk whose call finally failed."
-    )
-    retries_refused: bool = Field(
-        default=False, exclude=True, description="Whether to request contexts again that the LLM refused to write."
-    )
-    ledger: Ledger | Path | None = Field(
-        default=None, exclude=True, repr=False, description="Store of contexts already paid for, or its file."
-    )
-    budget: Budget | None = Field(default=None, exclude=True, repr=False, description="Approves each call.")
-    sender: Sender | None = Field(default=None, exclude=True, repr=False, description="Answers instead of the LLM.")
-    replies: BatchReplies | None = Field(
-        default=None, exclude=True, repr=False, description="Replies of the provider's batches."
-    )
-    retry: RetryPolicy = Field(
-        default_factory=lambda: RetryPolicy(attempts=12, base_delay=0.25, max_delay=2.0),
-        exclude=True,
-        description="Retry policy for failed calls.",
-    )
+    llm: LLM | None = Field(default=None, exclude=True, repr=False)  # not shown: it may contain a key
+    model: str = DEFAULT_LLM
+    prompt: str = DEFAULT_PROMPT
+    variables: dict[str, str] = Field(default_factory=dict)
+    chunks_per_call: ChunksPerCall = 1
+    num_workers: int = Field(default=8, gt=0)
+    call_timeout: float | None = Field(default=None, gt=0)
+    requests_per_minute: int | None = Field(default=None, gt=0)
+    tokens_per_minute: int | None = Field(default=None, gt=0)
+    service_tier: ServiceTier | None = None
+    on_structure: bool = True
+    on_error: Literal["structural", "raise"] = "structural"
+    retries_refused: bool = Field(default=False, exclude=True)
+    ledger: Ledger | Path | None = Field(default=None, exclude=True, repr=False)
+    spending: Spending | None = Field(default=None, exclude=True, repr=False)
+    sender: Sender | None = Field(default=None, exclude=True, repr=False)
+    replies: BatchReplies | None = Field(default=None, exclude=True, repr=False)
+    retry: RetryPolicy = Field(default=RetryPolicy(attempts=12, base_delay=0.25, max_delay=2.0), exclude=True)
 
     _context_run: ContextRun | None = PrivateAttr(default=None)
 
@@ -242,7 +214,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         with self._open_ledger(read_only=True) as ledger:
             for segment in segments(nodes, segment_size=self.segment_size):
                 chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
-                by_key = keyed(segment, chunks, prompt=self.template, model=self.model)
+                by_key = self.keyed(segment, chunks)
                 contexts = {} if ledger is None else ledger.contexts(list(by_key))
                 refused = set() if ledger is None or self.retries_refused else ledger.refusals(list(by_key))
                 known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
@@ -273,45 +245,27 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             chunks: Chunks of the segment that need a context.
             chunks_per_call: Number of chunks per call; None uses the setting.
         """
-        if not chunks:
-            return []
-        return plan_requests(
-            segment,
-            chunks,
-            prompt=self.template,
-            model=self.model,
-            chunks_per_call=chunks_per_call or self.chunks_per_call,
-        )
+        first_of = {key: same[0] for key, same in self.keyed(segment, chunks).items()}
+        return self.plan(segment, first_of, chunks_per_call) if chunks else []
+
+    def keyed(self, segment: Segment, chunks: Sequence[BaseNode]) -> dict[str, list[BaseNode]]:
+        """Return chunks of a segment by the keys of their contexts in the ledger."""
+        return prompts.keyed(segment, chunks, prompt=self.template, model=self.model)
+
+    def plan(
+        self, segment: Segment, chunks: Mapping[str, BaseNode], chunks_per_call: ChunksPerCall | None = None
+    ) -> list[ContextRequest]:
+        """Return the calls for chunks given by key; without a number of chunks per call, that of the settings."""
+        size = chunks_per_call or self.chunks_per_call
+        return prompts.plan_keyed(segment, chunks, prompt=self.template, chunks_per_call=size)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Self]:
         """Provide a contextualizer whose calls, including concurrent ones, share one client and one rate limit."""
-        # The limiter belongs to the running event loop.
-        limiter = Limiter(requests_per_minute=self.requests_per_minute, tokens_per_minute=self.tokens_per_minute)
         async with AsyncExitStack() as stack:
             ledger = await run_to_completion(partial(stack.enter_context, self._open_ledger()))
-            sender = self.sender or _LazySender(self, stack, limiter)
-            scheduler = Scheduler(
-                sender if self.replies is None else self.replies.with_fallback(sender),
-                model=self.model,
-                provider=provider_of(self.model),
-                concurrency=self.num_workers,
-                retry=self.retry,
-                limiter=limiter,
-                budget=self.budget,
-                is_answered=None if self.replies is None else self.replies.has,
-                prepare=sender.ready if isinstance(sender, _LazySender) else None,
-            )
-            context_run = ContextRun(
-                scheduler,
-                prompt=self.template,
-                model=self.model,
-                chunks_per_call=self.chunks_per_call,
-                ledger=ledger,
-                retries_refused=self.retries_refused,
-                replies=self.replies,
-            )
-            await stack.enter_async_context(context_run.session())
+            context_run = ContextRun(self, ledger, Scheduler(self, stack))
+            stack.push_async_callback(context_run.close)
             ready = self.model_copy()
             ready._context_run = context_run
             yield ready
@@ -329,11 +283,11 @@ class LLMContextualizer(Contextualizer, PromptMixin):
                 return await ready._acontexts_of_all(work, progress)
         contexts: dict[str, ChunkContext] = {}
 
-        def on_outcome(segment: Segment, chunk: BaseNode, outcome: Outcome) -> None:
-            contexts[chunk.node_id] = self._context(segment, chunk, outcome)
+        def on_context(segment: Segment, chunk: BaseNode, context: ChunkContext) -> None:
+            contexts[chunk.node_id] = context if context.error is None else self._fallback(segment, chunk, context)
             progress(1)
 
-        await self._context_run.run(work, on_outcome)
+        await self._context_run.run(work, on_context)
         written = [[contexts[chunk.node_id] for chunk in chunks] for _, chunks in work]
         if (lines := self.lines) is None:
             return written
@@ -344,47 +298,334 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
 
-    def _context(self, segment: Segment, chunk: BaseNode, outcome: Outcome) -> ChunkContext:
-        if outcome.context is not None:
-            return ChunkContext(outcome.context, "llm", paid=outcome.paid, is_thin=outcome.is_thin)
+    def _fallback(self, segment: Segment, chunk: BaseNode, failed: ChunkContext) -> ChunkContext:
         if self.on_error == "raise":
-            raise ContextualizationError(outcome.problem, node_ids=(chunk.node_id,)) from outcome.error
-        (fallback,) = self.structural.contexts(segment, [chunk])
-        return ChunkContext(fallback.text, fallback.source, outcome.problem, is_held_back=outcome.is_held_back)
+            raise ContextualizationError(str(failed.error), node_ids=(chunk.node_id,)) from failed.cause
+        (structural,) = self.structural.contexts(segment, [chunk])
+        return replace(failed, text=structural.text, source=structural.source)
 
 
-class _LazySender:
-    """Sender that loads the LLM and its client for the first request: a complete ledger needs neither.
+ContextCallback = Callable[[Segment, BaseNode, ChunkContext], None]
+"""Callback that receives the context of each chunk, or its failure; a ContextualError that it raises stops the run."""
 
-    Args:
-        contextualizer: Provides the LLM or its name.
-        stack: Closes the client.
-        limiter: Receives the headers of the answers.
+
+@dataclass
+class _Work:
+    """Chunks of a segment that still need a context.
+
+    Attributes:
+        segment: The segment.
+        chunks: Chunks by the key of their context; chunks with the same key get the same context.
+        on_context: Receives the context of each chunk.
+        thin: Contexts that are very short, by key; the LLM is asked once more.
     """
 
-    def __init__(self, contextualizer: LLMContextualizer, stack: AsyncExitStack, limiter: Limiter) -> None:
-        self._contextualizer, self._stack, self._limiter = contextualizer, stack, limiter
-        self._live: LiveSender | None = None
+    segment: Segment
+    chunks: dict[str, list[BaseNode]]
+    on_context: ContextCallback
+    thin: dict[str, str] = field(default_factory=dict)
+
+    def settle(self, key: str, context: ChunkContext) -> None:
+        """Pass the context on for all chunks of a key; only the first one counts as paid.
+
+        If the LLM fails when it is asked once more for a very short context, that context is kept.
+        """
+        if context.error is not None and key in self.thin:
+            context = ChunkContext(self.thin[key], "llm", paid=True, is_thin=True)
+        for chunk in self.chunks.pop(key):
+            self.on_context(self.segment, chunk, context)
+            context = replace(context, paid=False)
+
+
+_TIMES = 4
+"""Maximum number of requests for a chunk whose answers are unusable, but no refusals."""
+
+_TIMES_TOGETHER = 2
+"""Number of these requests that contain several chunks; the others contain one chunk each."""
+
+_REFUSALS = ("content_filter", "refusal")
+_UNREAD = (
+    "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"
+    " read it again"
+)
+
+
+class ContextRun:
+    """Obtain the contexts of many segments concurrently; one serves all calls of a run.
+
+    Args:
+        settings: Prompt, model, number of chunks per call, and replies of batches.
+        ledger: Store of contexts already paid for, or None.
+        scheduler: Sends the requests.
+    """
+
+    def __init__(self, settings: LLMContextualizer, ledger: Ledger | None, scheduler: Scheduler) -> None:
+        self._settings, self._ledger, self._scheduler = settings, ledger, scheduler
+        self._writer = None if ledger is None else ContextWriter(ledger)
+        # Contexts without a ledger, and refusals, are at least not requested twice in the same run; a refusal is "".
+        self._memory: dict[str, str] = {}
+        self._pending: dict[str, asyncio.Event] = {}
+
+    async def close(self) -> None:
+        """Wait until all contexts received are in the ledger."""
+        if self._writer is not None:
+            await self._writer.close()
+
+    def stop(self, error: ContextualError) -> None:
+        """Send no further calls; `run` raises the error when the calls in flight have ended."""
+        self._scheduler.stop(error)
+
+    async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
+        """Obtain contexts; segments are started as slots become free.
+
+        Args:
+            work: Segments with those of their chunks that need a context.
+            on_context: Called once for each chunk, in any order.
+
+        Raises:
+            ContextualError: The run was stopped. The contexts received until then are in the ledger.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for segment, chunks in work:
+                    await self._scheduler.segments.acquire()
+                    group.create_task(self._run_segment(segment, chunks, on_context))
+        except BaseExceptionGroup as failed:
+            first: BaseException = failed
+            while isinstance(first, BaseExceptionGroup):  # nested, as tasks start tasks
+                first = first.exceptions[0]
+            raise first from first.__cause__
+        self._scheduler.check()
+
+    async def _run_segment(self, segment: Segment, chunks: Sequence[BaseNode], on_context: ContextCallback) -> None:
+        try:
+            by_key = await asyncio.to_thread(self._settings.keyed, segment, chunks)
+            await self._complete(_Work(segment, by_key, on_context))
+        except ContextualError as error:
+            self._scheduler.stop(error)
+        finally:
+            self._scheduler.segments.release()
+
+    async def _complete(self, work: _Work) -> None:
+        """Settle all chunks of a segment; keys that another segment is already waiting for are left to that one."""
+        while work.chunks:
+            others = [self._pending[key] for key in work.chunks if key in self._pending]
+            mine = [key for key in work.chunks if key not in self._pending]
+            # Reserve the keys before reading the ledger: otherwise two segments could request the same context.
+            self._pending.update((key, asyncio.Event()) for key in mine)
+            try:
+                for key, context in (await asyncio.to_thread(self._known, mine)).items():
+                    work.settle(key, ChunkContext(context, "llm") if context else self._refusal)
+                if missing := {key: work.chunks[key][0] for key in mine if key in work.chunks}:
+                    requests = await asyncio.to_thread(self._plan, work.segment, missing)
+                    await self._ask_all(work, requests, times=1)
+            finally:
+                for key in mine:
+                    self._pending.pop(key).set()
+            for other in others:
+                await other.wait()
+            self._scheduler.check()
+
+    def _known(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the known contexts by key; an empty one stands for a refusal."""
+        known = {key: self._memory[key] for key in keys if key in self._memory}
+        missing = [key for key in keys if key not in known]
+        if self._ledger is None or not missing:
+            return known
+        if not self._settings.retries_refused:
+            known |= dict.fromkeys(self._ledger.refusals(missing), "")
+        return known | self._ledger.contexts(missing)
+
+    @property
+    def _refusal(self) -> ChunkContext:
+        return ChunkContext.failed(f"{self._settings.model!r} {prompts.REFUSED}.", is_held_back=True)
+
+    def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
+        requests = self._settings.plan(segment, chunks)
+        for request in requests:
+            _ = request.input_tokens, request.prefix.cache_key  # computed in this thread, not in the event loop
+        return requests
+
+    async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, times: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            for request in requests:
+                group.create_task(self._ask(work, request, times=times))
+
+    async def _ask(self, work: _Work, request: ContextRequest, *, times: int) -> None:
+        """Settle the chunks of a request; a fatal error stops the run, but not the calls in flight.
+
+        Args:
+            work: The chunks without a context.
+            request: The request.
+            times: How often its chunks have been requested, including this time.
+        """
+        try:
+            failed, final = await self._try(work, request)
+            if failed and request.ids:
+                alone = final or times >= _TIMES_TOGETHER
+                await self._ask_all(work, self._again(work.segment, request, failed, alone=alone), times=times + 1)
+            elif failed and times < _TIMES and not final:
+                await self._ask(work, request, times=times + 1)
+            else:
+                for key, context in failed.items():
+                    work.settle(key, context)
+        except ContextualError as error:
+            self._scheduler.stop(error)
+
+    def _again(
+        self, segment: Segment, request: ContextRequest, failed: Iterable[str], *, alone: bool
+    ) -> list[ContextRequest]:
+        """Return new requests for the chunks that got no context: several chunks in one, or one each."""
+        chunks = dict(zip(request.keys, request.chunks, strict=True))
+        again = {key: chunks[key] for key in failed}
+        size = 1 if alone else len(again)
+        return self._settings.plan(segment, again, size)
+
+    async def _try(self, work: _Work, request: ContextRequest) -> tuple[dict[str, ChunkContext], bool]:
+        """Send a request; store and settle the usable contexts.
+
+        Returns:
+            The failures by key, and whether the same request must not be sent again.
+        """
+        replies = self._settings.replies
+        if replies is not None and replies.is_unread(request):
+            for key in request.keys:
+                work.settle(key, ChunkContext.failed(_UNREAD, is_held_back=True))
+            return {}, True
+        async with AsyncExitStack() as flight:
+            try:
+                stored = None if replies is None else replies.take(request)
+                live = self._scheduler.call(request)
+                reply = await flight.enter_async_context(live) if stored is None else stored
+            except ContextualError:
+                raise
+            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report shows it
+                return self._failed(work, request, error)
+            good, bad = self._read(request, reply)
+            good = {key: max(work.thin.get(key, ""), context, key=len) for key, context in good.items()}
+            is_refusal = reply.finish_reason in _REFUSALS or any(context.is_held_back for context in bad.values())
+            # One of several chunks may be accepted alone, and a very short context stays in the ledger.
+            refused = [key for key in bad if is_refusal and not request.ids and key not in work.thin]
+            for key, cause in (await self._store(reply, good | dict.fromkeys(refused, ""))).items():
+                del good[key]
+                problem = f"{self._settings.model!r} returned an answer that cannot be stored."
+                bad[key] = ChunkContext.failed(problem, cause=cause)
+        for key, text in good.items():
+            context = ChunkContext(text, "llm", paid=True, is_thin=prompts.is_thin(text))
+            if context.is_thin and key not in work.thin:
+                work.thin[key] = text
+                bad[key] = context
+            else:
+                work.settle(key, context)
+        return bad, is_refusal
+
+    def _failed(self, work: _Work, request: ContextRequest, error: Exception) -> tuple[dict[str, ChunkContext], bool]:
+        context = ChunkContext.failed(describe(error, setting="llm", model=self._settings.model), cause=error)
+        if request.ids and is_retryable(error):
+            for key in request.keys:  # requests for single chunks would fail as well
+                work.settle(key, context)
+            return {}, True
+        return dict.fromkeys(request.keys, context), True
+
+    def _read(self, request: ContextRequest, reply: Reply) -> tuple[dict[str, str], dict[str, ChunkContext]]:
+        """Return the contexts in an answer, and the failures of the chunks without one, by key."""
+        answers = prompts.read_group(reply.text, request.ids) if request.ids else {0: reply.text}
+        # The complete contexts in a JSON answer are usable even if the answer was cut off.
+        reason = None if request.ids else reply.finish_reason
+        good: dict[str, str] = {}
+        bad: dict[str, ChunkContext] = {}
+        for key, chunk, number in zip(request.keys, request.chunks, request.ids or (0,), strict=True):
+            verdict = prompts.judge(answers.get(number, ""), chunk.get_content(), reason)
+            if verdict.context is not None:
+                good[key] = verdict.context
+            else:
+                problem = f"{self._settings.model!r} {verdict.problem}."
+                bad[key] = ChunkContext.failed(problem, is_held_back=verdict.problem == prompts.REFUSED)
+        return good, bad
+
+    async def _store(self, reply: Reply, good: Mapping[str, str]) -> Mapping[str, Exception]:
+        """Store contexts and refusals, and return the errors of those that cannot be stored, by key."""
+        self._memory.update((key, context) for key, context in good.items() if self._writer is None or not context)
+        if self._writer is None:
+            return {}
+        entries = []
+        for place, (key, context) in enumerate(good.items()):
+            part = reply.usage.share(len(good), place)
+            entries.append(
+                LedgerEntry(
+                    key=key,
+                    context=context,
+                    model=self._settings.model,
+                    input_tokens=part.input_tokens,
+                    cached_tokens=part.cached_tokens,
+                    output_tokens=part.output_tokens,
+                )
+            )
+        return await self._writer.add(entries) if entries else {}
+
+
+_ROW_ERRORS = (ValueError, TypeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+"""Errors that concern a single row; other errors concern the file."""
+
+
+class ContextWriter:
+    """Commit contexts to the ledger in a thread; those that arrive during a commit share the next one.
+
+    A single context is thus committed immediately, while under load many share the cost of one commit, and none waits
+    for more than the commit in progress. A row that cannot be stored does not affect the others.
+
+    Args:
+        ledger: The ledger.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._waiting: list[LedgerEntry] = []
+        self._delayed: list[LedgerEntry] = []
+        self._last: asyncio.Task[dict[str, Exception]] | None = None
         self._lock = asyncio.Lock()
 
-    async def ready(self) -> LiveSender:
-        """Return the sender for the LLM, created on the first call."""
-        if self._live is None:
-            async with self._lock:
-                self._live = self._live or await self._connect()
-        return self._live
+    async def add(self, entries: Sequence[LedgerEntry]) -> dict[str, Exception]:
+        """Commit contexts; they are on disk when this returns, and are still committed if it is cancelled.
 
-    async def send(self, request: ContextRequest) -> Reply:
-        """Return the answer to a request."""
-        return await (await self.ready()).send(request)
+        Returns:
+            The errors of those that cannot be stored, by key.
 
-    async def _connect(self) -> LiveSender:
-        llm = await asyncio.to_thread(self._load)
-        connected = await self._stack.enter_async_context(own_client(llm, self._limiter.on_headers))
-        return LiveSender(connected, service_tier=self._contextualizer.service_tier)
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        if self._last is None or not self._waiting:
+            self._last = asyncio.create_task(self._commit())
+        self._waiting += entries
+        refused = await asyncio.shield(self._last)
+        return {entry.key: refused[entry.key] for entry in entries if entry.key in refused}
 
-    def _load(self) -> LLM:
-        contextualizer = self._contextualizer
-        llm = contextualizer.llm or load_llm(contextualizer.model, timeout=contextualizer.call_timeout)
-        preload(llm)
-        return llm
+    async def close(self) -> None:
+        """Wait until everything is committed; retry rows that could not be written because the ledger was locked.
+
+        Raises:
+            LedgerBusyError: The ledger is still locked by another program.
+        """
+        if self._last is not None:
+            await asyncio.wait([self._last])  # commits end in the order of their beginning
+        if self._delayed:
+            await run_to_completion(partial(self._store, self._delayed))
+            self._delayed = []
+
+    async def _commit(self) -> dict[str, Exception]:
+        async with self._lock:
+            rows, self._waiting = self._waiting, []
+            try:
+                return await asyncio.to_thread(self._store, rows)
+            except LedgerBusyError:
+                self._delayed += rows
+                raise
+
+    def _store(self, rows: Sequence[LedgerEntry]) -> dict[str, Exception]:
+        try:
+            self._ledger.add_contexts(rows)
+        except _ROW_ERRORS as error:
+            if len(rows) == 1:
+                return {rows[0].key: error}
+            return {key: cause for row in rows for key, cause in self._store([row]).items()}
+        return {}

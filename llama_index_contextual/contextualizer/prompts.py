@@ -1,4 +1,4 @@
-"""Prompts for contexts: their text, the requests that contain them, and the parsing of the answers.
+"""Prompts for contexts: their text, the requests that contain them, and the replies.
 
 The default prompt is the published one of Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval),
 with an additional header that names the document. Text of documents is neutralised, so that it cannot imitate parts of
@@ -11,19 +11,20 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual._utils.tokens import count_tokens
-from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment
-from llama_index_contextual.contextualizer.structural import truncate
+from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
+from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.index.ledger import ContentKeys
 from llama_index_contextual.index.storable import storable_text
 
@@ -62,7 +63,6 @@ _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
 # Names of sources in the prompts of answers, and marks of chunks in the prompts for contexts.
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
-_SENTENCE = re.compile(r".*?(?:[.!?](?=\s|$)|[。！？]|$)", re.DOTALL)
 _LONGEST_SENTENCE = 300
 _LONGEST_FACTS = 1000
 
@@ -182,8 +182,8 @@ def _neighbours(segment: Segment, chunk: BaseNode) -> str:
 
 def _first_sentence(node: BaseNode) -> str:
     text = " ".join(node.get_content()[: 2 * _LONGEST_SENTENCE].split())
-    match = _SENTENCE.match(text)
-    return (match[0] if match else text)[:_LONGEST_SENTENCE]
+    end = _SENTENCE_END.search(text)
+    return (text[: end.end()] if end else text)[:_LONGEST_SENTENCE]
 
 
 # ---- Reading an answer -----------------------------------------------------------------------------------------------
@@ -330,31 +330,22 @@ def read_group(answer: str, ids: Sequence[int]) -> dict[int, str]:
 
 
 def _entries(answer: str) -> Iterator[tuple[int, str]]:
+    """Yield the id and the context in each JSON object that has both, wherever it stands."""
     decoder = json.JSONDecoder(strict=False)  # accepts line breaks within strings
     at = answer.find("{")
     while at >= 0:
+        end = at + 1  # an object that is incomplete or has other fields may contain complete ones
         try:
-            value, end = decoder.raw_decode(answer, at)
+            value, after = decoder.raw_decode(answer, at)
         except (ValueError, RecursionError):
-            end = at + 1  # an incomplete object may contain complete ones
-        else:
-            yield from _entries_in(value)
-        at = answer.find("{", end)
-
-
-def _entries_in(value: Any) -> Iterator[tuple[int, str]]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _entries_in(item)
-    elif isinstance(value, dict):
+            value = {}
         number, text = value.get("id"), value.get("context")
         if isinstance(number, str) and number.isdecimal() and len(number) <= _LONGEST_ID:
             number = int(number)
         if isinstance(number, int) and isinstance(text, str):
             yield number, text
-        else:
-            for item in value.values():
-                yield from _entries_in(item)
+            end = after
+        at = answer.find("{", end)
 
 
 # ---- Requests --------------------------------------------------------------------------------------------------------
@@ -391,6 +382,118 @@ RESPONSE_FORMAT: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """Common prefix of all calls of a segment; token count and hash are computed once.
+
+    Attributes:
+        text: Beginning of the prompt, with header and segment.
+    """
+
+    text: str
+
+    @cached_property
+    def tokens(self) -> int:
+        """Number of tokens of the text (o200k_base)."""
+        return count_tokens(self.text)
+
+    @cached_property
+    def cache_key(self) -> str:
+        """Short hash of the text; providers route calls with the same key to the same machine."""
+        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class ContextRequest:
+    """One call: the prefix shared by all calls of a segment, and a suffix for one or several chunks.
+
+    Attributes:
+        segment: Segment of the chunks.
+        chunks: Chunks whose contexts are requested.
+        prefix: Prefix with header and segment.
+        suffix: Section path and text of the chunk, or the ids of several chunks, and the instruction.
+        keys: Key of the context of each chunk; see `keyed`.
+        ids: Number of each of several chunks; empty if the suffix contains the chunk and the answer is its context.
+    """
+
+    segment: Segment
+    chunks: tuple[BaseNode, ...]
+    prefix: Prefix
+    suffix: str
+    keys: tuple[str, ...]
+    ids: tuple[int, ...] = ()
+
+    @property
+    def prompt(self) -> str:
+        """The whole prompt."""
+        return self.prefix.text + self.suffix
+
+    @property
+    def response_format(self) -> dict[str, Any] | None:
+        """JSON schema of the answer, for providers that support one, or None."""
+        return RESPONSE_FORMAT if self.ids else None
+
+    @cached_property
+    def input_tokens(self) -> int:
+        """Number of tokens of the prompt's text (o200k_base), without those added by the chat format."""
+        return self.prefix.tokens + count_tokens(self.suffix)
+
+
+def keyed(
+    segment: Segment, chunks: Sequence[BaseNode], *, prompt: ContextPrompt, model: str
+) -> dict[str, list[BaseNode]]:
+    """Return chunks of a segment by the keys under which the ledger stores their contexts.
+
+    A key is made of template, model, header, segment and chunk, and of the section of the chunk if the same text also
+    occurs in another section. The number of chunks per call is not part of it, so a change of `chunks_per_call` costs
+    nothing. Neither is the opening: otherwise a change of its first words would change the keys of the whole document.
+    """
+    content_keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
+    by_key: dict[str, list[BaseNode]] = {}
+    for chunk in chunks:
+        text = chunk.get_content()
+        section = [str(chunk.metadata.get(keys.SECTION))] if text in segment.ambiguous else []
+        by_key.setdefault(content_keys.key(text, *section), []).append(chunk)
+    return by_key
+
+
+def plan_keyed(
+    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt, chunks_per_call: ChunksPerCall
+) -> list[ContextRequest]:
+    """Return the calls for the contexts of some chunks of a segment, given by key.
+
+    Args:
+        segment: The segment.
+        chunks: Chunks by key; see `keyed`.
+        prompt: The template.
+        chunks_per_call: 1 is the published method; with more, chunks are marked in the segment instead of repeated.
+    """
+    size = MAX_CHUNKS_PER_CALL if chunks_per_call == "all" else min(chunks_per_call, MAX_CHUNKS_PER_CALL)
+    if size == 1 or len(chunks) == 1:
+        shared = Prefix(prefix(prompt, segment))
+        return [
+            ContextRequest(segment, (chunk,), shared, suffix(prompt, segment, chunk), (key,))
+            for key, chunk in chunks.items()
+        ]
+    prompt = group_prompt(prompt)
+    shared = Prefix(prefix(prompt, segment, marked=True))
+    numbers = {chunk.node_id: number for number, chunk in enumerate(segment.chunks, start=1)}
+    requests = []
+    for group in pack(chunks.items(), lambda _: (1,), (size,)):
+        ids = tuple(numbers[chunk.node_id] for _, chunk in group)
+        names, members = tuple(key for key, _ in group), tuple(chunk for _, chunk in group)
+        requests.append(ContextRequest(segment, members, shared, group_suffix(prompt, segment, ids), names, ids))
+    return requests
+
+
+# ---- Replies ---------------------------------------------------------------------------------------------------------
+
+_MOST_TOKENS = 2**31
+"""Upper limit of a plausible token count; SQLite may be unable to store a larger one."""
+
+_FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
+
+
+@dataclass(frozen=True)
 class Usage:
     """Tokens of a call as counted by the provider; None for counts that it does not report.
 
@@ -413,167 +516,56 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """Common prefix of all calls of a segment; token count and hash are computed once.
+class Reply:
+    """Answer of a model.
 
     Attributes:
-        text: Beginning of the prompt, with header and segment.
+        text: Text of the answer.
+        usage: Tokens as counted by the provider.
+        finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", another value of
+            the provider, or None without one.
     """
 
     text: str
-
-    @cached_property
-    def tokens(self) -> int:
-        """Number of tokens of the text (o200k_base)."""
-        return count_tokens(self.text)
-
-    @cached_property
-    def cache_key(self) -> str:
-        """Short hash of the text."""
-        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()[:32]
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str | None = None
 
 
-@dataclass(frozen=True)
-class ContextRequest:
-    """One call: the prefix shared by all calls of a segment, and a suffix for one or several chunks.
+def reply_of(raw: Any) -> Reply:
+    """Return the content of a provider's own answer, given as an object of its client or as parsed JSON.
 
-    Attributes:
-        segment: Segment of the chunks.
-        chunks: Chunks whose contexts are requested.
-        shared: Prefix with header and segment.
-        suffix: Section path and text of the chunk, or the ids of several chunks, and the instruction.
-        keys: Key of the context of each chunk; see `keyed`.
-        ids: Number of each of several chunks; empty if the suffix contains the chunk and the answer is its context.
+    The formats of OpenAI, Anthropic and Ollama are known. Of other formats, only fields that agree with these are read.
     """
-
-    segment: Segment
-    chunks: tuple[BaseNode, ...]
-    shared: Prefix
-    suffix: str
-    keys: tuple[str, ...]
-    ids: tuple[int, ...] = ()
-
-    @property
-    def prefix(self) -> str:
-        """Text of the prefix: header and segment."""
-        return self.shared.text
-
-    @property
-    def prefix_tokens(self) -> int:
-        """Number of tokens of the prefix (o200k_base)."""
-        return self.shared.tokens
-
-    @property
-    def prompt(self) -> str:
-        """The whole prompt."""
-        return self.prefix + self.suffix
-
-    @property
-    def response_format(self) -> dict[str, Any] | None:
-        """JSON schema of the answer, for providers that support one, or None."""
-        return RESPONSE_FORMAT if self.ids else None
-
-    @cached_property
-    def suffix_tokens(self) -> int:
-        """Number of tokens of the suffix (o200k_base)."""
-        return count_tokens(self.suffix)
-
-    @property
-    def input_tokens(self) -> int:
-        """Number of tokens of the prompt's text (o200k_base), without those added by the chat format."""
-        return self.prefix_tokens + self.suffix_tokens
-
-    @property
-    def cache_key(self) -> str:
-        """Hash of the prefix; providers route calls with the same key to the same machine."""
-        return self.shared.cache_key
+    choices = _get(raw, "choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = _get(choice, "message") or _get(raw, "message")
+    text = _get(message, "content")
+    reason = _get(choice, "finish_reason") or _get(raw, "stop_reason") or _get(raw, "done_reason")
+    if _get(message, "refusal"):
+        reason = "refusal"
+    finish_reason = storable_text(_FINISHED.get(reason, reason)) if isinstance(reason, str) else None
+    return Reply(scrub(text) if isinstance(text, str) else "", usage_of(_get(raw, "usage")), finish_reason)
 
 
-def keyed(
-    segment: Segment, chunks: Sequence[BaseNode], *, prompt: ContextPrompt, model: str
-) -> dict[str, list[BaseNode]]:
-    """Return chunks of a segment by the keys under which the ledger stores their contexts.
+def usage_of(usage: Any) -> Usage:
+    """Return a provider's token counts; missing ones are None.
 
-    A key is made of template, model, header, segment and chunk, and of the section of the chunk if the same text also
-    occurs in another section. The number of chunks per call is not part of it, so a change of `chunks_per_call` costs
-    nothing. Neither is the opening: otherwise a change of its first words would change the keys of the whole document.
+    Anthropic counts tokens read from and written to the cache separately from the input; here they are part of it.
     """
-    content_keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
-    by_key: dict[str, list[BaseNode]] = {}
-    for chunk in chunks:
-        text = chunk.get_content()
-        section = [str(chunk.metadata.get(keys.SECTION))] if text in segment.ambiguous else []
-        by_key.setdefault(content_keys.key(text, *section), []).append(chunk)
-    return by_key
+    if (prompt := _count(usage, "prompt_tokens")) is not None:
+        details = _get(usage, "prompt_tokens_details")
+        cached, written = _count(details, "cached_tokens"), _count(details, "cache_write_tokens")
+        return Usage(prompt, cached, _count(usage, "completion_tokens"), written)
+    if (uncached := _count(usage, "input_tokens")) is not None:
+        cached, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
+        return Usage(uncached + (cached or 0) + (written or 0), cached, _count(usage, "output_tokens"), written)
+    return Usage()
 
 
-def plan_requests(
-    segment: Segment,
-    chunks: Sequence[BaseNode],
-    *,
-    prompt: ContextPrompt,
-    model: str,
-    chunks_per_call: ChunksPerCall = 1,
-) -> list[ContextRequest]:
-    """Return the calls for the contexts of some chunks of a segment, one context for chunks with the same key.
-
-    Args:
-        segment: The segment.
-        chunks: Chunks of the segment that need a context.
-        prompt: The template.
-        model: Name of the LLM, as provider:name.
-        chunks_per_call: See `plan_keyed`.
-    """
-    by_key = {key: same[0] for key, same in keyed(segment, chunks, prompt=prompt, model=model).items()}
-    return plan_keyed(segment, by_key, prompt=prompt, chunks_per_call=chunks_per_call)
+def _count(holder: Any, name: str) -> int | None:
+    value = _get(holder, name)
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
-def plan_keyed(
-    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt, chunks_per_call: ChunksPerCall
-) -> list[ContextRequest]:
-    """Return the calls for the contexts of some chunks of a segment, given by key.
-
-    Args:
-        segment: The segment.
-        chunks: Chunks by key; see `keyed`.
-        prompt: The template.
-        chunks_per_call: 1 is the published method; with more, chunks are marked in the segment instead of repeated.
-    """
-    size = MAX_CHUNKS_PER_CALL if chunks_per_call == "all" else min(chunks_per_call, MAX_CHUNKS_PER_CALL)
-    if size == 1 or len(chunks) == 1:
-        return single_requests(segment, chunks, prompt=prompt)
-    return group_requests(segment, chunks, prompt=prompt, size=size)
-
-
-def group_requests(
-    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt, size: int
-) -> list[ContextRequest]:
-    """Return calls that each request the contexts of up to `size` marked chunks.
-
-    Args:
-        segment: The segment.
-        chunks: Chunks by key.
-        prompt: The template.
-        size: Maximum number of chunks per call.
-    """
-    numbers = {chunk.node_id: number for number, chunk in enumerate(segment.chunks, start=1)}
-    prompt = group_prompt(prompt)
-    shared = Prefix(prefix(prompt, segment, marked=True))
-
-    def requests() -> Iterator[ContextRequest]:
-        items = list(chunks.items())
-        for at in range(0, len(items), size):
-            group_keys, group = zip(*items[at : at + size], strict=True)
-            ids = tuple(numbers[chunk.node_id] for chunk in group)
-            yield ContextRequest(segment, group, shared, group_suffix(prompt, segment, ids), group_keys, ids)
-
-    return list(requests())
-
-
-def single_requests(segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
-    """Return one call for each chunk, as in the published method."""
-    shared = Prefix(prefix(prompt, segment))
-    return [
-        ContextRequest(segment, (chunk,), shared, suffix(prompt, segment, chunk), (key,))
-        for key, chunk in chunks.items()
-    ]
+def _get(holder: Any, name: str) -> Any:
+    return cast(Any, holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_INPUTS = 2_048
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
 _CUT_TOKENS = 8_000
@@ -37,34 +37,39 @@ def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
     return nullcontext()
 
 
-def batches(texts: Sequence[str], token_counts: Sequence[int], *, max_inputs: int) -> Iterator[slice]:
-    """Yield slices of `texts` within OpenAI's limits on inputs and tokens per request.
+def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tuple[int, ...]) -> Iterator[list[T]]:
+    """Yield consecutive items in lists whose weights add up to at most the limits.
+
+    An item that exceeds a limit is alone in its list.
 
     Args:
-        texts: Texts to embed.
-        token_counts: Tokens of each text.
-        max_inputs: Maximum number of texts per request.
+        items: The items, which are read as they are needed.
+        weigh: Returns the weights of an item, one for each limit.
+        limits: Maximum sum of each weight.
+
+    Example:
+        >>> list(pack([3, 4, 9, 1], lambda number: (number, 1), (8, 2)))
+        [[3, 4], [9], [1]]
     """
-    start = tokens = 0
-    for at, count in enumerate(token_counts):
-        if at > start and (at - start >= max_inputs or tokens + count > MAX_TOKENS_PER_REQUEST):
-            yield slice(start, at)
-            start, tokens = at, 0
-        tokens += count
-    if start < len(texts):
-        yield slice(start, len(texts))
+    packed: list[T] = []
+    sums = [0] * len(limits)
+    for item in items:
+        weights = weigh(item)
+        sums = [total + weight for total, weight in zip(sums, weights, strict=True)]
+        if packed and any(total > limit for total, limit in zip(sums, limits, strict=True)):
+            yield packed
+            packed, sums = [], list(weights)
+        packed.append(item)
+    if packed:
+        yield packed
 
 
 async def aembed(
-    model: BaseEmbedding,
-    texts: Sequence[str],
-    *,
-    name: str,
-    policy: RetryPolicy | None = None,
+    model: BaseEmbedding, texts: Sequence[str], *, name: str, policy: RetryPolicy | None = None
 ) -> NDArray[np.float32]:
     """Return the unit vectors of `texts`, one row each; see `aembed_parts` for arguments and errors."""
     rows: dict[int, NDArray[np.float32]] = {}
-    async for places, vectors in aembed_parts(model, texts, name=name, policy=policy):
+    async for places, vectors in aembed_parts(model, [[text] for text in texts], name=name, policy=policy):
         rows.update(zip(places, vectors, strict=True))
     return np.stack([rows[at] for at in range(len(texts))]) if rows else np.zeros((0, 0), dtype=np.float32)
 
@@ -75,79 +80,130 @@ TIMES = 3
 
 async def aembed_parts(
     model: BaseEmbedding,
-    texts: Sequence[str],
+    documents: Sequence[Sequence[str]],
     *,
     name: str,
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Yield the unit vectors of `texts` request by request, with their indices, in any order.
+    """Yield the unit vectors of all parts of texts request by request, with the indices of the texts, in any order.
 
-    OpenAI's limits apply to every model except the local one, which has none, and returns a vector of zeros for a text
-    without words. Texts whose vectors are not finite or all zeros are sent again; a vector that is zero each time stays
-    zero.
+    OpenAI's limits apply to every model except the local one, which has none, and returns a vector of zeros for a part
+    without words. Texts with vectors that are not finite or all zeros are sent again; a vector that is zero each time
+    stays zero.
 
     Args:
         model: Any LlamaIndex embedding.
-        texts: Texts to embed, none of them empty.
+        documents: Parts of each text to embed, none of them empty.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
         booking: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
 
     Raises:
-        InputError: A text is too long for the model; nothing was sent.
-        ModelError: The model finally failed, did not return one vector per text, or returned vectors that are not
+        InputError: A part is too long for the model; nothing was sent.
+        ModelError: The model finally failed, did not return one vector per part, or returned vectors that are not
             finite.
     """
-    if not texts:
-        return
-    counts = [0] * len(texts) if name == LOCAL else await asyncio.to_thread(tokens_of, texts)
-    longest = max(counts)
+    counts = [[0] * len(texts) for texts in documents]
+    if name != LOCAL:
+        counts = await asyncio.to_thread(lambda: [[*map(embedding_tokens, texts)] for texts in documents])
+    longest = max((max(tokens) for tokens in counts), default=0)
     if longest > MAX_TOKENS_PER_INPUT:
         raise InputError(
             f"A chunk with its context has {longest} tokens, but an embedding model accepts at most"
             f" {MAX_TOKENS_PER_INPUT}: lower chunk_size.",
             value=longest,
         )
-    policy = policy or RetryPolicy()
+    tokens = [sum(each) for each in counts]
+    limits = model.embed_batch_size, MAX_TOKENS_PER_REQUEST
+    requests = pack(range(len(documents)), lambda at: (len(documents[at]), tokens[at]), limits)
     length = getattr(model, "dimensions", None)
-    lengths: set[int] = set()
     async with own_client(model) as connected:
         if connected is not model:
             sort_vectors(connected)
-        for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
-            todo = list(range(part.start, part.stop))
-            for attempt in range(1, TIMES + 1):
-                tokens = sum(counts[at] for at in todo)
-                send = partial(connected.aget_text_embedding_batch, [texts[at] for at in todo])
-                rows = await one_request(send, name, policy, partial(booking, tokens))
-                raw = await asyncio.to_thread(stacked, rows)
-                lengths.update(raw.shape[1:])
-                if len(raw) != len(todo) or raw.ndim != 2 or len(lengths) != 1:
-                    raise ModelError(
-                        f"{name!r} did not return one vector of the same length per text ({len(rows)} for"
-                        f" {len(todo)}): run the same call again, or choose another embedding model.",
-                        setting="embed_model",
-                    )
-                if isinstance(length, int) and lengths != {length}:
-                    raise ModelError(
-                        f"{name!r} returned vectors with {max(lengths)} dimensions instead of {length}: set the"
-                        f" dimensions that the embedding model supports, or choose another one.",
-                        setting="embed_model",
-                    )
-                usable = np.isfinite(raw).all(axis=1) & (raw.any(axis=1) | (name == LOCAL or attempt == TIMES))
-                if usable.any():
-                    places = [at for at, is_usable in zip(todo, usable, strict=True) if is_usable]
-                    yield places, await asyncio.to_thread(unit_vectors, raw[usable])
-                todo = [at for at, is_usable in zip(todo, usable, strict=True) if not is_usable]
-                if not todo:
-                    break
-            else:
+
+        async def send(places: list[int]) -> list[list[list[float]]]:
+            texts = [text for at in places for text in documents[at]]
+            vectors = iter(await connected.aget_text_embedding_batch(texts))
+            of_documents = [list(islice(vectors, len(documents[at]))) for at in places]
+            surplus = list(vectors)
+            return [*of_documents, surplus] if surplus else of_documents
+
+        async for answer in send_checked(
+            send, requests, documents, tokens, name=name, dimensions=length, policy=policy, booking=booking
+        ):
+            yield answer
+
+
+async def send_checked(
+    send: Callable[[list[int]], Awaitable[Sequence[Sequence[Sequence[float]]]]],
+    requests: Iterable[list[int]],
+    documents: Sequence[Sequence[str]],
+    tokens: Sequence[int],
+    *,
+    name: str,
+    dimensions: int | None,
+    policy: RetryPolicy | None,
+    booking: Booking,
+) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
+    """Send requests, and yield the indices of their documents and the unit vectors of all of their texts, in order.
+
+    Args:
+        send: Sends documents, given by their indices, and returns the vectors of the texts of each.
+        requests: Indices of the documents of each request.
+        documents: Texts that are embedded together, or single texts.
+        tokens: Tokens of each document.
+        name: Name of the model, as in the settings.
+        dimensions: Requested length of the vectors, or None for the model's.
+        policy: Retry policy for failed calls.
+        booking: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
+    """
+
+    async def booked(places: list[int]) -> Sequence[Sequence[Sequence[float]]]:
+        async with booking(sum(tokens[at] for at in places)):
+            return await send(places)
+
+    lengths = {dimensions} if isinstance(dimensions, int) else set()
+    for todo in requests:
+        for attempt in range(1, TIMES + 1):
+            try:
+                answer = await acall(partial(booked, todo), policy or RetryPolicy())
+            except ContextualError:
+                raise
+            except Exception as error:  # any embedding class may raise anything
+                raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
+            matrices = await asyncio.to_thread(lambda rows: [*map(stacked, rows)], answer)
+            expected = [len(documents[at]) for at in todo]
+            if [len(matrix) for matrix in matrices] != expected or any(matrix.ndim != 2 for matrix in matrices):
                 raise ModelError(
-                    f"{name!r} returned vectors that are not finite numbers {TIMES} times: run the same call"
-                    f" again, or choose another embedding model.",
+                    f"{name!r} did not return one vector of the same length per text ({sum(map(len, matrices))} for"
+                    f" {sum(expected)}): run the same call again, or choose another embedding model.",
                     setting="embed_model",
                 )
+            lengths |= {matrix.shape[1] for matrix in matrices}
+            if len(lengths) != 1 or 0 in lengths:
+                raise ModelError(
+                    f"{name!r} did not return vectors of {dimensions or 'the same number of'} dimensions: set the"
+                    f" dimensions that the embedding model supports, or choose another one.",
+                    setting="embed_model",
+                )
+            is_last = name == LOCAL or attempt == TIMES
+            usable = {at: m for at, m in zip(todo, matrices, strict=True) if _is_usable(m, zeros=is_last)}
+            if usable:
+                yield list(usable), await asyncio.to_thread(unit_vectors, np.concatenate(list(usable.values())))
+            todo = [at for at in todo if at not in usable]
+            if not todo:
+                break
+        else:
+            raise ModelError(
+                f"{name!r} returned vectors that are not finite numbers {TIMES} times: run the same call again, or"
+                f" choose another embedding model.",
+                setting="embed_model",
+            )
+
+
+def _is_usable(matrix: NDArray[np.float32], *, zeros: bool) -> bool:
+    return bool(np.isfinite(matrix).all() and (zeros or matrix.any(axis=1).all()))
 
 
 def stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
@@ -158,11 +214,6 @@ def stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
             return np.stack([np.array(row, dtype=np.float32) for row in rows])
     except (TypeError, ValueError):
         return np.zeros(0, dtype=np.float32)
-
-
-def tokens_of(texts: Sequence[str]) -> list[int]:
-    """Return the number of tokens of each text as counted by OpenAI's embedding models."""
-    return [embedding_tokens(text) for text in texts]
 
 
 def embedding_tokens(text: str) -> int:
@@ -189,36 +240,6 @@ def cut_to_input(text: str) -> str:
     if len(encoded) <= _CUT_TOKENS:
         return text
     return text[: len(tokenizer.decode(encoded[:_CUT_TOKENS], errors="ignore"))]
-
-
-async def one_request(
-    send: Callable[[], Awaitable[T]],
-    name: str,
-    policy: RetryPolicy,
-    booking: Callable[[], AbstractAsyncContextManager[None]],
-) -> T:
-    """Return the answer to a request for embeddings.
-
-    Args:
-        send: Sends the request.
-        name: Name of the model, as in the settings.
-        policy: Retry policy.
-        booking: Returns a context manager around each attempt that books its cost.
-
-    Raises:
-        ModelError: The model finally failed.
-    """
-
-    async def attempt() -> T:
-        async with booking():
-            return await send()
-
-    try:
-        return await acall(attempt, policy)
-    except ContextualError:
-        raise
-    except Exception as error:  # any embedding class may raise anything
-        raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

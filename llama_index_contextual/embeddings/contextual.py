@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -24,18 +23,35 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual.embeddings.batching import (
-    TIMES,
     Booking,
     book_nothing,
     embedding_tokens,
-    one_request,
-    stacked,
-    unit_vectors,
+    pack,
+    send_checked,
 )
 from llama_index_contextual.errors import InputError, ModelError
 
 
-class ContextualEmbedding(BaseEmbedding):
+class BatchEmbedding(BaseEmbedding):
+    """Base class of embedding models that embed many texts at once, in a thread for asynchronous callers.
+
+    A subclass implements `_get_text_embeddings` and `_get_query_embedding`.
+    """
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._get_text_embeddings([text])[0]
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        return (await self._aget_text_embeddings([text]))[0]
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return await asyncio.to_thread(self._get_text_embeddings, texts)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+
+class ContextualEmbedding(BatchEmbedding):
     """Base class of embedding models that embed the chunks of a document together.
 
     A subclass implements `_get_document_embeddings`, which sends one request, and `_get_query_embedding`. It should
@@ -46,6 +62,13 @@ class ContextualEmbedding(BaseEmbedding):
     texts, such as `get_text_embedding_batch`, embeds each text without neighbours, because the texts may belong to
     different documents. `VectorStoreIndex` calls it for nodes without an embedding, so embed the nodes beforehand:
     `VectorStoreIndex(model(nodes), embed_model=model)`.
+
+    Args:
+        dimensions: Requested length of the vectors; None for the model's.
+        max_tokens_per_document: Maximum number of tokens that are embedded together.
+        max_tokens_per_request: Maximum number of tokens of a request.
+        max_documents_per_request: Maximum number of lists in a request.
+        max_chunks_per_request: Maximum number of chunks in a request.
 
     Example:
         >>> class Neighbours(ContextualEmbedding):
@@ -58,13 +81,11 @@ class ContextualEmbedding(BaseEmbedding):
         [[[13, 2], [8, 2]], [[6, 1]]]
     """
 
-    dimensions: int | None = Field(default=None, description="Requested length of the vectors; None: the model's.")
-    max_tokens_per_document: int = Field(
-        default=32_000, gt=0, description="Maximum number of tokens that are embedded together."
-    )
-    max_tokens_per_request: int = Field(default=120_000, gt=0, description="Maximum number of tokens of a request.")
-    max_documents_per_request: int = Field(default=1_000, gt=0, description="Maximum number of lists in a request.")
-    max_chunks_per_request: int = Field(default=16_000, gt=0, description="Maximum number of chunks in a request.")
+    dimensions: int | None = None
+    max_tokens_per_document: int = Field(default=32_000, gt=0)
+    max_tokens_per_request: int = Field(default=120_000, gt=0)
+    max_documents_per_request: int = Field(default=1_000, gt=0)
+    max_chunks_per_request: int = Field(default=16_000, gt=0)
 
     # ---- One request, implemented by subclasses --------------------------------------------------------------------
 
@@ -74,9 +95,6 @@ class ContextualEmbedding(BaseEmbedding):
 
     async def _aget_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
         return await asyncio.to_thread(self._get_document_embeddings, documents)
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return await asyncio.to_thread(self._get_query_embedding, query)
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text for the limits; by default as counted by OpenAI's embedding models."""
@@ -96,41 +114,30 @@ class ContextualEmbedding(BaseEmbedding):
             InputError: A chunk is longer than the model accepts; nothing is sent.
             ModelError: The model did not return one vector per chunk.
         """
-        parts, requests = self._plan(documents)
         answers: list[list[list[float]]] = []
-        for request in requests:
-            sent = [parts[at] for at in request]
+        for sent in self._plan(documents):
             answers += require_shape(self._get_document_embeddings(sent), sent, name=self.model_name)
         return _joined(answers, documents)
 
     async def aget_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
         """Asynchronous version of `get_document_embeddings`."""
-        parts, requests = await asyncio.to_thread(self._plan, documents)
         answers: list[list[list[float]]] = []
-        for request in requests:
-            sent = [parts[at] for at in request]
+        for sent in await asyncio.to_thread(self._plan, documents):
             answers += require_shape(await self._aget_document_embeddings(sent), sent, name=self.model_name)
         return _joined(answers, documents)
 
-    def _plan(self, documents: Sequence[Sequence[str]]) -> tuple[list[list[str]], list[range]]:
-        """Return the parts of documents, and for each request the indices of its parts."""
-        counts = [[self.count_tokens(text) for text in texts] for texts in documents]
-        cuts = [_cut(each, range(len(each)), self) for each in counts]
-        parts = [list(texts[cut]) for texts, all_cuts in zip(documents, cuts, strict=True) for cut in all_cuts]
-        sizes = [
-            (sum(each[cut]), cut.stop - cut.start)
-            for each, all_cuts in zip(counts, cuts, strict=True)
-            for cut in all_cuts
-        ]
-        return parts, list(_requests(sizes, self))
+    def _plan(self, documents: Sequence[Sequence[str]]) -> list[list[list[str]]]:
+        """Return the parts of documents by request."""
+        parts: list[list[str]] = []
+        tokens: list[int] = []
+        for texts in documents:
+            counts = [self.count_tokens(text) for text in texts]
+            for part in _cut(counts, range(len(counts)), self):
+                parts.append([texts[at] for at in part])
+                tokens.append(sum(counts[at] for at in part))
+        return [[parts[at] for at in request] for request in _requests(parts, tokens, self)]
 
     # ---- Single texts ----------------------------------------------------------------------------------------------
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self._get_text_embeddings([text])[0]
-
-    async def _aget_text_embedding(self, text: str) -> list[float]:
-        return (await self._aget_text_embeddings([text]))[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return [vectors[0] for vectors in self.get_document_embeddings([[text] for text in texts])]
@@ -220,50 +227,37 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
         places.sort(key=lambda at: getattr(nodes[at], "start_char_idx", None) or 0)
         counts = [model.count_tokens(texts[at]) for at in places]
         segments = [nodes[at].metadata.get(keys.SEGMENT_INDEX) for at in places]
-        parts += [places[cut] for cut in _cut(counts, segments, model)]
+        parts += [[places[at] for at in part] for part in _cut(counts, segments, model)]
     return parts
 
 
-def _cut(counts: Sequence[int], segments: Sequence[object], model: ContextualEmbedding) -> list[slice]:
+def _cut(counts: Sequence[int], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
     """Return the parts of a document with chunks of these lengths; chunks of a segment stay together if possible."""
-    limit, most = model.max_tokens_per_document, model.max_chunks_per_request
-    limit = min(limit, model.max_tokens_per_request)
-    if counts and (longest := max(counts)) > limit:
+    limits = min(model.max_tokens_per_document, model.max_tokens_per_request), model.max_chunks_per_request
+    if counts and (longest := max(counts)) > limits[0]:
         raise InputError(
-            f"A chunk with its context has {longest} tokens, but {model.model_name!r} accepts at most {limit}: lower"
-            f" chunk_size.",
+            f"A chunk with its context has {longest} tokens, but {model.model_name!r} accepts at most {limits[0]}:"
+            f" lower chunk_size.",
             value=longest,
         )
+
+    def weigh(block: list[int]) -> tuple[int, int]:
+        return sum(counts[at] for at in block), len(block)
+
     blocks: list[list[int]] = []
     for _, group in groupby(range(len(counts)), key=lambda at: segments[at]):
         block = list(group)
-        fits = sum(counts[at] for at in block) <= limit and len(block) <= most
+        fits = all(weight <= limit for weight, limit in zip(weigh(block), limits, strict=True))
         blocks += [block] if fits else [[at] for at in block]
-    cuts: list[slice] = []
-    start = stop = tokens = 0
-    for block in blocks:
-        size = sum(counts[at] for at in block)
-        if stop > start and (tokens + size > limit or stop - start + len(block) > most):
-            cuts.append(slice(start, stop))
-            start, tokens = stop, 0
-        stop, tokens = stop + len(block), tokens + size
-    return [*cuts, slice(start, stop)] if stop > start else cuts
+    return [[at for block in part for at in block] for part in pack(blocks, weigh, limits)]
 
 
-def _requests(sizes: Sequence[tuple[int, int]], model: ContextualEmbedding) -> Iterator[range]:
-    """Yield ranges of parts that fit into one request, given the tokens and chunks of each part."""
-    start = tokens = chunks = 0
-    for at, (size, number) in enumerate(sizes):
-        if at > start and (
-            tokens + size > model.max_tokens_per_request
-            or chunks + number > model.max_chunks_per_request
-            or at - start >= model.max_documents_per_request
-        ):
-            yield range(start, at)
-            start, tokens, chunks = at, 0, 0
-        tokens, chunks = tokens + size, chunks + number
-    if start < len(sizes):
-        yield range(start, len(sizes))
+def _requests(
+    documents: Sequence[Sequence[str]], tokens: Sequence[int], model: ContextualEmbedding
+) -> Iterator[list[int]]:
+    """Yield the indices of the documents of each request, given their tokens."""
+    limits = model.max_tokens_per_request, model.max_chunks_per_request, model.max_documents_per_request
+    return pack(range(len(documents)), lambda at: (tokens[at], len(documents[at]), 1), limits)
 
 
 # ---- Requests --------------------------------------------------------------------------------------------------------
@@ -276,8 +270,8 @@ async def aembed_documents(
     name: str,
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
-) -> AsyncGenerator[dict[int, NDArray[np.float32]], None]:
-    """Yield the unit vectors of documents request by request: a matrix with one row per chunk, by index.
+) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
+    """Yield the unit vectors of documents request by request: their indices, and one row per chunk of each, in order.
 
     A document with vectors that are not finite or all zeros is sent again; a vector that is zero each time stays zero.
 
@@ -292,45 +286,16 @@ async def aembed_documents(
         ModelError: The model finally failed, did not return one vector per chunk, or returned vectors that are not
             finite.
     """
-    policy = policy or RetryPolicy()
-    sizes = await asyncio.to_thread(lambda: [(sum(map(model.count_tokens, texts)), len(texts)) for texts in documents])
+    sizes = await asyncio.to_thread(lambda: [sum(map(model.count_tokens, texts)) for texts in documents])
     # Booked like the tokens of other embedding models, without the margin that `count_tokens` may have for the limits.
-    counts = await asyncio.to_thread(lambda: [sum(map(embedding_tokens, texts)) for texts in documents])
-    length = model.dimensions
-    dimensions: set[int] = set()
+    tokens = await asyncio.to_thread(lambda: [sum(map(embedding_tokens, texts)) for texts in documents])
+    requests = _requests(documents, sizes, model)
     async with own_client(model) as connected:
-        for request in _requests(sizes, model):
-            todo = list(request)
-            for attempt in range(1, TIMES + 1):
-                sent = [list(documents[at]) for at in todo]
-                send = partial(connected._aget_document_embeddings, sent)
-                answer = await one_request(send, name, policy, partial(booking, sum(counts[at] for at in todo)))
-                vectors = await asyncio.to_thread(_matrices, require_shape(answer, sent, name=name))
-                dimensions.update(matrix.shape[1] if matrix.ndim == 2 else 0 for matrix in vectors)
-                if len(dimensions) > 1 or 0 in dimensions or dimensions != {length or max(dimensions)}:
-                    raise ModelError(
-                        f"{name!r} did not return vectors of {length or 'the same number of'} dimensions: run the same"
-                        f" call again, or choose another embedding model.",
-                        setting="embed_model",
-                    )
-                by_index = dict(zip(todo, vectors, strict=True))
-                usable = {at: m for at, m in by_index.items() if _is_usable(m, zeros=attempt == TIMES)}
-                if usable:
-                    yield {at: unit_vectors(matrix) for at, matrix in usable.items()}
-                todo = [at for at in todo if at not in usable]
-                if not todo:
-                    break
-            else:
-                raise ModelError(
-                    f"{name!r} returned vectors that are not finite numbers {TIMES} times: run the same call again, or"
-                    f" choose another embedding model.",
-                    setting="embed_model",
-                )
 
+        async def send(places: list[int]) -> list[list[list[float]]]:
+            return await connected._aget_document_embeddings([list(documents[at]) for at in places])
 
-def _matrices(answer: Iterable[Sequence[Sequence[float]]]) -> list[NDArray[np.float32]]:
-    return [stacked(rows) for rows in answer]
-
-
-def _is_usable(matrix: NDArray[np.float32], *, zeros: bool) -> bool:
-    return bool(np.isfinite(matrix).all() and (zeros or matrix.any(axis=1).all()))
+        async for answer in send_checked(
+            send, requests, documents, tokens, name=name, dimensions=model.dimensions, policy=policy, booking=booking
+        ):
+            yield answer

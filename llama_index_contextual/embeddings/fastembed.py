@@ -5,21 +5,20 @@ LlamaIndex's own class for fastembed adds no prefixes and cannot be installed wi
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastembed import TextEmbedding
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import Field, PrivateAttr
 
 from llama_index_contextual._utils.forks import new_lock
-from llama_index_contextual.embeddings.known import known_model
+from llama_index_contextual.embeddings.contextual import BatchEmbedding
+from llama_index_contextual.embeddings.windows import known_model
 
 # The tokenizers of Hugging Face raise "Already borrowed" if two threads use one; ONNX Runtime has threads of its own.
 _ONE_AT_A_TIME = new_lock()
 
 
-class OnnxEmbedding(BaseEmbedding):
+class OnnxEmbedding(BatchEmbedding):
     """Embedding model of fastembed, with the prefixes of `KNOWN_MODELS`, which fastembed leaves to its users.
 
     A model is downloaded at first use into the folder named by `FASTEMBED_CACHE_PATH`, or into a temporary one.
@@ -32,9 +31,9 @@ class OnnxEmbedding(BaseEmbedding):
         **options: Other arguments of `fastembed.TextEmbedding`, such as `threads` or `specific_model_path`.
     """
 
-    embed_batch_size: int = Field(default=32, gt=0, le=2048, description="Number of texts per batch.")
-    query_instruction: str = Field(default="", description="Prefix of a query.")
-    text_instruction: str = Field(default="", description="Prefix of a passage.")
+    embed_batch_size: int = Field(default=32, gt=0, le=2048)
+    query_instruction: str = ""
+    text_instruction: str = ""
 
     _model: TextEmbedding = PrivateAttr()
 
@@ -56,20 +55,8 @@ class OnnxEmbedding(BaseEmbedding):
             vectors = list(self._model.passage_embed(prefixed, batch_size=self.embed_batch_size))
         return [vector.tolist() for vector in vectors]
 
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self._get_text_embeddings([text])[0]
-
     def _get_query_embedding(self, query: str) -> list[float]:
         with _ONE_AT_A_TIME:
             vectors = list(self._model.query_embed([f"{self.query_instruction}{query}"]))
         row: list[float] = vectors[0].tolist()
         return row
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return await asyncio.to_thread(self._get_query_embedding, query)
-
-    async def _aget_text_embedding(self, text: str) -> list[float]:
-        return await asyncio.to_thread(self._get_text_embedding, text)
-
-    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return await asyncio.to_thread(self._get_text_embeddings, texts)

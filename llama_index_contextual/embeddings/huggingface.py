@@ -14,7 +14,7 @@ from sentence_transformers.util import load_file_path
 from transformers.utils import logging
 
 from llama_index_contextual._utils.forks import new_lock
-from llama_index_contextual.embeddings.known import known_model
+from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.errors import ModelError
 
 # The tokenizers of transformers raise "Already borrowed" if two threads use one; PyTorch has threads of its own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -66,8 +67,7 @@ class QueryEmbedder:
 
     def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
         question = _question(texts)
-        key = _key(question)
-        if (known := self._cache.get(key)) is not None:
+        if (known := self._cache.get(key := _key(question))) is not None:
             return known
         try:
             model = self._model.sync()
@@ -75,22 +75,21 @@ class QueryEmbedder:
             if len(question) == 1:
                 embedding = call(lambda: model.get_query_embedding(question[0]), _RETRY)
             else:
-                embedding = call(lambda: model.get_agg_embedding_from_queries(list(question)), _RETRY)
+                embedding = call(lambda: model.get_agg_embedding_from_queries(question), _RETRY)
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
             raise self._model_error(error) from error
         return self._kept(key, embedding)
 
     async def _aembed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
         question = _question(texts)
-        key = _key(question)
-        if (known := self._cache.get(key)) is not None:
+        if (known := self._cache.get(key := _key(question))) is not None:
             return known
         try:
             model = await self._model.running()
             if len(question) == 1:
                 embedding = await acall(lambda: model.aget_query_embedding(question[0]), _RETRY)
             else:
-                embedding = await acall(lambda: model.aget_agg_embedding_from_queries(list(question)), _RETRY)
+                embedding = await acall(lambda: model.aget_agg_embedding_from_queries(question), _RETRY)
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
             raise self._model_error(error) from error
         return self._kept(key, embedding)
@@ -120,18 +119,16 @@ class QueryEmbedder:
 
     def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the embeddings of several questions by concurrent calls: LlamaIndex has no call for several."""
-        texts_of = [_question(texts) for texts in questions]
-        missing = [question for question in dict.fromkeys(texts_of) if self._cache.get(_key(question)) is None]
-        with ThreadPoolExecutor(min(_CONCURRENT_CALLS, len(missing)) or 1) as threads:
-            embeddings = dict(zip(missing, threads.map(self.embed, missing), strict=True))
-        return [embeddings.get(question) or self.embed(question) for question in texts_of]
+        distinct = list(dict.fromkeys(map(tuple, questions)))
+        with ThreadPoolExecutor(_CONCURRENT_CALLS) as threads:
+            embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))
+        return [embeddings[tuple(texts)] for texts in questions]
 
     async def aembed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
         """Asynchronous version of `embed_many`."""
-        texts_of = [_question(texts) for texts in questions]
-        distinct = list(dict.fromkeys(texts_of))
+        distinct = list(dict.fromkeys(map(tuple, questions)))
         embeddings = dict(zip(distinct, await asyncio.gather(*map(self.aembed, distinct)), strict=True))
-        return [embeddings[question] for question in texts_of]
+        return [embeddings[tuple(texts)] for texts in questions]
 
     def _model_error(self, error: Exception) -> ModelError:
         if isinstance(error, ModelError):
@@ -140,15 +137,11 @@ class QueryEmbedder:
         return ModelError(message, setting="embed_model")
 
 
-def _question(texts: Sequence[str]) -> tuple[str, ...]:
+def _question(texts: Sequence[str]) -> list[str]:
     """Return the texts of a question as they are embedded."""
-    return tuple(cut_to_input(shortened(text)) for text in texts)
+    return [cut_to_input(shortened(text)) for text in texts]
 
 
-def _key(texts: tuple[str, ...]) -> bytes:
+def _key(texts: Sequence[str]) -> bytes:
     """Return the cache key of a question: a digest, because the texts may be long."""
-    digest = hashlib.sha256()
-    for text in texts:
-        raw = text.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(raw) + raw)
-    return digest.digest()
+    return hashlib.sha256(json.dumps(texts).encode()).digest()

@@ -36,6 +36,15 @@ class VoyageContextualEmbedding(ContextualEmbedding):
 
     This class sends each request once; a project repeats failed ones.
 
+    Args:
+        model_name: Name of the model.
+        dimensions: Length of the vectors; None for 1,024, the model's default.
+        api_key: API key; None for the environment variable VOYAGE_API_KEY.
+        api_base: Address of the API; None for Voyage's, or MongoDB's for a key that MongoDB issued.
+        timeout: Timeout of a request in seconds.
+        reuse_client: Whether to keep the HTTP client, for use in one event loop.
+        max_tokens_per_request: Maximum number of tokens of a request.
+
     Sources: https://docs.voyageai.com/reference/contextualized-embeddings-api and
     https://docs.voyageai.com/docs/contextualized-chunk-embeddings
 
@@ -44,21 +53,13 @@ class VoyageContextualEmbedding(ContextualEmbedding):
         >>> vectors = model.get_document_embeddings([["Revenue grew.", "It fell in May."]])  # doctest: +SKIP
     """
 
-    model_name: str = Field(default="voyage-context-3", description="Name of the model.")
-    dimensions: Literal[256, 512, 1024, 2048] | None = Field(
-        default=None, description="Length of the vectors; None: 1,024, the model's default."
-    )
-    api_key: SecretStr | None = Field(
-        default=None, exclude=True, repr=False, description=f"API key; None: the environment variable {KEY}."
-    )
-    api_base: str | None = Field(
-        default=None, description="Address of the API; None: Voyage's, or MongoDB's for a key that MongoDB issued."
-    )
-    timeout: float = Field(default=60.0, gt=0, description="Timeout of a request in seconds.")
-    reuse_client: bool = Field(default=False, description="Whether to keep the HTTP client, for use in one event loop.")
-    max_tokens_per_request: int = Field(
-        default=32_000, gt=0, le=120_000, description="Maximum number of tokens of a request."
-    )
+    model_name: str = "voyage-context-3"
+    dimensions: Literal[256, 512, 1024, 2048] | None = None
+    api_key: SecretStr | None = Field(default=None, exclude=True, repr=False)
+    api_base: str | None = None
+    timeout: float = Field(default=60.0, gt=0)
+    reuse_client: bool = False
+    max_tokens_per_request: int = Field(default=32_000, gt=0, le=120_000)
 
     _client: httpx.Client | None = PrivateAttr(default=None)
     _aclient: httpx.AsyncClient | None = PrivateAttr(default=None)

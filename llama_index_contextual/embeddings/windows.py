@@ -1,13 +1,21 @@
-"""Embed texts that are longer than an embedding model reads: in windows, whose vectors are averaged.
+"""What embedding models expect: prefixes, and texts that they read completely.
 
-Many models that run on one's own machine read 256 or 512 tokens, and ignore the rest without a word; a chunk with its
-context has about 900. Each window overlaps the previous one, and begins with the context of the chunk if that leaves
-most of the window for the text.
+A model that was trained with prefixes finds less without them. `KNOWN_MODELS` has those of the model cards at
+https://huggingface.co, compared with the prompts of the benchmark MTEB
+(https://github.com/embeddings-benchmark/mteb, `mteb/models/model_implementations`). They are used only for models whose
+own configuration has no prompts. Vectors of passages that begin with a prefix are stored in ledgers and versions:
+changing a passage prefix here requires a rebuild of the projects that use it, so add models, but do not change them.
+
+A text that is longer than a model reads is embedded in windows, whose vectors are averaged. Many models that run on
+one's own machine read 256 or 512 tokens, and ignore the rest without a word; a chunk with its context has about 900.
+Each window overlaps the previous one, and begins with the context of the chunk if that leaves most of the window for
+the text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,7 +28,92 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual._utils.tokens import replace_surrogates, token_widths
 from llama_index_contextual.embeddings.batching import Booking, aembed_parts, book_nothing, unit_vectors
-from llama_index_contextual.embeddings.known import known_model
+
+# ---- Known models ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """Properties of an embedding model.
+
+    Attributes:
+        names: Regular expression for its names, which may be part of a path.
+        query: Prefix of a query.
+        passage: Prefix of a passage.
+        max_tokens: Number of tokens that it reads; None if it reads a chunk of any size that this package makes. It is
+            used for models behind an API; others are asked.
+    """
+
+    names: str
+    query: str = ""
+    passage: str = ""
+    max_tokens: int | None = None
+
+
+_SEARCH = "Represent this sentence for searching relevant passages: "
+_SEARCH_ZH = "为这个句子生成表示以用于检索相关文章："
+_INSTRUCT = "Instruct: Given a web search query, retrieve relevant passages that answer the query"
+
+# The first entry that matches applies. Models without an entry have no prefixes: GTE (gte-base, gte-modernbert-base,
+# gte-multilingual-base), Jina v2, BGE-M3 and Granite are known to need none, Jina v3 selects its task by other means.
+KNOWN_MODELS = (
+    # intfloat/multilingual-e5-large-instruct
+    KnownModel(r"e5-(?:small|base|large)-instruct", query=f"{_INSTRUCT}\nQuery: ", max_tokens=512),
+    # intfloat/e5-base-v2, intfloat/multilingual-e5-small; "query: " and "passage: " also for texts in other languages
+    KnownModel(r"e5-(?:small|base|large)", query="query: ", passage="passage: ", max_tokens=512),
+    # BAAI/bge-base-en-v1.5, BAAI/bge-large-zh-v1.5
+    KnownModel(r"bge-(?:small|base|large)-zh(?!-noinstruct)", query=_SEARCH_ZH, max_tokens=512),
+    KnownModel(r"bge-(?:small|base|large)(?!-zh)", query=_SEARCH, max_tokens=512),
+    # nomic-ai/nomic-embed-code
+    KnownModel(r"nomic-embed-code", query="Represent this query for searching relevant code: "),
+    # nomic-ai/nomic-embed-text-v2-moe, nomic-ai/modernbert-embed-base, nomic-ai/nomic-embed-text-v1.5 (of which Ollama
+    # reads 2,048 tokens)
+    KnownModel(r"nomic-embed-text-v2", query="search_query: ", passage="search_document: ", max_tokens=512),
+    KnownModel(r"modernbert-embed", query="search_query: ", passage="search_document: "),
+    KnownModel(r"nomic-embed-text", query="search_query: ", passage="search_document: ", max_tokens=2048),
+    # Snowflake/snowflake-arctic-embed-l-v2.0 (snowflake-arctic-embed2 at Ollama)
+    KnownModel(r"arctic-embed(?:2|-[a-z]+-v2)", query="query: "),
+    # Snowflake/snowflake-arctic-embed-m-long, -m-v1.5, -s
+    KnownModel(r"arctic-embed-m-long", query=_SEARCH, max_tokens=2048),
+    KnownModel(r"arctic-embed", query=_SEARCH, max_tokens=512),
+    # mixedbread-ai/deepset-mxbai-embed-de-large-v1, mixedbread-ai/mxbai-embed-large-v1, WhereIsAI/UAE-Large-V1
+    KnownModel(r"mxbai-embed-de-large", query="query: ", passage="passage: ", max_tokens=512),
+    KnownModel(r"mxbai-embed-large|UAE-Large", query=_SEARCH, max_tokens=512),
+    # Qwen/Qwen3-Embedding-0.6B; without a space after "Query:"
+    KnownModel(r"Qwen3-Embedding", query=f"{_INSTRUCT}\nQuery:"),
+    # Alibaba-NLP/gte-Qwen2-1.5B-instruct, NovaSearch/stella_en_400M_v5
+    KnownModel(r"gte-Qwen2", query=f"{_INSTRUCT}\nQuery: "),
+    KnownModel(r"stella[_-]en", query=f"{_INSTRUCT}.\nQuery: ", max_tokens=512),
+    # google/embeddinggemma-300m
+    KnownModel(
+        r"embeddinggemma", query="task: search result | query: ", passage="title: none | text: ", max_tokens=2048
+    ),
+    # thenlper/gte-base
+    KnownModel(r"gte-(?:small|base|large)(?!-en-v1\.5)", max_tokens=512),
+    # sentence-transformers/all-MiniLM-L6-v2, sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2
+    KnownModel(r"all-minilm", max_tokens=256),
+    KnownModel(r"paraphrase-multilingual", max_tokens=128),
+    # https://docs.cohere.com/docs/cohere-embed: "Max Tokens (Context Length)" of Embed v3
+    KnownModel(r"embed-(?:english|multilingual)(?:-light)?-v[23]", max_tokens=512),
+)
+
+_COMPILED = tuple((re.compile(rf"(?<![a-z\d])(?:{known.names})", re.IGNORECASE), known) for known in KNOWN_MODELS)
+
+
+def known_model(name: str) -> KnownModel | None:
+    """Return what is known about an embedding model, or None.
+
+    Args:
+        name: Name or path of the model, with or without a provider.
+
+    Example:
+        >>> known_model("huggingface:intfloat/e5-base-v2").passage
+        'passage: '
+    """
+    return next((known for pattern, known in _COMPILED if pattern.search(name)), None)
+
+
+# ---- Windows ---------------------------------------------------------------------------------------------------------
 
 Span = tuple[int, int]
 TokenSpans = Callable[[str], Sequence[Span]]
@@ -184,23 +277,20 @@ async def aembed_windows(
 
     The arguments, errors and results are those of `aembed_parts`; the indices are those of the texts.
     """
-    owners = [(at, window) for at, windows in enumerate(texts) for window in windows]
-    sums: dict[int, NDArray[np.float32]] = {}
-    waiting = {at: len(windows) for at, windows in enumerate(texts)}
-    parts = aembed_parts(model, [window.text for _, window in owners], name=name, policy=policy, booking=booking)
-    async with aclosing(parts) as answers:
+    parts = [[window.text for window in windows] for windows in texts]
+    async with aclosing(aembed_parts(model, parts, name=name, policy=policy, booking=booking)) as answers:
         async for places, vectors in answers:
-            complete = []
-            for place, vector in zip(places, vectors, strict=True):
-                at, window = owners[place]
-                weighted = vector if len(texts[at]) == 1 else vector * np.float32(window.tokens)
-                sums[at] = sums[at] + weighted if at in sums else weighted
-                waiting[at] -= 1
-                if not waiting[at]:
-                    complete.append(at)
-            if complete:
-                rows = np.stack([sums.pop(at) for at in complete])
-                averaged = np.array([len(texts[at]) > 1 for at in complete])
-                if averaged.any():  # others stay as they are, bit by bit
-                    rows[averaged] = await asyncio.to_thread(unit_vectors, rows[averaged])
-                yield complete, rows
+            if len(vectors) > len(places):  # others stay as they are, bit by bit
+                vectors = await asyncio.to_thread(_averaged, vectors, [texts[at] for at in places])
+            yield places, vectors
+
+
+def _averaged(vectors: NDArray[np.float32], texts: Sequence[Sequence[Window]]) -> NDArray[np.float32]:
+    """Return the mean vector of each text, given the vectors of the windows of all texts."""
+    means = []
+    for windows, rows in zip(
+        texts, np.split(vectors, np.cumsum([len(windows) for windows in texts])[:-1]), strict=True
+    ):
+        weights = np.array([[window.tokens] for window in windows], dtype=np.float32)
+        means.append(rows if len(rows) == 1 else unit_vectors((rows * weights).sum(axis=0, keepdims=True)))
+    return np.concatenate(means)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import Field
 
+from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.embeddings.words import embedded
 
 
-class WordLlamaEmbedding(BaseEmbedding):
+class WordLlamaEmbedding(BatchEmbedding):
     """Embedding model with unit vectors of 256 dimensions from static word embeddings.
 
     The model treats a text as a bag of subwords. It is fast (thousands of chunks per second on one core) and good at
@@ -26,8 +24,8 @@ class WordLlamaEmbedding(BaseEmbedding):
         256
     """
 
-    model_name: str = Field(default="wordllama-l2-supercat-256", description="Name stored with the vectors.")
-    embed_batch_size: int = Field(default=256, gt=0, le=2048, description="Number of texts per batch.")
+    model_name: str = "wordllama-l2-supercat-256"
+    embed_batch_size: int = Field(default=256, gt=0, le=2048)
 
     @classmethod
     def class_name(cls) -> str:
@@ -38,17 +36,5 @@ class WordLlamaEmbedding(BaseEmbedding):
         rows: list[list[float]] = embedded(texts).tolist()
         return rows
 
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self._get_text_embeddings([text])[0]
-
     def _get_query_embedding(self, query: str) -> list[float]:
         return self._get_text_embeddings([query])[0]
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return await asyncio.to_thread(self._get_query_embedding, query)
-
-    async def _aget_text_embedding(self, text: str) -> list[float]:
-        return await asyncio.to_thread(self._get_text_embedding, text)
-
-    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return await asyncio.to_thread(self._get_text_embeddings, texts)

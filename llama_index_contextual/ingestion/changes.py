@@ -24,8 +24,7 @@ from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual._utils.keywords import Option, nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import Contextualized
-from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable
-from llama_index_contextual.contextualizer.spending import Spending
+from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Spending
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -447,7 +446,7 @@ class _Run:
         async with self._giving_way(stages, unread):
             outcome = await abuild(jobs, stages, builder, progress=counter, batches_ahead=executor.batches_ahead)
         if replies is not None and outcome is not None:
-            replies.close(spending)
+            replies.close()
         return outcome
 
     def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:

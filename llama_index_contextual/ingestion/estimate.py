@@ -18,7 +18,6 @@ from llama_index_contextual.contextualizer.base import with_context
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     MARGIN,
-    AnswerLimit,
     CallForm,
     EmbeddingCount,
     PriceTable,
@@ -162,17 +161,16 @@ class CallCount:
     reserve: Tokens = field(default_factory=Tokens)
     largest_reserve: Tokens = field(default_factory=Tokens)
 
-    def add(
-        self, requests: Sequence[ContextRequest], form: CallForm, limit: AnswerLimit, context_tokens: float
-    ) -> None:
+    def add(self, requests: Sequence[ContextRequest], form: CallForm, context_tokens: float) -> None:
         """Count the calls of one segment."""
         self.tokens += count_segment(requests, form, context_tokens=context_tokens)
         self.calls_by_segment.append(len(requests))
         for request in requests:
-            prompt, answer = form.input_tokens(request), limit.max_tokens(request)
-            self.reserve += Tokens(1, prompt, 0, answer, prompt)
-            prompt = max(prompt, self.largest_reserve.input_tokens)
-            self.largest_reserve = Tokens(1, prompt, 0, max(answer, self.largest_reserve.output_tokens), prompt)
+            maximum, largest = form.maximum(request), self.largest_reserve
+            self.reserve += maximum
+            self.largest_reserve = Tokens.maximum(
+                max(maximum.input_tokens, largest.input_tokens), max(maximum.output_tokens, largest.output_tokens)
+            )
 
     def minutes(self, concurrency: int) -> float:
         """Return the expected duration of the calls in minutes, given the number of concurrent calls."""
@@ -264,7 +262,7 @@ class _Counter:
         if self.writer is not None:
             model, llm = self.writer.model, self.writer.llm
             self._counts = [CallCount(n) for n in dict.fromkeys((*COMPARED, self.writer.chunks_per_call))]
-            self._form, self._limit = CallForm.of(model), AnswerLimit.of(model, llm)
+            self._form = CallForm.of(model, llm)
             self._context_tokens = expected_context_tokens(model, llm, stages.ledger)
         self.documents = self.chunks = self.tokens = self.known_contexts = 0
 
@@ -283,7 +281,7 @@ class _Counter:
             self.known_contexts += len(contexts)
             for count in self._counts:
                 requests = self.writer.requests(segment, chunks, count.chunks_per_call)
-                count.add(requests, self._form, self._limit, self._context_tokens)
+                count.add(requests, self._form, self._context_tokens)
             self.embedding.add_segment(segment, chunks, contexts, self._context_tokens, structural=self.writer.lines)
         self.embedding.end_document()
 
@@ -323,7 +321,7 @@ class _Counter:
                 f"The provider caches prefixes of at least {cache.minimum:,} tokens; the first call of a segment writes"
                 f" to the cache{_cache_write_price(prices.price(self.writer.model))}."
             )
-        if hidden := self._limit.hidden_tokens:
+        if hidden := self._form.hidden_tokens:
             yield (
                 f"The model reasons before it answers: reasoning tokens are charged as well, up to {hidden:,} per call."
             )

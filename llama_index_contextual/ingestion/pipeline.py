@@ -34,16 +34,16 @@ from llama_index_contextual.contextualizer.base import ChunkContext, Contextuali
 from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
+    Bill,
     CallForm,
     EmbeddingCount,
     PriceTable,
-    SenderKind,
+    Spending,
     count_segment,
     expected_context_tokens,
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
-from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
 from llama_index_contextual.embeddings.batching import aembed, book_nothing
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
 from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
@@ -171,10 +171,11 @@ class Stages:
         held_back = {failure.node_id for failure in result.failures if failure.is_held_back}
         if not held_back or spending is None or not isinstance(writer, LLMContextualizer):
             return
-        budget = CallBudget(spending, writer.model, llm=writer.llm, sender=writer.service_tier or "live")
+        form, sender = CallForm.of(writer.model, writer.llm), writer.service_tier or "live"
         for segment in segments(result.nodes, segment_size=writer.segment_size):
             for request in writer.requests(segment, [c for c in segment.chunks if c.node_id in held_back]):
-                spending.held_back += Bill(dollars=budget.bound(request))
+                dollars = spending.prices.dollars(writer.model, form.maximum(request), sender=sender)
+                spending.held_back += Bill(dollars=dollars)
 
     async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
         """Return the chunks with their contexts."""
@@ -267,8 +268,9 @@ class Stages:
         if isinstance(model, ContextualEmbedding):
             texts = [[window.text for window in unit.windows] for unit in units]
             async with aclosing(aembed_documents(model, texts, name=name, booking=booking)) as documents:
-                async for answer in documents:
-                    yield answer
+                async for places, vectors in documents:
+                    ends = np.cumsum([len(texts[at]) for at in places])[:-1]
+                    yield dict(zip(places, np.split(vectors, ends), strict=True))
             return
         windows = [unit.windows for unit in units]
         async with aclosing(aembed_windows(model, windows, name=name, booking=booking)) as answers:
@@ -485,7 +487,7 @@ async def acollect_replies(
             )
         return None
     journal = stages.ledger.batches
-    replies = BatchReplies(journal, writer.model)
+    replies = BatchReplies(journal, writer.model, spending, llm=writer.llm)
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
 
@@ -498,7 +500,6 @@ async def acollect_replies(
         writer.llm,
         replies,
         requests if submit else None,
-        spending=spending,
         gives_up_unread=gives_up_unread,
         on_progress=on_progress,
     )
@@ -548,9 +549,7 @@ def paid_stages(
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
         return replace(stages, spending=spending)
-    sender: SenderKind = writer.service_tier or "live"
-    budget = CallBudget(spending, writer.model, llm=writer.llm, sender=sender, replies=replies)
-    writer = writer.model_copy(update={"budget": budget, "replies": replies, "retries_refused": retries_refused})
+    writer = writer.model_copy(update={"spending": spending, "replies": replies, "retries_refused": retries_refused})
     return replace(stages, spending=spending, contextualizer=writer)
 
 

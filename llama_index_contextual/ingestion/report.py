@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
-from llama_index_contextual.contextualizer.cost import MARGIN, money, round_up
-from llama_index_contextual.contextualizer.spending import Bill, Spending
+from llama_index_contextual.contextualizer.cost import MARGIN, Bill, Spending, money, round_up
 from llama_index_contextual.errors import Remedy
 from llama_index_contextual.readers import FileWarning, SkippedFile
 from llama_index_contextual.readers.base import SPLIT

@@ -31,7 +31,6 @@ from llama_index_contextual.models import (
     ModelObject,
     embedding_identity,
     is_creatable,
-    is_same_model,
     load_embed_model,
     load_llm,
     missing_for,
@@ -180,7 +179,7 @@ class ProjectState:
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model
-        if built != self.config.embed_model and not is_same_model(built, setting):
+        if built != self.config.embed_model and built != setting:
             remembered = self.remembered
             if remembered is None or remembered.name != built:
                 raise self._needs_object(built)
@@ -300,7 +299,7 @@ class ProjectState:
     def _require_model_of(self, manifest: Manifest) -> None:
         embed_model_name = self.embed_model_name
         same_setting = manifest.config["embed_model"] == self.config.embed_model
-        is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
+        is_other = embed_model_name is not None and manifest.embed_model != embed_model_name
         if same_setting and manifest.embed_model is not None and is_other:
             if self.passed_embed_model is None:
                 raise self._needs_object(manifest.embed_model)

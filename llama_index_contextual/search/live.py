@@ -252,11 +252,11 @@ class SearchableVersion(OpenVersion):
             ConfigurationError: The project is loaded with another model, or without the object that built the index.
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
         """
-        from llama_index_contextual.models import is_same_model, model_name
+        from llama_index_contextual.models import model_name
 
         setting = self.manifest.config["embed_model"]
         model = self._load_embed_model(setting, self.manifest.embed_model or setting)
-        if not is_same_model(self.manifest.embed_model, model_name(model)):
+        if self.manifest.embed_model != model_name(model):
             raise ConfigurationError(
                 f"The index was built with the embedding model {self.manifest.embed_model!r}, the project is"
                 f" loaded with {model_name(model)!r}: load it with the former, or create a new project for the latter.",

@@ -24,8 +24,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
-from llama_index_contextual.contextualizer.base import ChunkContext, segments, with_context
-from llama_index_contextual.contextualizer.structural import StructuralContextualizer
+from llama_index_contextual.contextualizer.base import ChunkContext, StructuralContextualizer, segments, with_context
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.project import ProjectRetriever

@@ -4,7 +4,7 @@
     python -m tests.benchmarks.mutants draw --seed 27 > mutants.jsonl
     python -m tests.benchmarks.mutants run mutants.jsonl > result.jsonl
 
-`draw` takes half of them from what must not be wrong (fusion, BM25, storage, ledger, spending, chunking, identity,
+`draw` takes half of them from what must not be wrong (fusion, BM25, storage, ledger, cost, chunking, identity,
 citations) and half from readers, answering, contextualizer, command line and tools, all from lines that a test runs.
 A mutant is found again by its function and the text of the expression, so one list serves later commits too.
 
@@ -44,7 +44,7 @@ import pytest
 
 from tests.support.source import PACKAGE, ROOT
 
-CORE = ("fusion", "bm25", "storage/", "index/", "ledger", "spending", "cost", "node_parser/", "identity", "citations")
+CORE = ("fusion", "bm25", "storage/", "index/", "ledger", "cost", "node_parser/", "identity", "citations")
 REST = ("readers/", "answering/", "contextualizer/", "cli/", "tools/")
 HANGS = 1_800
 """Seconds after which a mutant counts as hanging, however loaded the machine is."""

@@ -26,7 +26,6 @@ from llama_index_contextual.index.ledger import vector_key
 from llama_index_contextual.models import (
     Provider,
     embedding_identity,
-    is_same_model,
     llm_identity,
     load_embed_model,
     load_llm,
@@ -343,10 +342,3 @@ def test_an_embedding_whose_vectors_depend_on_the_request_is_refused(name: str, 
     with pytest.raises(ModelError, match=message):
         by_name.estimate([TextNode(text=SENTENCE)])
     assert embedding_identity(MockEmbedding(embed_dim=3, model_name="voyage-3-large"))
-
-
-def test_an_index_recorded_without_a_model_name_is_still_used() -> None:
-    assert is_same_model("MockEmbedding:unknown", "MockEmbedding:mine@1")
-    assert is_same_model("openai:a", "openai:a")
-    for built in (None, "OtherEmbedding:unknown", "MockEmbedding:mine@2", "unknown"):
-        assert not is_same_model(built, "MockEmbedding:mine@1")

@@ -10,8 +10,14 @@ from typing import Any
 from llama_index.core.schema import BaseNode, Document
 
 from llama_index_contextual._utils.templates import ContextPrompt
-from llama_index_contextual.contextualizer.base import segments
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ChunksPerCall, ContextRequest, plan_requests
+from llama_index_contextual.contextualizer.base import Segment, segments
+from llama_index_contextual.contextualizer.prompts import (
+    DEFAULT_PROMPT,
+    ChunksPerCall,
+    ContextRequest,
+    keyed,
+    plan_keyed,
+)
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from tests.integration.contextualizer.samples import loose
 from tests.support.log_check import check
@@ -34,6 +40,19 @@ def corpus(segments: int, chunks: int, *, words: int = 300) -> list[BaseNode]:
         for segment in range(segments)
         for node in loose(*(text_of(segment, n, words) for n in range(chunks)), doc_id=f"doc-{segment}")
     ]
+
+
+def plan_requests(
+    segment: Segment,
+    chunks: Sequence[BaseNode],
+    *,
+    prompt: ContextPrompt,
+    model: str,
+    chunks_per_call: ChunksPerCall = 1,
+) -> list[ContextRequest]:
+    """Return the calls for the contexts of chunks of a segment."""
+    by_key = {key: same[0] for key, same in keyed(segment, chunks, prompt=prompt, model=model).items()}
+    return plan_keyed(segment, by_key, prompt=prompt, chunks_per_call=chunks_per_call)
 
 
 def planned(chunks_per_call: ChunksPerCall, *, words: int = 4_000) -> list[list[ContextRequest]]:

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual.contextualizer import batch as batches
 from llama_index_contextual.contextualizer.batch import (
     BatchProgress,
-    BatchResult,
+    BatchReplies,
     BatchRunner,
     parse_output,
     request_line,
-    split,
 )
+from llama_index_contextual.contextualizer.cost import PriceTable, Spending
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply
 from llama_index_contextual.index.ledger_file import LedgerFile
+from tests.integration.contextualizer.segments_of import planned
 from tests.support.batches import BatchPlan, Files
 from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4.1"
+REQUEST = planned(1)[0][0]
 
 
 def body(number: int) -> dict[str, Any]:
     text = f"Situate <chunk>Passage number {number} speaks of subject{number}.</chunk>"
     return {"model": "gpt-4.1", "messages": [{"role": "user", "content": text}]}
-
-
-def requests(*numbers: int) -> list[tuple[str, Callable[[], dict[str, Any]]]]:
-    return [(f"id-{number}", partial(body, number)) for number in numbers]
 
 
 class Desk:
@@ -48,21 +45,26 @@ class Desk:
     def __init__(self, path: Path, client: AsyncOpenAI) -> None:
         self.path, self.client = path, client
         self.journal = BatchJournal(LedgerFile(path))
-        self.runner = self.new_runner()
+        self.start_process()
 
-    def new_runner(self, **options: Any) -> BatchRunner:
-        policy = RetryPolicy(base_delay=0.0)
-        return BatchRunner(self.journal, self.client, model=MODEL, poll_seconds=0.0, policy=policy, **options)
+    def start_process(self, **options: Any) -> None:
+        self.replies = BatchReplies(self.journal, MODEL, Spending(PriceTable()))
+        self.runner = BatchRunner(self.replies, self.client, policy=RetryPolicy(base_delay=0.0), **options)
+
+    def body(self, number: int) -> dict[str, Any]:
+        """Reserve the cost of a request, and return its body."""
+        self.replies.reserve(f"id-{number}", REQUEST)
+        return body(number)
 
     async def submit(self, *numbers: int) -> int:
-        return await self.runner.submit(requests(*numbers))
+        return await self.runner.submit((f"id-{number}", partial(self.body, number)) for number in numbers)
 
     async def collect(self) -> int:
         return await self.runner.collect()
 
     async def upload(self, *numbers: int) -> str:
         """Upload requests without a word in the journal."""
-        content = b"".join(request_line(name, make_body()) for name, make_body in requests(*numbers))
+        content = b"".join(request_line(f"id-{number}", body(number)) for number in numbers)
         return (await self.client.files.create(file=("x.jsonl", content), purpose="batch")).id
 
     async def create(self, file_id: str) -> None:
@@ -76,25 +78,13 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(provider: LoopbackProvider, tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(provider: LoopbackProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+    monkeypatch.setattr(batches, "POLL_SECONDS", 0.0)
     async with AsyncOpenAI(api_key="any", base_url=provider.api_base, max_retries=0) as client:
         yield Desk(tmp_path / "ledger.sqlite", client)
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
-
-
-@given(sizes=st.lists(st.integers(1, 30), max_size=40), most=st.integers(1, 7), limit=st.integers(30, 90))
-def test_parts_respect_both_limits_and_are_complete(sizes: list[int], most: int, limit: int) -> None:
-    lines = [(str(at), b"x" * size) for at, size in enumerate(sizes)]
-    parts = list(split(lines, max_requests=most, max_bytes=limit))
-    assert [line for part in parts for line in part] == lines
-    for at, part in enumerate(parts):
-        size = sum(len(line) for _, line in part)
-        assert 1 <= len(part) <= most
-        assert size <= limit
-        if at + 1 < len(parts):
-            assert len(part) == most or size + len(parts[at + 1][0][1]) > limit, "a part ended early"
 
 
 def test_lines_without_a_reply_are_skipped() -> None:
@@ -133,7 +123,7 @@ def test_replies_with_odd_content_can_be_stored(tmp_path: Path) -> None:
 
 async def test_replies_in_another_order_are_matched_to_their_requests(provider: LoopbackProvider, desk: Desk) -> None:
     progress: list[BatchProgress] = []
-    desk.runner = desk.new_runner(on_progress=progress.append)
+    desk.start_process(on_progress=progress.append)
     assert await desk.submit(*range(12)) == 12
     assert [batch.requests for batch in desk.journal.open_batches()] == [12]
     await desk.collect()
@@ -166,15 +156,17 @@ async def test_the_body_of_a_request_that_is_not_sent_is_not_built(desk: Desk) -
 
     def noted(number: int) -> dict[str, Any]:
         built.append(number)
-        return body(number)
+        return desk.body(number)
 
     assert await desk.runner.submit((f"id-{number}", partial(noted, number)) for number in (1, 2, 2)) == 1
     assert built == [2], "money is reserved while a body is built"
 
 
-async def test_many_requests_are_split_into_several_batches(provider: LoopbackProvider, desk: Desk) -> None:
+async def test_many_requests_are_split_into_several_batches(
+    provider: LoopbackProvider, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provider.batch_max_requests = 4
-    desk.runner = desk.new_runner(max_requests=4)
+    monkeypatch.setattr(batches, "MAX_REQUESTS", 4)
     await desk.submit(*range(10))
     assert [batch.requests for batch in desk.journal.open_batches()] == [4, 4, 2]
     await desk.collect()
@@ -293,11 +285,10 @@ async def test_replies_that_can_be_read_later_are_read(desk: Desk, monkeypatch: 
         await desk.collect()
     unread = sum(desk.runner.unread.values())
     assert 0 < unread < 6
-    results: list[BatchResult] = []
-    desk.runner = desk.new_runner(on_result=results.append)
+    desk.start_process()
     await desk.collect()
     assert (desk.runner.unread, desk.journal.open_batches()) == ({}, [])
-    assert len(results[0].replies) == unread, "each reply is booked once"
+    assert len(desk.replies.booked) == unread, "each reply is booked once"
     assert all(desk.answered(*range(6)))
 
 

@@ -17,12 +17,11 @@ from llama_index_contextual.contextualizer.prompts import (
     RESPONSE_FORMAT,
     ChunksPerCall,
     keyed,
-    plan_requests,
     read_group,
 )
 from llama_index_contextual.index.ledger import Ledger
 from tests.integration.contextualizer.samples import chunks, foreign, loose
-from tests.integration.contextualizer.segments_of import answered, corpus, independent_totals, prompt_of
+from tests.integration.contextualizer.segments_of import answered, corpus, independent_totals, plan_requests, prompt_of
 from tests.support.faults import FaultKind
 from tests.support.nodes import written
 from tests.support.records import Request
@@ -76,7 +75,7 @@ def test_the_tags_enclose_exactly_the_chunk(nodes: list[BaseNode]) -> None:
         planned = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call="all")
         for request in planned:
             for number, chunk in zip(request.ids, request.chunks, strict=True):
-                marked = request.prefix.partition(f"[#{number}]")[2].partition(f"[/#{number}]")[0]
+                marked = request.prefix.text.partition(f"[#{number}]")[2].partition(f"[/#{number}]")[0]
                 for other in range(1, len(segment.chunks) + 1):  # overlapping chunks have marks inside each other
                     marked = marked.replace(f"[#{other}]", "").replace(f"[/#{other}]", "")
                 assert marked == chunk.get_content()
@@ -85,7 +84,7 @@ def test_the_tags_enclose_exactly_the_chunk(nodes: list[BaseNode]) -> None:
 def test_text_that_looks_like_a_tag_is_neutralised() -> None:
     (segment,) = segments(loose("See [#2] and [/#1] there.", "Two."), segment_size=8000)
     (request,) = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call="all")
-    assert "[#1]See (#2) and (/#1) there.[/#1]" in request.prefix
+    assert "[#1]See (#2) and (/#1) there.[/#1]" in request.prefix.text
 
 
 def test_a_single_chunk_is_requested_with_the_published_prompt() -> None:
@@ -118,7 +117,7 @@ def test_an_own_prompt_for_several_chunks_keeps_its_words_and_variables() -> Non
     (segment,) = segments(loose("One.", "Two."), segment_size=8000)
     own = ContextPrompt("{terms} {segment} Situate: {chunk} Be brief.", {"terms": "TS: sensor."})
     (request,) = plan_requests(segment, segment.chunks, prompt=own, model=MODEL, chunks_per_call="all")
-    assert request.prefix.startswith("TS: sensor. ")
+    assert request.prefix.text.startswith("TS: sensor. ")
     assert "Situate: [#1] [#2] Be brief.\nSeveral chunks are named by their ids; " in request.prompt
     assert "Answer with JSON only: " in request.suffix
 

@@ -16,8 +16,8 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.cost import CacheRules, CallForm
-from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, Usage
-from llama_index_contextual.contextualizer.scheduler import FLEX_TIMEOUT, LiveSender, Reply, reply_of, usage_of
+from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, Reply, Usage, reply_of, usage_of
+from llama_index_contextual.contextualizer.scheduler import FLEX_TIMEOUT, LiveSender
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import PROVIDERS
 from tests.integration.contextualizer.segments_of import corpus
@@ -64,7 +64,7 @@ def test_openai_requests_have_one_text_and_a_cache_key_per_segment() -> None:
 
 
 def options_of(llm: LLM) -> dict[str, Any]:
-    request = SimpleNamespace(cache_key="k", response_format=None, keys=["a"], ids=())
+    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"), response_format=None, keys=["a"], ids=())
     return LiveSender(llm)._options(request)  # type: ignore[arg-type]
 
 
@@ -127,7 +127,7 @@ def test_a_call_with_a_long_answer_does_not_exceed_max_cost() -> None:
 def test_flex_calls_have_a_longer_timeout() -> None:
     sender = LiveSender(OpenAI(model="gpt-4o-mini", api_key="k"), service_tier="flex")
     assert FLEX_TIMEOUT >= 600
-    request = SimpleNamespace(cache_key="k", response_format=None, keys=["a"], ids=())
+    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"), response_format=None, keys=["a"], ids=())
     assert "timeout" in sender._options(request)  # type: ignore[arg-type]
 
 
@@ -168,7 +168,8 @@ def test_a_prefix_too_short_for_the_model_is_not_marked_for_caching(model: str, 
     sender = LiveSender(Anthropic(model_name=model))
     blocks = {}
     for tokens in (least - 1, least):
-        request = SimpleNamespace(prefix="Shared.", suffix="Own.", prompt="Shared.Own.", prefix_tokens=tokens)
+        prefix = SimpleNamespace(text="Shared.", tokens=tokens)
+        request = SimpleNamespace(prefix=prefix, suffix="Own.", prompt="Shared.Own.")
         blocks[tokens] = len(sender._message(request).blocks)  # type: ignore[arg-type]
     assert blocks == {least - 1: 1, least: 3}
     assert CallForm.of(f"anthropic:{model}").cache == CacheRules(least, 1)

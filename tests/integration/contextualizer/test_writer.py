@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.contextualizer.scheduler import ContextWriter
+from llama_index_contextual.contextualizer.llm import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from tests.support.recorder import PATIENCE

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.embeddings import batching
 from llama_index_contextual.embeddings import queries as query_embedding
 from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents
@@ -44,7 +43,7 @@ async def vectors(texts: list[str], name: str = NAME, policy: RetryPolicy = QUIC
     model = load_embed_model(name)
     if isinstance(model, ContextualEmbedding):
         documents = [[text] for text in texts]
-        return [row async for rows in aembed_documents(model, documents, name=name, policy=policy) for row in rows]
+        return [row async for _, rows in aembed_documents(model, documents, name=name, policy=policy) for row in rows]
     return await aembed(model, texts, name=name, policy=policy)
 
 
@@ -57,8 +56,8 @@ async def test_texts_become_the_models_vectors(provider: LoopbackProvider) -> No
 
 
 async def test_requests_respect_the_limit_of_inputs(provider: LoopbackProvider) -> None:
-    result = await vectors([f"n{n}" for n in range(2 * batching.MAX_INPUTS + 1)])
-    assert len(result) == 2 * batching.MAX_INPUTS + 1
+    result = await vectors([f"n{n}" for n in range(2 * 2_048 + 1)])
+    assert len(result) == 2 * 2_048 + 1
     assert [len(record.body["input"]) for record in provider.embedding_calls] == [2048, 2048, 1]
 
 

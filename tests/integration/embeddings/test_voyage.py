@@ -42,7 +42,9 @@ def load() -> VoyageContextualEmbedding:
 async def vectors(documents: list[list[str]], model: VoyageContextualEmbedding | None = None) -> dict[int, Any]:
     found: dict[int, Any] = {}
     async for answer in aembed_documents(model or load(), documents, name=NAME, policy=QUICK):
-        found |= answer
+        places, rows = answer
+        ends = np.cumsum([len(documents[at]) for at in places])[:-1]
+        found |= dict(zip(places, np.split(rows, ends), strict=True))
     return found
 
 

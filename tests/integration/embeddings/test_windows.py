@@ -172,7 +172,7 @@ async def test_the_vector_is_the_mean_of_unit_vectors_weighted_by_tokens() -> No
     np.testing.assert_allclose(rows[0], [0.6, 0.8], rtol=1e-6)
     np.testing.assert_allclose(rows[1], [0.6, 0.8], rtol=1e-6)
     np.testing.assert_allclose(rows[2], np.array([3, 1]) / np.sqrt(10), rtol=1e-6)
-    assert model.batches == [2, 2, 2]
+    assert model.batches == [2, 1, 2, 1], "the windows of a text are sent together"
 
 
 # ---- in a project ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
-from llama_index_contextual.contextualizer import structural, writing
+from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.writer import VersionBuilder
@@ -35,8 +35,8 @@ ALWAYS = [
 ]
 OF_AN_LLM = [
     (Stages, "add_estimate"),
-    (writing, "keyed"),
-    (writing, "plan_keyed"),
+    (prompts, "keyed"),
+    (prompts, "plan_keyed"),
     (Ledger, "contexts"),
     (Ledger, "add_contexts"),
 ]
@@ -87,7 +87,7 @@ async def beside_a_clock(watched: list[tuple[Any, str]], work: Callable[[], Any]
 
 @pytest.mark.parametrize(
     ("context", "more"),
-    [("llm", OF_AN_LLM), ("structural", [(structural, "truncate")])],
+    [("llm", OF_AN_LLM), ("structural", [(contextualizer, "truncate")])],
     ids=["llm", "structural"],
 )
 async def test_the_event_loop_is_not_blocked_during_an_ingest(

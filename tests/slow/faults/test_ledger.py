@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import PrivateAttr
 
-from llama_index_contextual.contextualizer.scheduler import ContextWriter
+from llama_index_contextual.contextualizer.llm import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.index import kvstore, ledger_file
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry

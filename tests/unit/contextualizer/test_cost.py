@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import (
     FACTORS,
+    Bill,
     CacheRules,
     CallForm,
     PriceTable,
+    Spending,
     Tokens,
     count_segment,
     output_tokens,
     rounds,
 )
-from llama_index_contextual.contextualizer.prompts import Usage
-from llama_index_contextual.contextualizer.scheduler import Reply
-from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
+from llama_index_contextual.contextualizer.prompts import Reply, Usage
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from tests.integration.contextualizer.segments_of import planned
 
@@ -84,7 +84,7 @@ def test_the_first_call_of_a_segment_reads_nothing_from_the_cache() -> None:
     assert count_segment(requests, CallForm()).cached_tokens == 0
     two = count_segment(requests[:2], OPENAI)
     assert two.cached_tokens % 128 == 0
-    assert requests[0].prefix_tokens - 128 <= two.cached_tokens <= requests[0].prefix_tokens + 128
+    assert requests[0].prefix.tokens - 128 <= two.cached_tokens <= requests[0].prefix.tokens + 128
 
 
 @pytest.mark.parametrize(("prefix", "cached"), [(0, 0), (1023, 0), (1024, 1024), (1151, 1024), (1152, 1152)])
@@ -101,7 +101,7 @@ def test_answers_grow_with_the_number_of_chunks_per_call() -> None:
 
 
 def test_the_form_of_calls_follows_the_provider() -> None:
-    assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_schema=True)
+    assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_schema=True, sends_limit=True)
     assert CallForm.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
     assert CallForm.of("ollama:llama3") == CallForm.of("ScriptedLLM:x") == CallForm()
 
@@ -128,10 +128,11 @@ def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
 
 def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
     spending = Spending(PriceTable())
-    call = spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000)
+    call = spending.reserve(MODEL, Tokens.maximum(10_000, 1_000))
     call.settle(Tokens(1, 10_000, 8_000, 100))
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000, sender="batch").settle(Tokens(1, 10_000, 0, 100))
-    spending.reserve("openai:text-embedding-3-small", input_tokens=900, output_tokens=0).settle_embeddings(1_000)
+    spending.reserve(MODEL, Tokens.maximum(10_000, 1_000), sender="batch").settle(Tokens(1, 10_000, 0, 100))
+    embedding = "openai:text-embedding-3-small"
+    spending.reserve(embedding, Tokens.maximum(900, 0)).book(spending.embedding_bill(embedding, 1_000))
     # (2,000 × $2 + 8,000 × $0.5 + 100 × $8) + half of (10,000 × $2 + 100 × $8) + 1,000 × $0.02, per million
     assert spending.actual.dollars == pytest.approx((8_800 + 10_400 + 20) / 1e6)
     assert spending.actual.contexts == Tokens(2, 20_000, 8_000, 200)
@@ -139,42 +140,40 @@ def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
     assert spending.actual.contexts.cache_hit_rate == 0.4
 
 
-async def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
+def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
     model = "anthropic:claude-sonnet-4-0"  # $3 for a million tokens, $3.75 written, $0.30 cached, $15 answered
     form, (requests, *_) = CallForm.of(model), planned(1)
     tokens = count_segment(requests, form)
-    prefix = requests[0].prefix_tokens + 3
+    prefix = requests[0].prefix.tokens + 3
     assert (tokens.written_tokens, tokens.cached_tokens) == (prefix, prefix * (len(requests) - 1))
     fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
     expected = fresh * 3 + tokens.written_tokens * 3.75 + tokens.cached_tokens * 0.3 + tokens.output_tokens * 15
     spending = Spending(PriceTable())
     assert spending.bill(model, tokens).dollars == pytest.approx(expected / 1e6)
-    charge = await CallBudget(spending, model).may_send(requests[0])
-    charge.settle(
-        Reply("A context of the passage in its text, as long as it has to be here.", Usage(10_000, 0, 100, 9_000))
-    )
+    reply = Reply("A context of the passage in its text, as long as it has to be here.", Usage(10_000, 0, 100, 9_000))
+    spending.reserve(model, form.maximum(requests[0])).settle(form.tokens_of(requests[0], reply))
     assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
 
 
 def test_the_reserve_assumes_that_the_whole_prompt_is_written_to_the_cache() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, written=2.5)}), max_cost=0.0249)
     with pytest.raises(BudgetExceededError):
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+        spending.reserve(MODEL, Tokens.maximum(10_000, 0))
 
 
 def test_calls_in_flight_count_with_their_maximum_cost() -> None:
     # A call may cost $0.02: two fit into $0.05, the third could exceed it.
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
-    first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    first = spending.reserve(MODEL, Tokens.maximum(10_000, 0))
+    second = spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     with pytest.raises(BudgetExceededError, match=r"cost limit of \$0\.05 is reached: \$0\.04 is spent") as raised:
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+        spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     assert (raised.value.spent, raised.value.max_cost) == (0.04, 0.05)
     first.settle(Tokens(1, 5_000, 0, 0))
     second.release()
     assert spending.actual.dollars == pytest.approx(0.01)
     with pytest.raises(BudgetExceededError) as again:
-        spending.reserve(MODEL, input_tokens=1, output_tokens=0)
+        spending.reserve(MODEL, Tokens.maximum(1, 0))
     assert again.value.spent == pytest.approx(0.01), "a run that has reached its limit sends nothing more"
 
 
@@ -185,7 +184,7 @@ async def test_a_call_waits_for_reserves_of_calls_in_flight_before_the_run_stops
 
     async def call() -> None:
         nonlocal most
-        reservation = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+        reservation = await spending.areserve(MODEL, Tokens.maximum(10_000, 0))
         most = max(most, spending._calls_in_flight)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -195,14 +194,14 @@ async def test_a_call_waits_for_reserves_of_calls_in_flight_before_the_run_stops
     assert most == 3
     assert spending.actual.dollars == pytest.approx(0.05)
     with pytest.raises(BudgetExceededError) as raised:
-        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+        await spending.areserve(MODEL, Tokens.maximum(10_000, 0))
     assert raised.value.spent == pytest.approx(0.05)
 
 
 async def test_all_waiting_calls_raise_when_the_limit_is_reached() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.02)
-    first = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
-    waiting = [asyncio.create_task(spending.areserve(MODEL, input_tokens=9_000, output_tokens=0)) for _ in range(5)]
+    first = await spending.areserve(MODEL, Tokens.maximum(10_000, 0))
+    waiting = [asyncio.create_task(spending.areserve(MODEL, Tokens.maximum(9_000, 0))) for _ in range(5)]
     await asyncio.sleep(0)
     first.settle(Tokens(1, 10_000, 0, 0))
     found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
@@ -212,60 +211,57 @@ async def test_all_waiting_calls_raise_when_the_limit_is_reached() -> None:
 
 def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).forfeit()
+    spending.reserve(MODEL, Tokens.maximum(10_000, 0)).forfeit()
     assert spending.actual == Bill(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
     with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+        spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     free = Spending(PriceTable())
-    free.reserve("ollama:llama3", input_tokens=100, output_tokens=10).forfeit()
+    free.reserve("ollama:llama3", Tokens.maximum(100, 10)).forfeit()
     assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
 
 
 def test_a_call_that_costs_more_than_its_reserve_raises_the_next_reserves() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=2.0)
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).settle(Tokens(1, 500_000, 0, 0))
+    spending.reserve(MODEL, Tokens.maximum(10_000, 0)).settle(Tokens(1, 500_000, 0, 0))
     assert spending.actual.dollars == 1.0
     with pytest.raises(BudgetExceededError):
-        spending.reserve(MODEL, input_tokens=10_001, output_tokens=0)
+        spending.reserve(MODEL, Tokens.maximum(10_001, 0))
 
 
 def test_concurrent_calls_that_cost_more_than_their_reserves_raise_the_next_reserves_once() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
-    calls = [spending.reserve(MODEL, input_tokens=10_000, output_tokens=0) for _ in range(8)]
+    calls = [spending.reserve(MODEL, Tokens.maximum(10_000, 0)) for _ in range(8)]
     for call in calls:
         call.settle(Tokens(1, 500_000, 0, 0))
-    assert spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).bound == pytest.approx(1.0)
+    assert spending.reserve(MODEL, Tokens.maximum(10_000, 0)).bound == pytest.approx(1.0)
 
 
 async def test_the_last_call_is_sent_if_its_expected_cost_is_within_the_limit() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
     expected = Tokens(1, 10_000, 10_000, 0)
-    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
-    waiting = asyncio.create_task(
-        spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
-    )
+    call = await spending.areserve(MODEL, Tokens.maximum(10_000, 0), expected=lambda: expected)
+    waiting = asyncio.create_task(spending.areserve(MODEL, Tokens.maximum(10_000, 0), expected=lambda: expected))
     await asyncio.sleep(0)
     assert not waiting.done(), "one at a time"
     call.settle(expected)
     (await waiting).settle(expected)
     with pytest.raises(BudgetExceededError):
-        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
+        await spending.areserve(MODEL, Tokens.maximum(10_000, 0), expected=lambda: expected)
 
 
-async def test_an_answer_without_token_counts_is_booked_by_its_text() -> None:
+def test_an_answer_without_token_counts_is_booked_by_its_text() -> None:
     (requests, *_) = planned(1)
     spending = Spending(PriceTable())
-    charge = await CallBudget(spending, MODEL).may_send(requests[0])
-    charge.settle(Reply("word " * 300))
+    spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(OPENAI.tokens_of(requests[0], Reply("word " * 300)))
     assert spending.actual.contexts.output_tokens >= 300
     assert spending.actual.contexts.input_tokens == OPENAI.input_tokens(requests[0])
 
 
 def test_a_call_without_an_answer_stays_reserved() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     with pytest.raises(BudgetExceededError):
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+        spending.reserve(MODEL, Tokens.maximum(10_000, 0))
     assert spending.actual == Bill()
 
 
@@ -274,7 +270,7 @@ def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bo
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=8.0)}), max_cost=0.05)
     for tokens, share, paid in calls:
         try:
-            call = spending.reserve(MODEL, input_tokens=tokens, output_tokens=200)
+            call = spending.reserve(MODEL, Tokens.maximum(tokens, 200))
         except BudgetExceededError:
             continue
         if paid:
@@ -287,7 +283,7 @@ def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bo
 
 def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
     spending = Spending(PriceTable())
-    spending.reserve("ollama:llama3", input_tokens=100, output_tokens=10).settle(Tokens(1, 100, 0, 10))
+    spending.reserve("ollama:llama3", Tokens.maximum(100, 10)).settle(Tokens(1, 100, 0, 10))
     assert spending.actual == Bill(Tokens(1, 100, 0, 10), 0, None)
     with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is unknown .* in the setting"):
         Spending(PriceTable(), max_cost=1.0).require_price("ollama:llama3")

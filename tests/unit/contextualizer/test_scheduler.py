@@ -1,4 +1,4 @@
-"""Order of waiting calls, and the circuit breaker for a failing provider."""
+"""Order of calls, the circuit breaker for a failing provider, rate limits, and the duration of runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ from hypothesis import strategies as st
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
-from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, limits
+from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
+from llama_index_contextual.contextualizer import scheduler as scheduling
 from llama_index_contextual.contextualizer.base import segments
 from llama_index_contextual.contextualizer.batch import BatchReplies
-from llama_index_contextual.contextualizer.cost import PriceTable, rounds
-from llama_index_contextual.contextualizer.limits import Bucket, Limiter, Slots, seconds_of
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Usage, plan_requests
-from llama_index_contextual.contextualizer.scheduler import Reply, Scheduler
-from llama_index_contextual.contextualizer.spending import Spending
+from llama_index_contextual.contextualizer.cost import PriceTable, Spending, rounds
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage
+from llama_index_contextual.contextualizer.scheduler import Bucket, Limiter, Scheduler
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchReply, Ledger
 from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
-from llama_index_contextual.models import Provider
 from tests.integration.contextualizer.segments_of import corpus
 
 QUICK = RetryPolicy(attempts=3, base_delay=0.001)
@@ -37,7 +34,7 @@ QUICK = RetryPolicy(attempts=3, base_delay=0.001)
 
 def requests(chunks: int, *, words: int = 5) -> list[ContextRequest]:
     (segment,) = segments(corpus(1, chunks, words=words), segment_size=8000)
-    return plan_requests(segment, segment.chunks, prompt=ContextPrompt(DEFAULT_PROMPT), model="m")
+    return LLMContextualizer(model="m").requests(segment, segment.chunks)
 
 
 class Scripted:
@@ -57,47 +54,9 @@ class Scripted:
         return Reply("A context of the passage in its text, as long as it has to be here.", Usage(9, 0, 3), "stop")
 
 
-def scheduler(
-    sender: Scripted, *, provider: Provider | None = None, concurrency: int = 8, retry: RetryPolicy = QUICK
-) -> Scheduler:
-    return Scheduler(sender, model="m", provider=provider, concurrency=concurrency, retry=retry, limiter=Limiter())
-
-
-# ---- places ----------------------------------------------------------------------------------------------------------
-
-
-async def test_slots_are_assigned_by_rank_and_then_in_order_of_arrival() -> None:
-    slots = Slots(1)
-    order: list[str] = []
-    await slots.acquire(0)
-
-    async def wait(name: str, rank: int) -> None:
-        await slots.acquire(rank)
-        order.append(name)
-        slots.release()
-
-    tasks = [asyncio.create_task(wait(name, rank)) for name, rank in (("a", 1), ("b", 0), ("c", 1), ("d", 0))]
-    await asyncio.sleep(0)
-    slots.release()
-    await asyncio.gather(*tasks)
-    assert order == ["b", "d", "a", "c"]
-
-
-@pytest.mark.parametrize("given", [False, True])
-async def test_a_cancelled_waiter_loses_no_slot(given: bool) -> None:
-    slots = Slots(1)
-    await slots.acquire(0)
-    first, second = (asyncio.create_task(slots.acquire(0)) for _ in range(2))
-    await asyncio.sleep(0)
-    if given:
-        slots.release()  # the place is the first one's, which is cancelled before it knows
-    first.cancel()
-    if not given:
-        await asyncio.sleep(0)
-        slots.release()
-    await asyncio.wait_for(second, 60)
-    with pytest.raises(asyncio.CancelledError):
-        await first
+def scheduler(sender: Scripted, *, concurrency: int = 8, retry: RetryPolicy = QUICK) -> Scheduler:
+    settings = LLMContextualizer(model="m", sender=sender, num_workers=concurrency, retry=retry)
+    return Scheduler(settings, contextlib.AsyncExitStack())
 
 
 async def answered(engine: Scheduler, request: ContextRequest) -> Reply:
@@ -151,8 +110,8 @@ async def test_several_consecutive_failures_stop_the_run(monkeypatch: pytest.Mon
 async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None:
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("blip")] for n in range(6)})
     engine = scheduler(sender, concurrency=6)
-    result = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
-    assert [reply.attempts for reply in result] == [2] * 6
+    await asyncio.gather(*(answered(engine, request) for request in requests(6)))
+    assert sorted(sender.sent) == sorted("012345" * 2)
 
 
 class TakesTheCancellation(Scripted):
@@ -251,7 +210,7 @@ class Timed:
     async def send(self, request: ContextRequest) -> Reply:
         """Wait, then answer or fail."""
         self.calls += 1
-        self.cold += request.prefix not in self._answered
+        self.cold += request.prefix.text not in self._answered
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -260,7 +219,7 @@ class Timed:
             await asyncio.sleep(LATENCY)
         finally:
             self.running -= 1
-        self._answered.add(request.prefix)
+        self._answered.add(request.prefix.text)
         return Reply("A context of the passage in its text, as long as it has to be here.", Usage(9, 0, 3), "stop")
 
 
@@ -306,7 +265,7 @@ def test_a_rate_limit_is_used_and_respected() -> None:
 
 def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -> None:
     nodes, ledger = corpus(6, 20, words=20), Ledger(None)
-    replies = BatchReplies(ledger.batches, MODEL)
+    replies = BatchReplies(ledger.batches, MODEL, Spending(PriceTable()))
     writer = LLMContextualizer(model=MODEL)
     calls = [
         request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
@@ -331,25 +290,20 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
 def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
     config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
     stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
-    replies = BatchReplies(ledger.batches, config.llm)
-    paid = paid_stages(stages, Spending(PriceTable()), replies)
+    spending = Spending(PriceTable())
+    replies = BatchReplies(ledger.batches, config.llm, spending)
+    paid = paid_stages(stages, spending, replies)
     assert isinstance(paid.contextualizer, LLMContextualizer)
     assert (paid.contextualizer.requests_per_minute, paid.contextualizer.tokens_per_minute) == (7, 900)
     assert paid.contextualizer.replies is replies
 
 
-# ---- rate limits: waiting times of token buckets, headers of the provider, and the end of all waiting ----------------
-
-
-def test_durations_are_read_as_openai_writes_them() -> None:
-    seconds = {"1s": 1, "6m0s": 360, "1h2m3.5s": 3723.5, "120ms": 0.12, "0s": 0}
-    assert {text: seconds_of(text) for text in seconds} == seconds
-    assert {seconds_of(text) for text in ("", None, "soon", "1s later", "1.2.3s")} == {None}
+# ---- rate limits: waiting times of token buckets, and the end of all waiting ----------------
 
 
 @given(limit=st.integers(1, 10_000), amounts=st.lists(st.floats(0.01, 1), min_size=1, max_size=60))
 def test_the_limit_per_minute_is_exceeded_by_one_request_at_most(limit: int, amounts: list[float]) -> None:
-    bucket, now = Bucket.per_minute(limit), 0.0
+    bucket, now = Bucket(limit), 0.0
     sent: list[tuple[float, float]] = []
     for share in amounts:
         amount = share * limit
@@ -362,47 +316,17 @@ def test_the_limit_per_minute_is_exceeded_by_one_request_at_most(limit: int, amo
 
 
 def test_an_amount_above_the_capacity_waits_for_a_full_bucket() -> None:
-    bucket = Bucket(capacity=10, rate=1, level=4, updated=0)
-    assert bucket.wait(25, now=0.0) == 6
-    bucket.take(25, now=6.0)
-    assert bucket.wait(1, now=6.0) == 16
-
-
-def test_headers_set_capacity_rate_and_level() -> None:
-    bucket = Bucket()
-    bucket.follow(60, 20, 20.0, in_flight=5, now=100.0)
-    assert (bucket.capacity, bucket.rate, bucket.level) == (60, 2.0, 15)
-    assert bucket.wait(16, now=100.0) == 0.5
-    assert bucket.wait(16, now=101.0) == 0
-    bucket.follow(60, 60, 0.0, in_flight=0, now=200.0)
-    assert bucket.rate == 1.0, "a full bucket does not tell its rate"
+    bucket = Bucket(60)  # 6 at once, then 0.9 a second
+    bucket.take(6, now=0.0)
+    assert bucket.wait(25, now=0.0) == pytest.approx(6 / 0.9)
+    bucket.take(25, now=6 / 0.9)
+    assert bucket.wait(1, now=6 / 0.9) == pytest.approx(20 / 0.9)
 
 
 @pytest.fixture
 def standing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no time pass."""
-    monkeypatch.setattr(limits, "_now", lambda: 1000.0)
-
-
-@pytest.mark.usefixtures("standing")
-def test_incomplete_rate_limit_headers_are_ignored() -> None:
-    limiter = Limiter()
-    for headers in (
-        {},
-        {"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "0"},
-        {
-            "x-ratelimit-limit-requests": "few",
-            "x-ratelimit-remaining-requests": "0",
-            "x-ratelimit-reset-requests": "9s",
-        },
-        {"x-ratelimit-limit-tokens": "5", "x-ratelimit-remaining-tokens": "nan", "x-ratelimit-reset-tokens": "9s"},
-    ):
-        limiter.on_headers(headers)
-        assert limiter._seconds({"requests": 1.0, "tokens": 1e9}) <= 0
-    limiter.on_headers(
-        {"x-ratelimit-limit-tokens": "90", "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "90s"}
-    )
-    assert limiter._seconds({"requests": 1.0, "tokens": 9.0}) == pytest.approx(9)
+    monkeypatch.setattr(scheduling, "_now", lambda: 1000.0)
 
 
 @pytest.mark.usefixtures("standing")
@@ -410,7 +334,7 @@ def test_a_pause_counts_for_all_and_the_longest_one_wins() -> None:
     limiter = Limiter()
     limiter.pause(50)
     limiter.pause(5)
-    assert limiter._seconds({"requests": 1.0, "tokens": 1.0}) == 50
+    assert limiter.wait(1) == 50
 
 
 async def test_a_stop_ends_all_waiting() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.contextualizer import StructuralContextualizer
-from llama_index_contextual.contextualizer.structural import truncate
+from llama_index_contextual.contextualizer.base import truncate
 from llama_index_contextual.node_parser import count_tokens
 from tests.integration.contextualizer.samples import chunks
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings import batching
-from llama_index_contextual.embeddings.batching import aembed, batches, unit_vectors
+from llama_index_contextual.embeddings.batching import aembed, pack, unit_vectors
 from llama_index_contextual.errors import InputError, ModelError
 from tests.support.models import CountingEmbedding
 
@@ -21,16 +20,19 @@ QUICK = RetryPolicy(attempts=3, base_delay=0)
 
 
 @given(counts=st.lists(st.integers(0, 8_192) | st.just(8_192), max_size=300), max_inputs=st.integers(1, 60))
-def test_batches_keep_both_limits_and_every_text_once(counts: list[int], max_inputs: int) -> None:
-    texts = [str(at) for at in range(len(counts))]
-    slices = list(batches(texts, counts, max_inputs=max_inputs))
-    assert [text for part in slices for text in texts[part]] == texts
-    for part in slices:
-        assert 0 < len(texts[part]) <= max_inputs
-        assert sum(counts[part]) <= batching.MAX_TOKENS_PER_REQUEST
-    for part, following in pairwise(slices):
-        full = len(texts[part]) == max_inputs
-        assert full or sum(counts[part]) + counts[following.start] > batching.MAX_TOKENS_PER_REQUEST, "not filled"
+def test_packs_keep_both_limits_and_every_item_once(counts: list[int], max_inputs: int) -> None:
+    most = batching.MAX_TOKENS_PER_REQUEST
+    packs = list(pack(range(len(counts)), lambda at: (1, counts[at]), (max_inputs, most)))
+    assert [at for part in packs for at in part] == list(range(len(counts)))
+    sizes = [sum(counts[at] for at in part) for part in packs]
+    assert all(0 < len(part) <= max_inputs for part in packs)
+    assert all(size <= most for size in sizes)
+    for part, size, following in zip(packs, sizes, packs[1:], strict=False):
+        assert len(part) == max_inputs or size + counts[following[0]] > most, "not filled"
+
+
+def test_an_item_above_a_limit_is_alone() -> None:
+    assert list(pack([3, 9, 1, 1], lambda number: (number,), (4,))) == [[3], [9], [1, 1]]
 
 
 @given(st.lists(st.lists(st.floats(width=32, allow_nan=False), min_size=3, max_size=3), min_size=1, max_size=5))
@@ -81,9 +83,10 @@ class Crooked(CountingEmbedding):
 WRONG_NUMBER = "'m' did not return one vector of the same length per text"
 NOT_FINITE = "'m' returned vectors that are not finite numbers 3 times: run the same"
 ANSWERS = [
-    *((answer, WRONG_NUMBER) for answer in ([], [[1.0] * 2], [[1.0]] * 3, [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]])),
+    *((answer, WRONG_NUMBER) for answer in ([], [[1.0] * 2], [[1.0]] * 3, [[1.0, 2, 3, 4]])),
+    ([[1.0], [1.0, 2.0]], "'m' did not return vectors of 2 dimensions: set the"),
     *(([[bad, 1.0]] * 2, NOT_FINITE) for bad in (math.nan, math.inf, 1e300)),
-    ([[1.0, 2.0, 3.0]] * 2, "'m' returned vectors with 3 dimensions instead of 2: set the"),
+    ([[1.0, 2.0, 3.0]] * 2, "'m' did not return vectors of 2 dimensions: set the"),
 ]
 
 

@@ -178,8 +178,10 @@ async def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -
 async def rows(model: ContextualEmbedding, documents: list[list[str]], **options: Any) -> dict[int, Any]:
     found: dict[int, Any] = {}
     async for answer in aembed_documents(model, documents, name="n", policy=QUICK, **options):
-        assert not found.keys() & answer.keys()
-        found |= answer
+        places, vectors = answer
+        assert not found.keys() & set(places)
+        ends = np.cumsum([len(documents[at]) for at in places])[:-1]
+        found |= dict(zip(places, np.split(vectors, ends), strict=True))
     return found
 
 
@@ -218,10 +220,17 @@ async def test_vectors_that_stay_zero_are_kept_and_those_that_stay_nan_are_an_er
         await rows(model, [["one"]])
 
 
-@pytest.mark.parametrize("answer", [[[[1.0], [1.0, 2.0]]], [[[], []]], [[["x"], ["y"]]], [[None, None]]])
-async def test_vectors_of_different_or_no_length_are_an_error(answer: Any) -> None:
+@pytest.mark.parametrize("answer", [[[[1.0], [1.0, 2.0]]], [[["x"], ["y"]]], [[None, None]], [[[1.0]]]])
+async def test_an_answer_without_one_vector_of_the_same_length_per_chunk_is_an_error(answer: Any) -> None:
     model = Neighbours()
     model._answers.append(answer)
+    with pytest.raises(ModelError, match="did not return one vector of the same length per text"):
+        await rows(model, [["one", "two"]])
+
+
+async def test_vectors_of_another_length_or_of_none_are_an_error() -> None:
+    model = Neighbours()
+    model._answers.append([[[], []]])
     with pytest.raises(ModelError, match="did not return vectors of the same number of dimensions"):
         await rows(model, [["one", "two"]])
     with pytest.raises(ModelError, match="did not return vectors of 8 dimensions"):

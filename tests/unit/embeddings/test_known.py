@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llama_index_contextual.embeddings.known import known_model
+from llama_index_contextual.embeddings.windows import known_model
 
 SEARCH = "Represent this sentence for searching relevant passages: "
 
