@@ -17,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import operator
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import Any, Literal
@@ -67,13 +68,7 @@ class Tokens:
     written_tokens: int = 0
 
     def __add__(self, other: Tokens) -> Tokens:
-        return Tokens(
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            self.written_tokens + other.written_tokens,
-        )
+        return Tokens(*map(operator.add, astuple(self), astuple(other)))
 
     @classmethod
     def maximum(cls, input_tokens: int, output_tokens: int) -> Tokens:

@@ -548,19 +548,17 @@ class ContextRun:
         self._memory.update((key, context) for key, context in good.items() if self._writer is None or not context)
         if self._writer is None:
             return {}
-        entries = []
-        for place, (key, context) in enumerate(good.items()):
-            part = reply.usage.share(len(good), place)
-            entries.append(
-                LedgerEntry(
-                    key=key,
-                    context=context,
-                    model=self._settings.model,
-                    input_tokens=part.input_tokens,
-                    cached_tokens=part.cached_tokens,
-                    output_tokens=part.output_tokens,
-                )
+        entries = [
+            LedgerEntry(
+                key=key,
+                context=context,
+                model=self._settings.model,
+                input_tokens=part.input_tokens,
+                cached_tokens=part.cached_tokens,
+                output_tokens=part.output_tokens,
             )
+            for (key, context), part in zip(good.items(), reply.usage.shares(len(good)), strict=True)
+        ]
         return await self._writer.add(entries) if entries else {}
 
 

@@ -509,10 +509,13 @@ class Usage:
     output_tokens: int | None = None
     written_tokens: int | None = None
 
-    def share(self, count: int, place: int) -> Usage:
-        """Return the share of one of `count` contexts of a call; all shares add up to the whole."""
-        parts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens)
-        return Usage(*(None if n is None else n // count + (place < n % count) for n in parts))
+    def shares(self, count: int) -> list[Usage]:
+        """Return the shares of `count` contexts of a call, which add up to the whole."""
+        counts = self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens
+        return [
+            Usage(*(None if tokens is None else tokens // count + (place < tokens % count) for tokens in counts))
+            for place in range(count)
+        ]
 
 
 @dataclass(frozen=True)

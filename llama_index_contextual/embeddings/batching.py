@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,13 +173,7 @@ async def send_checked(
             except Exception as error:  # any embedding class may raise anything
                 raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
             matrices = await asyncio.to_thread(lambda rows: [*map(stacked, rows)], answer)
-            expected = [len(documents[at]) for at in todo]
-            if [len(matrix) for matrix in matrices] != expected or any(matrix.ndim != 2 for matrix in matrices):
-                raise ModelError(
-                    f"{name!r} did not return one vector of the same length per text ({sum(map(len, matrices))} for"
-                    f" {sum(expected)}): run the same call again, or choose another embedding model.",
-                    setting="embed_model",
-                )
+            require_shape(matrices, [documents[at] for at in todo], name=name)
             lengths |= {matrix.shape[1] for matrix in matrices}
             if len(lengths) != 1 or 0 in lengths:
                 raise ModelError(
@@ -202,6 +196,25 @@ async def send_checked(
             )
 
 
+def require_shape(answer: Sequence[Any], documents: Sequence[Sequence[str]], *, name: str) -> None:
+    """Require that an answer of a model has one vector for each text of each document.
+
+    Raises:
+        ModelError: There are too many or too few.
+    """
+    try:
+        lengths = [len(vectors) for vectors in answer]
+    except TypeError:
+        lengths = []
+    expected = [len(texts) for texts in documents]
+    if lengths != expected:
+        raise ModelError(
+            f"{name!r} did not return one vector of the same length per text ({sum(lengths)} for {sum(expected)}):"
+            f" run the same call again, or choose another embedding model.",
+            setting="embed_model",
+        )
+
+
 def _is_usable(matrix: NDArray[np.float32], *, zeros: bool) -> bool:
     return bool(np.isfinite(matrix).all() and (zeros or matrix.any(axis=1).all()))
 
@@ -211,9 +224,10 @@ def stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     try:
         # Row by row, so that other threads can run in between. Numbers that are too large become infinite.
         with np.errstate(over="ignore"):
-            return np.stack([np.array(row, dtype=np.float32) for row in rows])
+            matrix = np.stack([np.array(row, dtype=np.float32) for row in rows])
     except (TypeError, ValueError):
         return np.zeros(0, dtype=np.float32)
+    return matrix if matrix.ndim == 2 else np.zeros(0, dtype=np.float32)
 
 
 def embedding_tokens(text: str) -> int:

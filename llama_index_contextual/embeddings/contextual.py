@@ -27,9 +27,10 @@ from llama_index_contextual.embeddings.batching import (
     book_nothing,
     embedding_tokens,
     pack,
+    require_shape,
     send_checked,
 )
-from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.errors import InputError
 
 
 class BatchEmbedding(BaseEmbedding):
@@ -116,14 +117,18 @@ class ContextualEmbedding(BatchEmbedding):
         """
         answers: list[list[list[float]]] = []
         for sent in self._plan(documents):
-            answers += require_shape(self._get_document_embeddings(sent), sent, name=self.model_name)
+            answer = self._get_document_embeddings(sent)
+            require_shape(answer, sent, name=self.model_name)
+            answers += answer
         return _joined(answers, documents)
 
     async def aget_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
         """Asynchronous version of `get_document_embeddings`."""
         answers: list[list[list[float]]] = []
         for sent in await asyncio.to_thread(self._plan, documents):
-            answers += require_shape(await self._aget_document_embeddings(sent), sent, name=self.model_name)
+            answer = await self._aget_document_embeddings(sent)
+            require_shape(answer, sent, name=self.model_name)
+            answers += answer
         return _joined(answers, documents)
 
     def _plan(self, documents: Sequence[Sequence[str]]) -> list[list[list[str]]]:
@@ -179,27 +184,6 @@ def _joined(parts: Iterable[list[list[float]]], documents: Sequence[Sequence[str
     """Return the vectors of parts by document."""
     vectors = iter([vector for part in parts for vector in part])
     return [[next(vectors) for _ in texts] for texts in documents]
-
-
-def require_shape(
-    answer: Sequence[Sequence[Any]], documents: Sequence[Sequence[str]], *, name: str
-) -> list[list[list[float]]]:
-    """Return the vectors that a model returned if there is one per chunk.
-
-    Raises:
-        ModelError: There are too many or too few.
-    """
-    try:
-        lengths = [len(vectors) for vectors in answer]
-    except TypeError:
-        lengths = []
-    if lengths != [len(texts) for texts in documents]:
-        raise ModelError(
-            f"{name!r} did not return one vector per chunk ({sum(lengths)} for {sum(map(len, documents))} in"
-            f" {len(documents)} lists): run the same call again, or choose another embedding model.",
-            setting="embed_model",
-        )
-    return [list(vectors) for vectors in answer]
 
 
 # ---- Which chunks are embedded together ------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from pydantic import Field, SecretStr
 
 from llama_index_contextual._utils.calls import ProviderError, awithout_secrets, retry_after, without_secrets
 from llama_index_contextual._utils.redaction import watch
-from llama_index_contextual.embeddings.contextual import ContextualEmbedding, require_shape
+from llama_index_contextual.embeddings.batching import require_shape
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ModelError, Remedy
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def _vectors(answer: Any, inputs: list[list[str]], name: str) -> list[list[list[
             f" again, and check api_base.",
             setting="embed_model",
         ) from error
-    return require_shape(vectors, inputs, name=name)
+    require_shape(vectors, inputs, name=name)
+    return vectors
 
 
 def _in_order(items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -228,6 +228,6 @@ def test_finish_reasons_of_all_providers_have_one_form(raw: str, reply: str) -> 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, [7]), (3, [3, 2, 2]), (7, [1] * 7), (9, [1] * 7 + [0] * 2)])
 def test_shares_add_up_to_the_whole(count: int, parts: list[int]) -> None:
-    shares = [Usage(7, None, 7).share(count, place) for place in range(count)]
+    shares = Usage(7, None, 7).shares(count)
     assert [share.input_tokens for share in shares] == parts
     assert {share.cached_tokens for share in shares} == {None}

@@ -166,9 +166,9 @@ async def test_a_pipeline_embeds_the_nodes_of_a_document_together() -> None:
 async def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -> None:
     model = Neighbours()
     model._answers += [answer, answer]
-    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per chunk"):
+    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector of the same length per text"):
         model.get_document_embeddings([["one", "two"]])
-    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per chunk"):
+    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector of the same length per text"):
         await model.aget_document_embeddings([["one", "two"]])
 
 
