@@ -94,6 +94,7 @@ class BatchRunner:
     Args:
         replies: Receives the replies, and reserves and books their cost.
         client: An `openai.AsyncOpenAI`.
+        body: Returns the body of a request.
         on_progress: Called with the progress of the batches.
         policy: Retry policy for failed calls.
 
@@ -106,24 +107,22 @@ class BatchRunner:
         self,
         replies: BatchReplies,
         client: Any,
+        body: Callable[[ContextRequest], Mapping[str, Any]],
         *,
         on_progress: Callable[[BatchProgress], None] | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
         self._replies, self._journal, self._model = replies, replies.journal, replies.model
-        self._client, self._on_progress = client, on_progress
+        self._client, self._body, self._on_progress = client, body, on_progress
         self._policy = policy or RetryPolicy()
         self._requests = self._done = self._unanswered = 0
         self.unread: dict[str, int] = {}
 
-    async def submit(self, requests: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]]) -> int:
+    async def submit(self, requests: Iterable[ContextRequest]) -> int:
         """Send requests, except those already in progress or answered, and return the number of requests sent.
 
-        Args:
-            requests: Id of each request, and a function that returns its body and is called only if the request is
-                sent. Both run in a thread.
-
         Raises:
+            BudgetExceededError: A request could exceed the limit.
             ModelError: The provider refuses the requests.
         """
         sent = 0
@@ -137,12 +136,15 @@ class BatchRunner:
             sent += len(part)
         return sent
 
-    def _new(self, requests: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]]) -> Iterator[tuple[str, bytes]]:
+    def _new(self, requests: Iterable[ContextRequest]) -> Iterator[tuple[str, bytes]]:
+        """Yield the ids and lines of requests that must be sent; money is reserved for each as it is needed."""
         seen: set[str] = set()  # equal documents lead to equal requests, but ids in a batch must be unique
-        for custom_id, body in requests:
+        for request in requests:
+            custom_id = self._replies.id_of(request)
             if custom_id not in seen and not self._journal.has_request(custom_id):
                 seen.add(custom_id)
-                yield custom_id, request_line(custom_id, body())
+                self._replies.reserve(custom_id, request)
+                yield custom_id, request_line(custom_id, self._body(request))
 
     async def collect(self) -> int:
         """Wait until all batches are finished, and store the replies of each as soon as it is finished.
@@ -454,24 +456,16 @@ async def asend_batches(
             remedy=Remedy("omit batch", "omit --batch"),
         )
     async with own_client(llm or load_llm(model)) as connected:
-        bodies = _Bodies(connected)
-        runner = BatchRunner(replies, cast(Any, connected)._get_aclient(), on_progress=on_progress)
-
-        def body(custom_id: str, request: ContextRequest) -> dict[str, Any]:
-            replies.reserve(custom_id, request)
-            return bodies.body(request)
-
-        def unanswered() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-            for request in requests() if requests is not None else ():
-                custom_id = replies.id_of(request)
-                yield custom_id, partial(body, custom_id, request)
-
+        client = cast(Any, connected)._get_aclient()
+        runner = BatchRunner(replies, client, _Bodies(connected).body, on_progress=on_progress)
         await runner.collect()
         if gives_up_unread:
             replies.given_up = dict(runner.unread)
-        for _ in range(ROUNDS if requests is not None else 0):
+        for _ in range(ROUNDS):
+            if requests is None:
+                break
             replies.release_unsent()
-            await runner.submit(unanswered())
+            await runner.submit(requests())
             if not await runner.collect():
                 break
     replies.release_unsent()

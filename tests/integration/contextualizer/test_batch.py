@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from llama_index_contextual.contextualizer.batch import (
     request_line,
 )
 from llama_index_contextual.contextualizer.cost import PriceTable, Spending
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Prefix
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.ledger import BatchJournal, BatchReply
+from llama_index_contextual.index.ledger import BatchJournal, BatchReply, content_key
 from llama_index_contextual.index.ledger_file import LedgerFile
 from tests.integration.contextualizer.segments_of import planned
 from tests.support.batches import BatchPlan, Files
@@ -31,12 +31,19 @@ from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4.1"
-REQUEST = planned(1)[0][0]
+REQUEST = replace(planned(1)[0][0], prefix=Prefix(""))
 
 
-def body(number: int) -> dict[str, Any]:
-    text = f"Situate <chunk>Passage number {number} speaks of subject{number}.</chunk>"
-    return {"model": "gpt-4.1", "messages": [{"role": "user", "content": text}]}
+def request(number: int) -> ContextRequest:
+    return replace(REQUEST, suffix=f"Situate <chunk>Passage number {number} speaks of subject{number}.</chunk>")
+
+
+def id_of(number: int) -> str:
+    return content_key("batch", MODEL, request(number).prompt)
+
+
+def body(request: ContextRequest) -> dict[str, Any]:
+    return {"model": "gpt-4.1", "messages": [{"role": "user", "content": request.prompt}]}
 
 
 class Desk:
@@ -49,22 +56,17 @@ class Desk:
 
     def start_process(self, **options: Any) -> None:
         self.replies = BatchReplies(self.journal, MODEL, Spending(PriceTable()))
-        self.runner = BatchRunner(self.replies, self.client, policy=RetryPolicy(base_delay=0.0), **options)
-
-    def body(self, number: int) -> dict[str, Any]:
-        """Reserve the cost of a request, and return its body."""
-        self.replies.reserve(f"id-{number}", REQUEST)
-        return body(number)
+        self.runner = BatchRunner(self.replies, self.client, body, policy=RetryPolicy(base_delay=0.0), **options)
 
     async def submit(self, *numbers: int) -> int:
-        return await self.runner.submit((f"id-{number}", partial(self.body, number)) for number in numbers)
+        return await self.runner.submit(map(request, numbers))
 
     async def collect(self) -> int:
         return await self.runner.collect()
 
     async def upload(self, *numbers: int) -> str:
         """Upload requests without a word in the journal."""
-        content = b"".join(request_line(f"id-{number}", body(number)) for number in numbers)
+        content = b"".join(request_line(id_of(number), body(request(number))) for number in numbers)
         return (await self.client.files.create(file=("x.jsonl", content), purpose="batch")).id
 
     async def create(self, file_id: str) -> None:
@@ -74,7 +76,7 @@ class Desk:
         )
 
     def answered(self, *numbers: int) -> list[bool]:
-        return [self.journal.reply(f"id-{number}") is not None for number in numbers]
+        return [self.journal.reply(id_of(number)) is not None for number in numbers]
 
 
 @pytest.fixture
@@ -129,7 +131,7 @@ async def test_replies_in_another_order_are_matched_to_their_requests(provider: 
     await desk.collect()
     assert desk.journal.open_batches() == []
     for number in range(12):
-        reply = desk.journal.reply(f"id-{number}")
+        reply = desk.journal.reply(id_of(number))
         assert reply is not None
         assert reply.text == context_for(f"Passage number {number} speaks of subject{number}.", 20)
         assert (reply.finish_reason, reply.cached_tokens) == ("stop", 0)
@@ -152,14 +154,15 @@ async def test_requests_in_progress_or_answered_or_repeated_are_not_sent_again(
 
 async def test_the_body_of_a_request_that_is_not_sent_is_not_built(desk: Desk) -> None:
     await desk.submit(1)
-    built: list[int] = []
+    built: list[str] = []
 
-    def noted(number: int) -> dict[str, Any]:
-        built.append(number)
-        return desk.body(number)
+    def noted(request: ContextRequest) -> dict[str, Any]:
+        built.append(request.suffix)
+        return body(request)
 
-    assert await desk.runner.submit((f"id-{number}", partial(noted, number)) for number in (1, 2, 2)) == 1
-    assert built == [2], "money is reserved while a body is built"
+    desk.runner = BatchRunner(desk.replies, desk.client, noted)
+    assert await desk.submit(1, 2, 2) == 1
+    assert built == [request(2).suffix], "money is reserved while a body is built"
 
 
 async def test_many_requests_are_split_into_several_batches(
@@ -181,7 +184,7 @@ async def test_an_upload_without_a_recorded_batch_is_resumed(
     provider: LoopbackProvider, desk: Desk, created: bool
 ) -> None:
     file_id = await desk.upload(1, 2)
-    desk.journal.uploaded(file_id, model=MODEL, custom_ids=["id-1", "id-2"])
+    desk.journal.uploaded(file_id, model=MODEL, custom_ids=[id_of(1), id_of(2)])
     if created:
         await desk.create(file_id)
     assert await desk.submit(1, 2) == 0
@@ -197,7 +200,7 @@ async def test_a_batch_beyond_the_first_page_of_the_list_is_resumed(
     for number in range(1, 7):
         await desk.create(file_id := await desk.upload(number))
         if number == 1:
-            desk.journal.uploaded(file_id, model=MODEL, custom_ids=["id-1"])
+            desk.journal.uploaded(file_id, model=MODEL, custom_ids=[id_of(1)])
     await desk.collect()
     assert desk.answered(1) == [True]
     created = [call for call in provider.history if (call.method, call.path) == ("POST", "/v1/batches")]
@@ -230,11 +233,11 @@ async def test_replies_of_an_incomplete_batch_are_kept_and_the_other_requests_ca
 
 
 async def test_a_failed_request_does_not_affect_the_others(provider: LoopbackProvider, desk: Desk) -> None:
-    provider.batch_plan = BatchPlan(failing=("id-1",))
+    provider.batch_plan = BatchPlan(failing=(id_of(1),))
     await desk.submit(0, 1, 2)
     await desk.collect()
     assert desk.answered(0, 1, 2) == [True, False, True]
-    assert not desk.journal.has_request("id-1")
+    assert not desk.journal.has_request(id_of(1))
 
 
 async def test_a_refused_batch_raises_an_error_and_is_removed(provider: LoopbackProvider, desk: Desk) -> None:
@@ -244,13 +247,13 @@ async def test_a_refused_batch_raises_an_error_and_is_removed(provider: Loopback
     with pytest.raises(ModelError, match=message):
         await desk.collect()
     assert desk.journal.open_batches() == []
-    assert not desk.journal.has_request("id-1")
+    assert not desk.journal.has_request(id_of(1))
 
 
 async def test_requests_of_a_batch_unknown_to_the_provider_are_not_sent_again(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
+    desk.journal.uploaded("file-9", model=MODEL, custom_ids=[id_of(1)])
     desk.journal.started("file-9", "batch_999")
     assert await desk.collect() == 0
     assert "does not know the batch batch_999; it may belong to another account" in caplog.text
@@ -303,7 +306,7 @@ async def test_requests_that_an_expired_batch_did_not_reach_wait_for_the_replies
 
 
 async def test_an_upload_unknown_to_the_provider_is_sent_again(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    desk.journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
+    desk.journal.uploaded("file-9", model=MODEL, custom_ids=[id_of(1)])
     assert await desk.collect() == 1
     assert "Upload file-9 was rejected by the provider" in caplog.text
     assert await desk.submit(1) == 1
