@@ -9,6 +9,7 @@ files.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from collections import defaultdict
@@ -385,13 +386,14 @@ class Intake:
         gone = former.gone(record for record in documents if record.path not in present)
         if folders is not None:
             folders.require_same()
-        unwanted = gone | {
-            record.doc_id: path
-            for same in copies.values()
-            for path in (os.path.realpath(copy.path) for copy in same)
-            if (record := documents.with_path(path)) is not None
-        }
-        removed = {doc_id for doc_id in unwanted if options.sync is not None and options.sync.may_remove(doc_id)}
+        unwanted = dict(gone)
+        for copy in itertools.chain.from_iterable(copies.values()):
+            path = os.path.realpath(copy.path)
+            if (record := documents.with_path(path)) is not None:
+                unwanted[record.doc_id] = path
+        removed: set[str] = set()
+        if options.sync is not None:
+            removed.update(filter(options.sync.may_remove, unwanted))
         if options.file_metadata is not None:
             self.facts = {str(ref.path): user_facts(options.file_metadata, ref.path) for ref in digests}
         matcher = Matcher(digests, self.facts, documents, former, options, removed)
