@@ -18,7 +18,7 @@ from llama_index_contextual.errors import Remedy
 from llama_index_contextual.readers import FileWarning, SkippedFile
 from llama_index_contextual.readers.base import SPLIT
 from llama_index_contextual.readers.discovery import CONVERT
-from llama_index_contextual.readers.pdf.engine import NO_PASSWORD
+from llama_index_contextual.readers.pdf.pages import NO_PASSWORD
 
 T = TypeVar("T")
 

@@ -58,7 +58,7 @@ from llama_index_contextual.readers.process import ParserProcess
 from llama_index_contextual.readers.text import read_text
 
 if TYPE_CHECKING:
-    from llama_index_contextual.readers.pdf.engine import PdfEngine
+    from llama_index_contextual.readers.pdf.pages import PdfEngine
 
 PARSED_AHEAD = (*PDF_SUFFIXES, *OFFICE_SUFFIXES)
 MAX_PROCESSES = 8  # each of them may use as much memory as `ParserProcess` allows

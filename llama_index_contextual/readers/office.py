@@ -40,8 +40,8 @@ from llama_index_contextual.readers.discovery import (
 from llama_index_contextual.readers.html import add_html, parse_html, read_html
 from llama_index_contextual.readers.mail import read_mail
 from llama_index_contextual.readers.markdown import parse_markdown
-from llama_index_contextual.readers.pdf.engine import sensible_title
 from llama_index_contextual.readers.pdf.reader import parse_pdf
+from llama_index_contextual.readers.pdf.title import sensible_title
 from llama_index_contextual.readers.text import decode_bytes, parse_text
 
 MAX_PARTS = 20_000

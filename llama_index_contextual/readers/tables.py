@@ -17,7 +17,7 @@ from llama_index_contextual.metadata import Table
 from llama_index_contextual.readers.boundaries import code_fences, is_outside, pipe_blocks
 
 if TYPE_CHECKING:
-    from llama_index_contextual.readers.pdf.outline import PlacedLine
+    from llama_index_contextual.readers.pdf.pages import Line
 
 MAX_HEAD = 600
 """Characters of a head; the upper lines of a longer one are left out."""
@@ -132,14 +132,14 @@ _UNIT = re.compile(r"\((?:in|dollars|amounts|shares|unaudited|\$)\b", re.IGNOREC
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 
-def pdf_tables(pages: Iterable[Iterable[PlacedLine]]) -> list[Table]:
+def pdf_tables(pages: Iterable[Iterable[Line]]) -> list[Table]:
     """Return the tables of a PDF, which may go on over several pages."""
     return figure_tables(_paragraphs(line for page in pages for line in page))
 
 
-def _paragraphs(lines: Iterable[PlacedLine]) -> Iterator[TextLine]:
+def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
     """Yield the lines, those of a paragraph joined."""
-    parts: list[PlacedLine] = []
+    parts: list[Line] = []
     for line in lines:
         parts.append(line)
         if line.end != " ":
@@ -149,7 +149,7 @@ def _paragraphs(lines: Iterable[PlacedLine]) -> Iterator[TextLine]:
         yield _joined(parts)
 
 
-def _joined(parts: Sequence[PlacedLine]) -> TextLine:
+def _joined(parts: Sequence[Line]) -> TextLine:
     first = parts[0]
     cells = first.cells if len(parts) == 1 else 1
     return TextLine(" ".join(part.text for part in parts), first.start, cells, first.x0)

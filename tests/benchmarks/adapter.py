@@ -17,7 +17,7 @@ from llama_index_contextual import ConversationalRetriever, Project, ProjectConf
 from llama_index_contextual.evaluation.metrics import ndcg as ndcg
 from llama_index_contextual.evaluation.metrics import recall as recall
 from llama_index_contextual.readers.documents import read_documents as read_documents
-from llama_index_contextual.readers.pdf.reader import PdfEngine as PdfEngine
+from llama_index_contextual.readers.pdf.pages import PdfEngine as PdfEngine
 from llama_index_contextual.retrievers import ConversationQuery
 from llama_index_contextual.search.results import RetrievedChunk as RetrievedChunk
 

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pypdfium2
 
+from llama_index_contextual.readers.pdf.pages import PdfEngine
 from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 from llama_index_contextual.readers.pdf.pypdf import PypdfSource
-from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
+from llama_index_contextual.readers.pdf.reader import read_pdf
 
 ENGINES: tuple[PdfEngine, ...] = ("pypdf", "pdfium")
 

@@ -17,7 +17,7 @@ from llama_index.core.schema import BaseNode, Document
 from llama_index_contextual.metadata import SECTION
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.readers.documents import read_documents
-from llama_index_contextual.readers.pdf.engine import PdfEngine
+from llama_index_contextual.readers.pdf.pages import PdfEngine
 
 SETS = ("contracts", "filings")
 

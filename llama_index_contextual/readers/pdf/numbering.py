@@ -6,8 +6,6 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-from llama_index_contextual.readers.pdf.outline import MAX_LETTERS
-
 _ROMAN = r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
 _COUNT = (
     "ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE|TEN|ELEVEN|TWELVE|THIRTEEN|FOURTEEN|FIFTEEN|SIXTEEN|SEVENTEEN"
@@ -107,6 +105,7 @@ def _number(text: str) -> str:
 
 # ---- titles --------------------------------------------------------------------------------------------------------
 
+MAX_LETTERS = 200
 MAX_WORDS = 16
 MAX_RUN_IN_WORDS = 10
 

@@ -20,20 +20,21 @@ import pypdfium2.raw as pdfium
 from pypdf import apply_configuration
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.pdf.content import BOLD_NAME, FORCE_BOLD
-from llama_index_contextual.readers.pdf.engine import (
+from llama_index_contextual.readers.pdf.pages import (
     MIN_PATHS,
     NO_PASSWORD,
+    RIGHT_TO_LEFT,
     WRONG_PASSWORD,
     Line,
     OutlineEntry,
     PageContent,
+    PageSource,
     Run,
-    is_right_to_left,
+    main_angle,
+    page_lines,
     page_span,
 )
-from llama_index_contextual.readers.pdf.layout import main_angle, page_lines
-from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
+from llama_index_contextual.readers.pdf.pypdf import BOLD_NAME, CONFIGURATION, FORCE_BOLD, PypdfSource
 
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
 SPACE = 0.25  # of the font size; only used where pdfium does not say whether there is a space
@@ -79,7 +80,7 @@ _count_form_objects = _function(pdfium.FPDFFormObj_CountObjects, ctypes.c_int, c
 _get_form_object = _function(pdfium.FPDFFormObj_GetObject, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulong)
 
 
-class PdfiumSource:
+class PdfiumSource(PageSource):
     """An open PDF, read with pdfium.
 
     Args:
@@ -203,7 +204,7 @@ class _PageText:
     def __init__(self, page: Any) -> None:
         self._page = ctypes.cast(page.raw, ctypes.c_void_p).value
         self.text = _characters(page)
-        self.has_own_order = is_right_to_left(self.text)
+        self.has_own_order = RIGHT_TO_LEFT.search(self.text) is not None
         self._styles: dict[tuple[Any, ...], _Style] = {}
         self._bold: dict[int | None, bool] = {}
         self._point = (ctypes.c_double * 2)()

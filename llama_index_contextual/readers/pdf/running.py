@@ -18,7 +18,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from llama_index_contextual.readers.pdf.engine import Line, PageContent
+from llama_index_contextual.readers.pdf.pages import Line, PageContent
 
 MIN_PAGES = 3
 MIN_PAGES_ELSEWHERE = 5  # of a text that stands on less than half of the pages

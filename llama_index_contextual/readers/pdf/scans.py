@@ -13,8 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from llama_index_contextual.readers.base import ParsedFile
-from llama_index_contextual.readers.pdf.engine import OutlineEntry, PageContent, Run
-from llama_index_contextual.readers.pdf.layout import page_lines
+from llama_index_contextual.readers.pdf.pages import PageContent, PageSource, Run, page_lines
 
 LOW_CONFIDENCE = 0.8  # of a page, below which it is reported as hard to read
 MAX_RANGES = 10  # of pages that one warning lists
@@ -53,7 +52,7 @@ class OcrPages(NamedTuple):
     digest: str
 
 
-class ImagePages:
+class ImagePages(PageSource):
     """The pages of an image file, as a source of pages like an open PDF."""
 
     def __init__(self, scans: OcrPages) -> None:
@@ -64,21 +63,6 @@ class ImagePages:
         """Return the page with an index, from 0."""
         page = self._pages.get(index + 1)
         return PageContent((), True, (0.0, 0.0)) if page is None else page_content(page)
-
-    def title(self) -> str | None:
-        """Return None: an image has no title."""
-        return None
-
-    def labels(self) -> list[str]:
-        """Return no labels."""
-        return []
-
-    def outline(self) -> list[OutlineEntry]:
-        """Return no bookmarks."""
-        return []
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:

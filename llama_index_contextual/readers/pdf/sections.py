@@ -16,13 +16,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.engine import OutlineEntry
 from llama_index_contextual.readers.pdf.numbering import (
     CONTINUED,
+    MAX_LETTERS,
     MAX_RUN_IN_WORDS,
     MAX_WORDS,
     MONTH,
@@ -35,11 +36,11 @@ from llama_index_contextual.readers.pdf.numbering import (
     label_in,
     without_label,
 )
-from llama_index_contextual.readers.pdf.outline import MAX_LETTERS, MAX_LINES, PlacedLine, bookmarks, letters
+from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry
 
 MAX_HEADINGS = 100_000
 
-Pages = Sequence[Sequence[PlacedLine]]
+Pages = Sequence[Sequence[Line]]
 
 
 def headings(
@@ -69,6 +70,12 @@ def headings(
 
 # ---- bookmarks -----------------------------------------------------------------------------------------------------
 
+MAX_LINES = 3  # that one heading may take
+MIN_RATIO = 0.6
+MAX_COMPARED = 200  # lines of a page that are compared letter by letter
+
+_PAGE_MARK = re.compile(r"(?i)(?:(?:page|p|slide|folie|seite|página|sheet)\W*)?[\divxlc]{1,6}(?:\s+of\s+\d+)?")
+_FILE_MARK = re.compile(r"(?i)\S.*\.(?:pdf|docx?|xlsx?|pptx?|html?|txt|rtf|indd)|\d{10}-\d\d-\d{6}.*")
 FEWER = 3  # times as many headings as bookmarks: the bookmarks name only parts of the document
 
 
@@ -93,6 +100,56 @@ def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[H
     ]
     before = [heading for heading in detected if heading.start < marks[0].start]
     return sorted([*before, *marks, *added], key=lambda heading: heading.start)
+
+
+def bookmarks(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[Line]]) -> list[Heading]:
+    """Return the bookmarks as headings, in the order of the text, or none if they name pages or files.
+
+    On the page that the bookmark points to, a heading begins at the line with its title, or at the most similar line,
+    or at the line below the position of the bookmark, or at the top of the page.
+    """
+    entries = []
+    for entry in outline:
+        title = " ".join(entry.title.split())[:MAX_LETTERS]
+        if title and 0 <= entry.page < len(pages) and pages[entry.page]:
+            entries.append(entry._replace(title=title))
+    useless = sum(bool(_PAGE_MARK.fullmatch(entry.title) or _FILE_MARK.fullmatch(entry.title)) for entry in entries)
+    if 2 * useless > len(entries):
+        return []
+    found = [
+        Heading(_find(entry.title, entry.top, pages[entry.page]).start, entry.level, entry.title) for entry in entries
+    ]
+    return sorted(found, key=lambda heading: heading.start)
+
+
+def _find(title: str, top: float | None, lines: Sequence[Line]) -> Line:
+    wanted = letters(title)
+    exact = [at for at in range(len(lines)) if wanted and _begins(wanted, lines[at : at + MAX_LINES])]
+    if exact:
+        return lines[min(exact, key=lambda at: _distance(top, lines[at].y))]
+    similar = max(lines[:MAX_COMPARED], key=partial(_similarity, SequenceMatcher(b=wanted)))
+    if wanted and _similarity(SequenceMatcher(b=wanted), similar) >= MIN_RATIO:
+        return similar
+    below = [line for line in lines if top is not None and line.y <= top]
+    return max(below, key=lambda line: line.y, default=lines[0])
+
+
+def _similarity(matcher: SequenceMatcher[str], line: Line) -> float:
+    matcher.set_seq1(letters(line.text)[:MAX_LETTERS])
+    return matcher.ratio() if matcher.real_quick_ratio() >= MIN_RATIO <= matcher.quick_ratio() else 0.0
+
+
+def _begins(wanted: str, lines: Sequence[Line]) -> bool:
+    """Return whether the title is the first line, several first lines joined, or the beginning of the first line."""
+    joined = accumulate(letters(line.text) for line in lines)
+    return bool(letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
+
+
+def _distance(top: float | None, y: float) -> float:
+    """Return the distance of a line from the position of the bookmark, which is usually slightly above it."""
+    if top is None or math.isnan(y):
+        return 0.0
+    return top - y if y <= top else 3 * (y - top)
 
 
 # ---- detection -----------------------------------------------------------------------------------------------------
@@ -189,7 +246,7 @@ def _detect(
     return _leveled(found, style, title)
 
 
-def _is_prose(placed: PlacedLine) -> bool:
+def _is_prose(placed: Line) -> bool:
     return placed.end == " " or len(placed.text) > MIN_PROSE
 
 
@@ -226,7 +283,7 @@ def _quantile(counts: Counter[int], share: float) -> float:
     return 0.0
 
 
-def _of_page(style: _Style, lines: Sequence[PlacedLine]) -> _Style:
+def _of_page(style: _Style, lines: Sequence[Line]) -> _Style:
     """Return the style with the size of the page's own running text, if that is larger."""
     sizes: Counter[float] = Counter()
     for placed in lines:
@@ -285,7 +342,7 @@ def _is_head_of_contents(text: str) -> bool:
 _ATTACHMENTS = re.compile(r"(?i)(?:exhibits?|schedules?|annexe?s|appendi(?:x|ces)):?")
 
 
-def _is_unpaged_entry(placed: PlacedLine) -> bool:
+def _is_unpaged_entry(placed: Line) -> bool:
     """Return whether a line below the last entry lists an attachment without a page."""
     label = label_in(placed.text)
     is_attached = label is not None and label.family == "attachment"
@@ -305,7 +362,7 @@ def _rising(entries: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
     return kept
 
 
-def _is_contents(lines: Sequence[PlacedLine], entries: Sequence[tuple[int, str, str]], count: int) -> bool:
+def _is_contents(lines: Sequence[Line], entries: Sequence[tuple[int, str, str]], count: int) -> bool:
     numbers = [int(page) for _, _, page in entries if page.isdecimal()]
     named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
     labelled = sum(label_in(text) is not None for _, text, _ in entries)
@@ -320,7 +377,7 @@ def _is_contents(lines: Sequence[PlacedLine], entries: Sequence[tuple[int, str, 
 
 def _on_page(
     number: int,
-    lines: Sequence[PlacedLine],
+    lines: Sequence[Line],
     style: _Style,
     contents: _Contents,
     labels: Sequence[str],
@@ -363,7 +420,7 @@ def _on_page(
 def _candidate(
     number: int,
     at: int,
-    lines: Sequence[PlacedLine],
+    lines: Sequence[Line],
     style: _Style,
     contents: _Contents,
     free: bool,
@@ -393,14 +450,14 @@ def _candidate(
     return _styled(number, at, lines, style, contents, bold, larger, labels)
 
 
-def _is_unfinished(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
+def _is_unfinished(before: Line, placed: Line, style: _Style) -> bool:
     """Return whether the line before is full and ends within a sentence that this line goes on with."""
     is_close = 0 < before.y - placed.y <= WIDE_STEP * style.step * max(placed.size, before.size)
     is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
     return is_close and is_full and not _is_centred(placed, style)
 
 
-def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
+def _flows(before: Line, placed: Line, style: _Style) -> bool:
     """Return whether a line is in the middle of a paragraph."""
     if before.end == " ":
         return True
@@ -414,7 +471,7 @@ def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
 def _numbered(
     number: int,
     at: int,
-    lines: Sequence[PlacedLine],
+    lines: Sequence[Line],
     style: _Style,
     contents: _Contents,
     label: Label,
@@ -484,7 +541,7 @@ def _is_heading_tail(rest: str | None) -> bool:
     return rest is not None and len(rest) < 60 and rest.isupper()
 
 
-def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> tuple[str, int]:
+def _below(at: int, lines: Sequence[Line], style: _Style, bold: bool) -> tuple[str, int]:
     """Return the title below a number that has its own line, and the number of lines."""
     if at + 1 >= len(lines):
         return "", 1
@@ -500,7 +557,7 @@ def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> t
     return text, 1 + count
 
 
-def _wrapped(at: int, lines: Sequence[PlacedLine], style: _Style) -> tuple[str, int]:
+def _wrapped(at: int, lines: Sequence[Line], style: _Style) -> tuple[str, int]:
     """Return the text of a heading with the further lines that it takes, and their number."""
     placed = lines[at]
     parts = [placed.text]
@@ -527,7 +584,7 @@ def _wrapped(at: int, lines: Sequence[PlacedLine], style: _Style) -> tuple[str, 
 def _styled(
     number: int,
     at: int,
-    lines: Sequence[PlacedLine],
+    lines: Sequence[Line],
     style: _Style,
     contents: _Contents,
     bold: bool,
@@ -576,7 +633,7 @@ def _is_date(text: str) -> bool:
     return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
 
 
-def _is_centred(line: PlacedLine, style: _Style) -> bool:
+def _is_centred(line: Line, style: _Style) -> bool:
     width = style.right - style.left
     if width <= 0 or line.x0 < style.left + 0.1 * width:
         return False
@@ -592,13 +649,13 @@ def _is_listed(text: str, page: int, contents: _Contents, labels: Sequence[str])
     return not label or label in listed or not any(entry.isdecimal() for entry in listed)
 
 
-def _is_signed(at: int, lines: Sequence[PlacedLine]) -> bool:
+def _is_signed(at: int, lines: Sequence[Line]) -> bool:
     """Return whether a signature is near, so that the line is probably the name of a party."""
     near = [placed.text for placed in lines[at + 1 : at + 1 + SIGNING]]
     return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
 
 
-def _is_beside(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
+def _is_beside(at: int, count: int, lines: Sequence[Line]) -> bool:
     """Return whether other text is next to a line, as in the column heads of a table."""
     y, size = lines[at].y, lines[at].size or 1.0
     before = lines[at - 1].y - y if at else size
@@ -606,7 +663,7 @@ def _is_beside(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
     return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
 
 
-def _is_stacked(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
+def _is_stacked(at: int, count: int, lines: Sequence[Line]) -> bool:
     """Return whether a line is part of a column head of several lines: a line as bold is close above or below."""
     pairs = [lines[at - 1 : at + 1], lines[at + count - 1 : at + count + 1]] if at else [lines[count - 1 : count + 1]]
     for pair in pairs:
@@ -617,11 +674,11 @@ def _is_stacked(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
     return False
 
 
-def _is_row(placed: PlacedLine) -> bool:
+def _is_row(placed: Line) -> bool:
     return placed.cells > 1 and (placed.cells > 2 or any(char.isdigit() for char in placed.text[-8:]))
 
 
-def _in_table(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
+def _in_table(at: int, count: int, lines: Sequence[Line], style: _Style) -> bool:
     """Return whether a line without larger letters is next to the rows of a table."""
     placed = lines[at]
     before = lines[at - 1] if at else None
@@ -636,7 +693,7 @@ def _in_table(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -
     return above or below or narrow
 
 
-def _is_isolated(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
+def _is_isolated(at: int, count: int, lines: Sequence[Line], style: _Style) -> bool:
     """Return whether there is more space than usual above or below a line."""
     step = WIDE_STEP * style.step
     line, last = lines[at], lines[at + count - 1]
@@ -912,3 +969,8 @@ def _rank(
     parent = typical.get("decimal:1", size)
     parent = parent if parent >= LARGER * body else body
     return (2, -round(min(size, parent) / body, 1), 30, depth)
+
+
+def letters(text: str) -> str:
+    """Return the letters and digits of a text in lower case, for comparisons."""
+    return "".join(char for char in text.casefold() if char.isalnum())

@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.pdf.numbering import SMALL, is_plain_title
-from llama_index_contextual.readers.pdf.outline import PlacedLine
+from llama_index_contextual.readers.pdf.pages import Line
 
 FRONT = 3  # pages on which a title may be stated
 HEAD = 6_000  # characters of the cover of a filing
@@ -73,10 +73,16 @@ _NAME_END = re.compile(
 _AND = re.compile(r",?\s+(?:and|AND|And)\s+(?=[A-Z“\"])")
 _AND_COMPANY = re.compile(rf",?\s+(?:and|AND|And|&)\s+(?:[A-Z][\w.&’'-]*\s+){{1,4}}(?i:{_ENTITY})\b")
 
+_PROGRAM = re.compile(r"(?i)microsoft (?:office )?(?:word|powerpoint|excel) - ")
+_NOT_A_TITLE = re.compile(
+    r"(?i)(?:untitled|unnamed|no title|title|document|presentation|slide|layout|print|null|none|unknown)[\s\d._-]*"
+    r"|.*\.(?:docx?|odt|rtf|pptx?|xlsx?|pdf|indd|qxd|tex|dvi|ps|txt|html?|p65|fm)"
+    r"|(?:file|https?):.*|[A-Za-z]:\\.*|\S*/\S*"
+)
 Stated = tuple[str, Heading]  # a title, and the line that it begins with
 
 
-def document_title(pages: Sequence[Sequence[PlacedLine]], stored: str | None) -> tuple[str | None, Heading | None]:
+def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple[str | None, Heading | None]:
     """Return the title of a document, and the heading that its first pages begin with.
 
     Args:
@@ -92,7 +98,15 @@ def document_title(pages: Sequence[Sequence[PlacedLine]], stored: str | None) ->
     return (stored if stored and is_one_line and _agrees(stored, title, front[0]) else title[:MAX_TITLE]), heading
 
 
-def _agrees(stored: str, stated: str, page: Sequence[PlacedLine]) -> bool:
+def sensible_title(title: str | None) -> str | None:
+    """Remove the name of a program from a title; return None for a file name, a path, "Untitled" and the like."""
+    text = _PROGRAM.sub("", " ".join((title or "").split()))
+    if not any(char.isalpha() for char in text) or "\ufffd" in text or len(text) > 300 or _NOT_A_TITLE.fullmatch(text):
+        return None
+    return text
+
+
+def _agrees(stored: str, stated: str, page: Sequence[Line]) -> bool:
     """Return whether a stored title has only numbers of the first page, and a long word of the stated title."""
     words = re.findall(r"\w+", stored.casefold())
     there = set(re.findall(r"\w+", " ".join(line.text for line in page)[:HEAD].casefold()))
@@ -101,7 +115,7 @@ def _agrees(stored: str, stated: str, page: Sequence[PlacedLine]) -> bool:
     return any(len(word) > 3 for word in {*words} & {*re.findall(r"\w+", stated.casefold())})
 
 
-def _filing(front: Sequence[Sequence[PlacedLine]]) -> Stated | None:
+def _filing(front: Sequence[Sequence[Line]]) -> Stated | None:
     """Return the title of a filing: its form, the registrant, and the period or the date of the report."""
     lines = [line for page in front for line in page]
     forms = ((line, _FORM.fullmatch(line.text.strip(" *_"))) for line in front[0][:40])
@@ -126,7 +140,7 @@ def _is_name(text: str) -> bool:
     return sum(map(str.isalpha, text)) >= 2 and len(text) <= MAX_PARTY and text[0] not in "(☒☐þ¨"
 
 
-def _contract(front: Sequence[Sequence[PlacedLine]]) -> Stated | None:
+def _contract(front: Sequence[Sequence[Line]]) -> Stated | None:
     """Return the title of a contract: its kind, its parties and its date."""
     page, line = next(((page, line) for page in front for line in page[:TOP_LINES] if _is_instrument(line)), ((), None))
     if line is None:
@@ -139,7 +153,7 @@ def _contract(front: Sequence[Sequence[PlacedLine]]) -> Stated | None:
     return f"{name}, {_day(date.group())}" if date else name, Heading(line.start, 1, title)
 
 
-def _is_instrument(line: PlacedLine) -> bool:
+def _is_instrument(line: Line) -> bool:
     """Return whether a line names a kind of contract, in capitals or title case."""
     text = line.text.strip(' .*_“”"')
     if not _INSTRUMENT.search(text) or not is_plain_title(text, words=14):
@@ -148,7 +162,7 @@ def _is_instrument(line: PlacedLine) -> bool:
     return text[-1] not in ".,:;" and is_prominent
 
 
-def _cover_parties(page: Sequence[PlacedLine]) -> list[str]:
+def _cover_parties(page: Sequence[Line]) -> list[str]:
     """Return the names above and below a line that is only "and"."""
     for at, line in enumerate(page[1 : 2 * TOP_LINES], 1):
         if line.text.strip(" ,-–—").casefold() == "and" and at + 1 < len(page):
@@ -202,7 +216,7 @@ def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
     return min(ends)
 
 
-def _prominent(page: Sequence[PlacedLine]) -> Stated | None:
+def _prominent(page: Sequence[Line]) -> Stated | None:
     """Return the title of another document: the largest lines of its first page."""
     sizes: Counter[float] = Counter()
     for line in page:

@@ -17,10 +17,10 @@ import pytest
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ReadLimits
-from llama_index_contextual.readers.pdf import layout as pdf_layout
+from llama_index_contextual.readers.pdf import pages as pdf_pages
 from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
-from llama_index_contextual.readers.pdf.content import ContentReader
-from llama_index_contextual.readers.pdf.engine import Cell
+from llama_index_contextual.readers.pdf.pages import Cell
+from llama_index_contextual.readers.pdf.pypdf import ContentReader
 from llama_index_contextual.readers.pdf.reader import read_pdf
 from llama_index_contextual.readers.process import ParserProcess
 from tests.support.pdf_files import RawPdf, bomb, pdf_of, show
@@ -289,20 +289,20 @@ def test_with_pdfium_a_hostile_file_is_read_or_refused_and_the_next_file_is_read
 def test_the_comparisons_of_pieces_do_not_grow_with_the_square_of_their_number(
     tmp_path: Path, place: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = pdf_layout.beside, 0
+    real, calls = pdf_pages.beside, 0
 
     def counted(one: Cell, other: Cell) -> bool:
         nonlocal calls
         calls += 1
         return real(one, other)
 
-    monkeypatch.setattr(pdf_layout, "beside", counted)
+    monkeypatch.setattr(pdf_pages, "beside", counted)
     pieces = 6_000
     stream = zlib.compress(b"BT /F1 1 Tf " + b"".join(map(place, range(pieces))) + b"ET")
     path = stored(tmp_path, page_with(stream, b"/Filter/FlateDecode"))
 
     assert len(read_pdf(path, engine="pypdf").text.split()) >= pieces
-    assert 0 < calls <= 2 * pdf_layout.MAX_CELLS * pieces
+    assert 0 < calls <= 2 * pdf_pages.MAX_CELLS * pieces
 
 
 def test_messages_do_not_quote_control_characters_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,11 @@ from pypdf.errors import DependencyError
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf import pdfium as pdf_pdfium
-from llama_index_contextual.readers.pdf.engine import PageContent, sensible_title
+from llama_index_contextual.readers.pdf.pages import PageContent, PdfEngine
 from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 from llama_index_contextual.readers.pdf.pypdf import PypdfSource
-from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
+from llama_index_contextual.readers.pdf.reader import read_pdf
+from llama_index_contextual.readers.pdf.title import sensible_title
 from tests.integration.readers.pdf_sample import sample
 from tests.support.pdf_files import RawPdf, encrypted, lines, pdf_of, show
 from tests.support.shared import shared_data

@@ -17,13 +17,9 @@ from pypdf import PdfReader
 
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.columns import BLANK, with_blanks
-from llama_index_contextual.readers.pdf.content import ContentReader
-from llama_index_contextual.readers.pdf.engine import Cell, Line, Row, Run
-from llama_index_contextual.readers.pdf.layout import page_lines
-from llama_index_contextual.readers.pdf.outline import PlacedLine
-from llama_index_contextual.readers.pdf.paragraphs import goes_on
-from llama_index_contextual.readers.pdf.reader import _page_text, _place, read_pdf
+from llama_index_contextual.readers.pdf.pages import BLANK, Cell, Line, Row, Run, page_lines, with_blanks
+from llama_index_contextual.readers.pdf.pypdf import ContentReader
+from llama_index_contextual.readers.pdf.reader import _page_text, _place, goes_on, read_pdf
 from tests.support.pdf_files import RawPdf, show
 from tests.unit.readers.examples import sections
 
@@ -241,7 +237,7 @@ line = st.builds(
 
 @given(st.lists(st.lists(line, max_size=8), max_size=3))
 def test_only_line_feeds_change_and_every_line_begins_where_its_place_says(pages: list[list[Line]]) -> None:
-    placed: list[list[PlacedLine]] = _place(pages)
+    placed: list[list[Line]] = _place(pages)
     text = "\n".join(_page_text(page, set()) for page in placed)
 
     assert text.replace("\n", " ") == " ".join(" ".join(line.text for line in page) for page in placed)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import DocumentMap, Heading
-from llama_index_contextual.readers.pdf.engine import OutlineEntry
-from llama_index_contextual.readers.pdf.outline import PlacedLine, bookmarks
-from llama_index_contextual.readers.pdf.sections import headings
+from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry
+from llama_index_contextual.readers.pdf.sections import bookmarks, headings
 from llama_index_contextual.readers.pdf.title import document_title
 from tests.unit.readers.examples import sections
 
 
-def placed(*pages: list[str]) -> list[list[PlacedLine]]:
+def placed(*pages: list[str]) -> list[list[Line]]:
     out, start = [], 0
     for texts in pages:
         lines = []
         for at, text in enumerate(texts):
-            lines.append(PlacedLine(text, start, 700.0 - 12 * at))
+            lines.append(Line(text, 700.0 - 12 * at, start=start))
             start += len(text) + 1
         out.append(lines)
     return out
@@ -81,7 +80,7 @@ def test_bookmarks_without_a_title_or_a_page_with_text_are_left_out() -> None:
 
 
 def test_lines_of_unknown_height_do_not_disturb() -> None:
-    page = [[PlacedLine("Body", 0, math.nan), PlacedLine("More", 5, math.nan)]]
+    page = [[Line("Body"), Line("More", start=5)]]
 
     assert bookmarks([OutlineEntry("Odd", 1, 0, top=300)], page) == [Heading(0, 1, "Odd")]
 
@@ -103,11 +102,11 @@ def test_bookmarks_that_name_pages_or_files_are_not_headings(titles: list[str]) 
 BODY = "Running text that fills the page from the left edge to the right one and says nothing else."
 
 
-def page(*lines: str, large: int = 0) -> list[PlacedLine]:
+def page(*lines: str, large: int = 0) -> list[Line]:
     """A page whose first `large` lines are set in a larger size."""
     out, start = [], 0
     for at, text in enumerate(lines):
-        out.append(PlacedLine(text, start, 700.0 - 20 * at, size=20.0 if at < large else 10.0))
+        out.append(Line(text, 700.0 - 20 * at, 20.0 if at < large else 10.0, start=start))
         start += len(text) + 1
     return out
 
@@ -178,7 +177,7 @@ WIDTH = 500.0
 BODY_ROWS = f"apart | {PROSE}\n{PROSE}\n{PROSE}\nand at its risk."
 
 
-def row(line: str, start: int, y: float) -> PlacedLine:
+def row(line: str, start: int, y: float) -> Line:
     """Print a line of an example from x = 50 to 550; `y` is the height of the line above."""
     words, _, text = line.rpartition(" | ")
     text = text.replace("{prose}", PROSE)
@@ -188,14 +187,14 @@ def row(line: str, start: int, y: float) -> PlacedLine:
     width = min(WIDTH, 5.0 * len(text))
     x0 = 50.0 + (WIDTH - width) / 2 if "centred" in options else 50.0
     end = " " if text == PROSE else "\n"
-    return PlacedLine(text, start, y, end, int(options.get("cells", 1)), x0, x0 + width, size, "bold" in options)
+    return Line(text, y, size, int(options.get("cells", 1)), x0, x0 + width, "bold" in options, start, end)
 
 
-def printed(text: str) -> list[list[PlacedLine]]:
+def printed(text: str) -> list[list[Line]]:
     """Print the pages of an example."""
     pages, start = [], 0
     for page in text.replace("{body}", BODY_ROWS).split("---- page\n"):
-        lines: list[PlacedLine] = []
+        lines: list[Line] = []
         for line in page.strip("\n").split("\n"):
             lines.append(row(line, start, lines[-1].y if lines else 780.0))
             start += len(lines[-1].text) + 1
@@ -298,7 +297,7 @@ def test_the_title_holds_what_comes_before_the_first_heading_and_nothing_more() 
 
 
 LINES = st.builds(
-    PlacedLine,
+    Line,
     text=st.one_of(
         st.text(min_size=1, max_size=60).map(str.strip).filter(bool),
         st.sampled_from(
@@ -320,12 +319,12 @@ LINES = st.builds(
     st.lists(st.lists(LINES, max_size=12), max_size=5),
     st.lists(st.lists(st.sampled_from(["Item 2", "X y", ""]), max_size=2)),
 )
-def test_headings_are_lines_in_the_order_of_the_text(drawn: list[list[PlacedLine]], headers: list[list[str]]) -> None:
+def test_headings_are_lines_in_the_order_of_the_text(drawn: list[list[Line]], headers: list[list[str]]) -> None:
     pages, start = [], 0
     for lines in drawn:
         pages.append([])
         for line in lines:
-            pages[-1].append(line._replace(start=start))
+            pages[-1].append(replace(line, start=start))
             start += len(line.text) + 1
     found = headings([], pages, headers=headers)
 

@@ -1,0 +1,547 @@
+"""Pages of a PDF: pieces of text with their positions, and lines in reading order.
+
+Pages nearly always draw their text in reading order, so that order is kept. Positions determine the ends of lines, the
+spaces, and the order of columns that are drawn in another order: columns of prose that are drawn row by row are read
+one after the other, and a column of figures that is drawn separately from its labels is moved next to them.
+
+A row of a table is a line of the text. If one of its cells is blank, the figures after it would seem to belong to the
+column before. The columns are the stretches of a page in which figures stand one below the other; a row that leaves one
+of them blank gets a dash there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, takewhile
+from statistics import median
+from typing import Literal, NamedTuple
+
+from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
+
+SAME_LINE = 0.8  # of the smaller font size: more is another line, less a superscript
+WORD_GAP = 0.5  # of the width of a space
+MAX_KERNING = 0.5  # of the font size: a larger step back begins another word
+CELL_GAP = 1.2  # of the font size: more than any space between words of one column
+WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
+MAX_MARK = 5  # characters of a footnote mark
+MAX_NEAR = 1_000  # runs that are looked at for one mark
+MARK_SIZE = 0.8  # of the font size of the word: more is not a footnote mark
+MARK_GAP = 0.3  # of the font size
+MAX_CELLS = 30  # of a row that are compared with the next one
+MAX_ROWS = 2_000  # of a page; with more it is not a page of text, and its drawing order is kept
+
+# ---- Pieces of text --------------------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """Text drawn by one operator.
+
+    Attributes:
+        text: The text.
+        x0: Start in points, along the direction of the text.
+        x1: End in points.
+        y: Baseline in points, across the direction of the text, growing upwards.
+        size: Height of the font.
+        space: Width of a space.
+        angle: Direction of the text in degrees; 0 for upright text.
+        bold: Whether the font is bold.
+    """
+
+    text: str
+    x0: float
+    x1: float
+    y: float
+    size: float
+    space: float
+    angle: int = 0
+    bold: bool = False
+
+
+@dataclass(slots=True)
+class Cell:
+    """Adjacent text on one line; `bold` is the number of its characters in bold."""
+
+    text: str
+    x0: float
+    x1: float
+    y: float
+    size: float
+    angle: int = 0
+    bold: int = 0
+
+
+Row = list[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a page.
+
+    Attributes:
+        text: The text without surrounding white space.
+        y: Baseline in points, growing upwards; NaN if unknown.
+        size: Height of the font.
+        cells: Number of separate pieces on the line; more than one in a table row.
+        x0: Start in points, along the line.
+        x1: End in points.
+        bold: Whether most of its text is in bold.
+        start: Offset of its first character in the document.
+        end: Separator before the next line: a line feed, or a space within a paragraph.
+    """
+
+    text: str
+    y: float = math.nan
+    size: float = 0.0
+    cells: int = 1
+    x0: float = 0.0
+    x1: float = 0.0
+    bold: bool = False
+    start: int = 0
+    end: str = "\n"
+
+
+# ---- Lines -----------------------------------------------------------------------------------------------------------
+
+
+def page_lines(runs: Sequence[Run]) -> list[Line]:
+    """Return the lines of one page in reading order; `y` is NaN for lines that run in an unusual direction."""
+    upright = main_angle(runs)
+    rows = rows_of(cell for cell in cells_of(marks_in_place(runs)) if cell.text.strip())
+    if len(rows) <= MAX_ROWS:
+        rows = with_blanks(columns_in_order(figures_beside_labels(rows)))
+    return [_line(row, upright) for row in rows]
+
+
+def marks_in_place(runs: Sequence[Run]) -> list[Run]:
+    """Move footnote marks that were drawn after the text, such as "(1)", behind the word that they mark."""
+    marks = [
+        at
+        for at, run in enumerate(runs)
+        if at and len(run.text.strip()) <= MAX_MARK and not _marks(run, runs[at - 1]) and run.text.strip()
+    ]
+    if not marks:
+        return list(runs)
+    by_end = sorted(range(len(runs)), key=lambda at: runs[at].x1)
+    ends = [runs[at].x1 for at in by_end]
+    behind: dict[int, list[int]] = defaultdict(list)
+    for at in marks:
+        run = runs[at]
+        near = by_end[bisect_left(ends, run.x0 - run.size) : bisect_right(ends, run.x0 + run.size)][:MAX_NEAR]
+        word = min(
+            (other for other in near if other != at and _marks(run, runs[other])),
+            key=lambda other: abs(run.x0 - runs[other].x1),
+            default=None,
+        )
+        if word is not None:
+            behind[word].append(at)
+    moved = {at for group in behind.values() for at in group}
+    order = (one for at in range(len(runs)) if at not in moved for one in (at, *behind.get(at, ())))
+    return [runs[at] for at in order]
+
+
+def _marks(mark: Run, word: Run) -> bool:
+    """Return whether a run is a raised mark at the end of another run."""
+    return (
+        mark.angle == word.angle
+        and mark.size <= MARK_SIZE * word.size
+        and 0.1 * word.size < mark.y - word.y < SAME_LINE * mark.size
+        and abs(mark.x0 - word.x1) <= MARK_GAP * word.size
+    )
+
+
+def main_angle(runs: Iterable[Run]) -> int:
+    """Return the direction of most of the text, in degrees."""
+    letters: Counter[int] = Counter()
+    for run in runs:
+        letters[run.angle] += len(run.text)
+    return max(letters, key=letters.__getitem__, default=0)
+
+
+def _line(row: Row, upright: int) -> Line:
+    texts = [" ".join(cell.text.split()) for cell in row]
+    largest = max(row, key=lambda cell: cell.size)
+    y = largest.y if largest.angle == upright else math.nan
+    return Line(
+        " ".join(filter(None, texts)),
+        y,
+        largest.size,
+        len(row),
+        row[0].x0,
+        max(cell.x1 for cell in row),
+        2 * sum(cell.bold for cell in row) > sum(len(cell.text) for cell in row),
+    )
+
+
+def cells_of(runs: Iterable[Run]) -> list[Cell]:
+    """Join adjacent runs on one line, with a space where the gap is wide enough."""
+    cells: list[Cell] = []
+    last: Run | None = None
+    for run in runs:
+        if last is not None and _drawn_twice(last, run):
+            continue
+        cell = cells[-1] if cells else None
+        gap = run.x0 - last.x1 if last is not None else 0.0
+        if cell is None or last is None or not _same_line(cell, run) or abs(gap) > CELL_GAP * max(run.size, last.size):
+            cells.append(Cell(run.text, run.x0, run.x1, run.y, run.size, run.angle, run.bold * len(run.text)))
+        else:
+            if _is_word_gap(gap, last, run):
+                cell.text += " "
+            cell.text += run.text
+            cell.bold += run.bold * len(run.text)
+            cell.x0, cell.x1 = min(cell.x0, run.x0), max(cell.x1, run.x1)
+            if run.size > cell.size:
+                cell.y, cell.size = run.y, run.size
+        last = run
+    return cells
+
+
+def _same_line(cell: Cell, run: Run) -> bool:
+    return cell.angle == run.angle and abs(cell.y - run.y) <= SAME_LINE * min(cell.size, run.size)
+
+
+def _drawn_twice(last: Run, run: Run) -> bool:
+    """Return whether a run repeats the last one with a tiny offset, as some programs do to print bold text."""
+    return (
+        run.text == last.text
+        and bool(run.text.strip())
+        and abs(run.x0 - last.x0) + abs(run.y - last.y) < 0.2 * run.size
+    )
+
+
+def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
+    if last.text.endswith(" ") or run.text.startswith(" ") or not last.text or not run.text:
+        return False
+    if ord(last.text[-1]) >= WIDE_GLYPHS and ord(run.text[0]) >= WIDE_GLYPHS:
+        return gap > 0.5 * run.size
+    return gap > WORD_GAP * min(last.space, run.space) or gap < -MAX_KERNING * run.size
+
+
+def beside(one: Cell, other: Cell) -> bool:
+    """Return whether two cells are on the same baseline and do not overlap."""
+    return (
+        one.angle == other.angle
+        and abs(one.y - other.y) <= 0.5 * min(one.size, other.size)
+        and (one.x1 <= other.x0 + 0.5 * one.size or other.x1 <= one.x0 + 0.5 * one.size)
+    )
+
+
+def rows_of(cells: Iterable[Cell]) -> list[Row]:
+    """Group cells that are drawn one after the other on the same baseline into rows, from left to right."""
+    rows: list[Row] = []
+    for cell in cells:
+        row = rows[-1] if rows else None
+        if row is not None and all(beside(other, cell) for other in row[-MAX_CELLS:]):
+            row.append(cell)
+        else:
+            rows.append([cell])
+    for row in rows:
+        row.sort(key=lambda cell: cell.x0)
+    return rows
+
+
+# ---- Columns ---------------------------------------------------------------------------------------------------------
+
+MIN_FIGURES = 3  # one below the other
+MIN_COLUMN_ROWS = 5
+MIN_WORDS = 3  # of a line of prose
+FILLED = 0.7  # of the width of a column
+LINE_STEP = 1.3  # of the distance of lines: more is another paragraph
+MAX_WEAK_ROWS = 2  # in a row that have text in both columns, but no prose in both
+
+
+def figures_beside_labels(rows: list[Row]) -> list[Row]:
+    """Move a column of figures that was drawn after its labels into the rows of the labels."""
+    out: list[Row] = []
+    for block in _descending(rows):
+        column = list(
+            takewhile(lambda pair: _is_short(pair[0]) and pair[1], ((row[0], _row_beside(row, out)) for row in block))
+        )
+        rest = block[len(column) :]
+        is_text = bool(rest) and abs(rest[0][0].x0 - block[0][0].x0) < rest[0][0].size  # the column goes on
+        if len(column) >= MIN_FIGURES and 2 * sum(_is_figure(cell) for cell, _ in column) > len(column) and not is_text:
+            for cell, row in column:
+                row.append(cell)
+            out.extend(rest)
+        else:
+            out.extend(block)
+    return out
+
+
+def _descending(rows: list[Row]) -> list[list[Row]]:
+    """Split the rows wherever the drawing moves back up the page."""
+    blocks: list[list[Row]] = []
+    for row in rows:
+        if blocks and row[0].y < blocks[-1][-1][0].y:
+            blocks[-1].append(row)
+        else:
+            blocks.append([row])
+    return blocks
+
+
+def _row_beside(row: Row, rows: list[Row]) -> Row:
+    """Return the row to the left of a row that is a single cell, or an empty one."""
+    cell = row[0]
+    if len(row) > 1:
+        return []
+    return next((other for other in reversed(rows) if beside(other[-1], cell) and other[-1].x1 <= cell.x0), [])
+
+
+def _is_short(cell: Cell) -> bool:
+    return len(cell.text.split()) <= 3
+
+
+def _is_figure(cell: Cell) -> bool:
+    return any(char.isdigit() for char in cell.text)
+
+
+def columns_in_order(rows: list[Row]) -> list[Row]:
+    """Reorder columns of prose that were drawn row by row, but leave tables as they are."""
+    gutter = _gutter(rows)
+    if gutter is None:
+        return rows
+    out: list[Row] = []
+    done = 0
+    for first, last in _regions(rows, gutter):
+        out.extend(rows[done:first])
+        region = rows[first:last]
+        for side in (True, False):
+            part = [cells for row in region if (cells := [cell for cell in row if (cell.x1 <= gutter) is side])]
+            out.extend(columns_in_order(part))
+        done = last
+    return out + rows[done:]
+
+
+def _gutter(rows: list[Row]) -> float | None:
+    """Return an x position between two columns of prose that most rows leave blank, or None."""
+    pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0 and _is_prose(a) and _is_prose(b)]
+    if len(pairs) < MIN_COLUMN_ROWS:
+        return None
+    edges = sorted([(a.x1, 1) for a, _ in pairs] + [(b.x0, -1) for _, b in pairs])
+    depth = list(accumulate(step for _, step in edges))
+    at = max(range(len(edges)), key=depth.__getitem__)
+    x = (edges[at][0] + edges[at + 1][0]) / 2
+    here = [(a, b) for a, b in pairs if a.x1 <= x <= b.x0]
+    if len(here) >= MIN_COLUMN_ROWS and all(_is_filled(side) for side in zip(*here, strict=True)):
+        return x
+    return None
+
+
+def _is_prose(cell: Cell) -> bool:
+    return sum(word[0].isalpha() for word in cell.text.split()) >= MIN_WORDS
+
+
+def _is_filled(column: Sequence[Cell]) -> bool:
+    """Return whether most lines fill the width of their column, unlike those of a table."""
+    width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
+    return median(cell.x1 - cell.x0 for cell in column) >= FILLED * width
+
+
+def _regions(rows: list[Row], gutter: float) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end (exclusive) of each stretch of rows in which both columns continue."""
+    both = [_is_prose_on_both_sides(row, gutter) for row in rows]
+    steps = sorted(a[0].y - b[0].y for (a, b), here in zip(pairwise(rows), both, strict=False) if here)
+    step = LINE_STEP * steps[len(steps) // 2] if steps else 0.0
+    at = 0
+    while at < len(rows):
+        if not both[at]:
+            at += 1
+            continue
+        last, weak = at, 0
+        for index in range(at, len(rows)):
+            row = rows[index]
+            if any(cell.x0 < gutter < cell.x1 for cell in row) or weak > MAX_WEAK_ROWS:
+                break
+            if both[index]:
+                last, weak = index, 0
+            else:
+                weak += row[0].x1 <= gutter < row[-1].x0
+        while last + 1 < len(rows) and _goes_on(rows[last], rows[last + 1], gutter, step):
+            last += 1
+        yield at, last + 1
+        at = last + 1
+
+
+def _is_prose_on_both_sides(row: Row, gutter: float) -> bool:
+    left = any(_is_prose(cell) for cell in row if cell.x1 <= gutter)
+    return left and any(_is_prose(cell) for cell in row if cell.x0 >= gutter)
+
+
+def _goes_on(row: Row, following: Row, gutter: float, step: float) -> bool:
+    """Return whether the next row is a line of only one of the columns."""
+    one_side = following[-1].x1 <= gutter or following[0].x0 >= gutter
+    return one_side and 0 < row[0].y - following[0].y <= step
+
+
+# ---- Blank cells of tables -------------------------------------------------------------------------------------------
+
+BLANK = "–"
+MIN_COLUMN_FIGURES = 2  # in a column; at least one row has a cell in each column
+MAX_COLUMNS = 20
+MAX_GAP = 4  # rows with a label only between two rows with figures
+MAX_STEP = 6.0  # of the font size, from one row with figures to the next
+
+
+def with_blanks(rows: list[Row]) -> list[Row]:
+    """Return the rows of a page with a dash in each blank cell of a table."""
+    out = list(rows)
+    for table in _tables(rows):
+        columns = _columns([rows[at] for at in table])
+        for at in table if columns else ():
+            filled = rows[at]
+            blanks = [_blank(column, filled) for column in columns if not any(_overlaps(column, c) for c in filled[1:])]
+            if blanks and not _is_label_over(columns, filled):
+                out[at] = sorted([*filled, *blanks], key=lambda cell: cell.x0)
+    return out
+
+
+def _tables(rows: Sequence[Row]) -> Iterator[list[int]]:
+    """Yield the indexes of the rows with a label and figures that follow one another."""
+    table: list[int] = []
+    for at, row in enumerate(rows):
+        if _has_figures(row):
+            if table and not _follows(rows[table[-1]], row):
+                yield table
+                table = []
+            table.append(at)
+        elif table and (len(row) > 1 or at - table[-1] > MAX_GAP or _is_sentence(row[0].text)):
+            yield table
+            table = []
+    if table:
+        yield table
+
+
+def _is_sentence(text: str) -> bool:
+    words = len(text.split())
+    return words > MAX_LABEL_WORDS or (words > MAX_SENTENCE_WORDS and text.rstrip().endswith((".", ":")))
+
+
+def _has_figures(row: Row) -> bool:
+    return len(row) > 1 and not is_figure(row[0].text) and any(is_figure(cell.text) for cell in row[1:])
+
+
+def _follows(row: Row, other: Row) -> bool:
+    step = row[0].y - other[0].y
+    return row[0].angle == other[0].angle and 0 < step <= MAX_STEP * max(row[0].size, other[0].size)
+
+
+def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """Return the stretches in which the figures of the rows stand; empty if they do not form clear columns."""
+    figures = sorted((cell.x0, cell.x1) for row in rows for cell in row[1:] if is_figure(cell.text))
+    columns: list[tuple[float, float]] = []
+    counts: list[int] = []
+    for x0, x1 in figures:
+        if columns and x0 < columns[-1][1]:
+            columns[-1] = columns[-1][0], max(x1, columns[-1][1])
+            counts[-1] += 1
+        else:
+            columns.append((x0, x1))
+            counts.append(1)
+    if not 1 < len(columns) <= MAX_COLUMNS or min(counts) < MIN_COLUMN_FIGURES:
+        return []
+    is_complete = any(all(any(_overlaps(column, c) for c in row[1:]) for column in columns) for row in rows)
+    # Two figures of one row in one stretch are two columns that are too close to each other.
+    is_single = all(
+        sum(_overlaps(column, c) and is_figure(c.text) for c in row) <= 1 for row in rows for column in columns
+    )
+    return columns if is_single and is_complete else []
+
+
+def _overlaps(column: tuple[float, float], cell: Cell) -> bool:
+    return cell.x0 < column[1] and column[0] < cell.x1
+
+
+def _is_label_over(columns: Sequence[tuple[float, float]], row: Row) -> bool:
+    return any(_overlaps(column, row[0]) for column in columns)
+
+
+def _blank(column: tuple[float, float], row: Row) -> Cell:
+    first = row[0]
+    return Cell(BLANK, column[1], column[1], first.y, first.size, first.angle)
+
+
+# ---- Engines ---------------------------------------------------------------------------------------------------------
+
+PdfEngine = Literal["pypdf", "pdfium"]
+
+MIN_PATHS = 100  # on a page without text, fewer paths are frames and backgrounds, more may be letters
+WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
+NO_PASSWORD = "the PDF is encrypted: give its password"
+
+RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of scripts that are written in this direction
+
+
+class OutlineEntry(NamedTuple):
+    """A bookmark.
+
+    Attributes:
+        title: Title in the outline.
+        level: Level in the outline, from 1.
+        page: Index of the page that it points to, from 0.
+        top: Position on that page, in points from the bottom, or None.
+    """
+
+    title: str
+    level: int
+    page: int
+    top: float | None = None
+
+
+class PageContent(NamedTuple):
+    """One page.
+
+    Attributes:
+        lines: The lines in reading order.
+        span: The lower and the upper edge of the page, in the units of `Line.y`.
+        is_drawn: Whether images or many paths are drawn; such a page without text is a scan.
+    """
+
+    lines: Sequence[Line]
+    is_drawn: bool
+    span: tuple[float, float]
+
+
+class PageSource:
+    """An open file with pages. Its methods raise `ReadError` if something cannot be read.
+
+    Attributes:
+        page_count: Number of pages.
+    """
+
+    page_count: int
+
+    def page(self, index: int) -> PageContent:
+        """Return the page with an index, from 0."""
+        raise NotImplementedError
+
+    def title(self) -> str | None:
+        """Return the title in the file's metadata, or None."""
+        return None
+
+    def labels(self) -> list[str]:
+        """Return the page labels, one per page; empty if the file has none."""
+        return []
+
+    def outline(self) -> list[OutlineEntry]:
+        """Return the bookmarks that point to a page, in order."""
+        return []
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+def page_span(box: tuple[float, float, float, float], angle: int) -> tuple[float, float]:
+    """Return the lower and the upper edge of a page, relative to the direction of its text.
+
+    Args:
+        box: Left, lower, right and upper edge of the page.
+        angle: Direction of the text in degrees.
+    """
+    left, bottom, right, top = box
+    along, across = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    heights = [y * along - x * across for x in (left, right) for y in (bottom, top)]
+    return min(heights), max(heights)
