@@ -217,6 +217,21 @@ class _Style:
     left: float
     right: float
 
+    def is_bolder(self, line: Line) -> bool:
+        """Return whether a line is bold and running text is not."""
+        return line.bold and not self.bold
+
+    def is_larger(self, line: Line) -> bool:
+        """Return whether a line is in larger letters than running text."""
+        return line.size >= LARGER * self.size > 0
+
+    def is_centred(self, line: Line) -> bool:
+        """Return whether a line is set in the middle."""
+        width = self.right - self.left
+        if width <= 0 or line.x0 < self.left + 0.1 * width:
+            return False
+        return abs((line.x0 + line.x1) / 2 - (self.left + self.right) / 2) < 0.05 * width
+
 
 @dataclass(slots=True)
 class _Contents:
@@ -232,18 +247,18 @@ def _detect(
 ) -> list[Heading]:
     style = _style(pages)
     contents = _contents(pages)
-    found: list[_Candidate] = []
     first = title.start if title else -1
-    body = next((p.start for lines in pages for p in lines if p.start > first and _is_prose(p)), 0)
+    prose = next((line.start for lines in pages for line in lines if line.start > first and _is_prose(line)), 0)
     cover = next((number for number, lines in enumerate(pages) if lines and lines[-1].start >= first), 0)
+    found: list[_Candidate] = []
     for number, lines in enumerate(pages):
-        found.extend(_on_page(number, lines, style, contents, labels, cover, body))
+        label = labels[number] if number < len(labels) else ""
+        page = _Page(number, lines, _of_page(style, lines), contents, label)
+        found.extend(page.candidates(prose, is_cover=number <= cover))
         if len(found) > MAX_HEADINGS:
             break
-    found = _without_embedded(_in_sequence(_without_lists(found)))
-    found = _without_repeated(found)
-    found = _with_headers(found, pages, headers, style)
-    return _leveled(found, style, title)
+    found = _without_repeated(_without_embedded(_in_sequence(_without_lists(found))))
+    return _leveled(_with_headers(found, pages, headers, style), style, title)
 
 
 def _is_prose(placed: Line) -> bool:
@@ -312,16 +327,13 @@ def _contents(pages: Pages) -> _Contents:
             has_gap = page and (placed.cells > 1 or len(placed.text) - len(text) - len(page.group()) > 3)
             if page and has_gap and sum(map(str.isalpha, text)) > 2:
                 entries.append((at, text, page.group()))
-        entries = _rising(entries)
         named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[:10])
-        if len(entries) < (2 if named else MIN_ENTRIES) or not _is_contents(lines, entries, len(pages)):
+        if len(entries) < (2 if named else MIN_ENTRIES) or not _is_contents(lines, entries):
             continue
         first, last = entries[0][0], entries[-1][0]
         is_front = number <= 2 + MAX_FRONT * len(pages)
-        while is_front and first > 0 and _is_head_of_contents(lines[first - 1].text):
+        while is_front and first > 0 and (len(above := lines[first - 1].text) <= 12 or _CONTENTS.fullmatch(above)):
             first -= 1
-        while is_front and last + 1 < len(lines) and _is_unpaged_entry(lines[last + 1]):
-            last += 1
         out.lines.update(placed.start for placed in lines[first : last + 1])
         if is_front:
             out.starts.append(lines[first].start)
@@ -333,290 +345,22 @@ def _contents(pages: Pages) -> _Contents:
     return out
 
 
-def _is_head_of_contents(text: str) -> bool:
-    """Return whether a line belongs to a table of contents when it is directly above the first entry."""
-    label = label_in(text)
-    return len(text) <= 12 or _CONTENTS.fullmatch(text) is not None or (label is not None and label.family == "part")
-
-
-_ATTACHMENTS = re.compile(r"(?i)(?:exhibits?|schedules?|annexe?s|appendi(?:x|ces)):?")
-
-
-def _is_unpaged_entry(placed: Line) -> bool:
-    """Return whether a line below the last entry lists an attachment without a page."""
-    label = label_in(placed.text)
-    is_attached = label is not None and label.family == "attachment"
-    return is_attached or _ATTACHMENTS.fullmatch(placed.text) is not None
-
-
-def _rising(entries: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
-    """Leave out entries whose page number is below the previous one's."""
-    kept: list[tuple[int, str, str]] = []
-    highest = -1
-    for at, text, page in entries:
-        if page.isdecimal():
-            if int(page) < highest:
-                continue
-            highest = int(page)
-        kept.append((at, text, page))
-    return kept
-
-
-def _is_contents(lines: Sequence[Line], entries: Sequence[tuple[int, str, str]], count: int) -> bool:
-    numbers = [int(page) for _, _, page in entries if page.isdecimal()]
+def _is_contents(lines: Sequence[Line], entries: Sequence[tuple[int, str, str]]) -> bool:
+    """Return whether lines with page numbers are a table of contents."""
+    numbers = {int(page) for _, _, page in entries if page.isdecimal()}
     named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
     labelled = sum(label_in(text) is not None for _, text, _ in entries)
-    if numbers and numbers[-1] > 2 * count + 50:
-        return False
     digits = sum(any(map(str.isdigit, without_label(text))) for _, text, _ in entries)
-    share = len(entries) / max(1, entries[-1][0] - entries[0][0] + 1)
-    if named:
-        return share > 0.3
-    return share > 0.5 and 4 * digits <= len(entries) and (2 * labelled >= len(entries) or len(set(numbers)) >= 6)
-
-
-def _on_page(
-    number: int,
-    lines: Sequence[Line],
-    style: _Style,
-    contents: _Contents,
-    labels: Sequence[str],
-    cover: int,
-    body: int,
-) -> Iterator[_Candidate]:
-    style = _of_page(style, lines)
-    is_form = any(_REGISTRANT.match(placed.text) for placed in lines)
-    signing = False
-    at, gap = 0, 1_000
-    while at < len(lines):
-        placed = lines[at]
-        if placed.start in contents.lines:
-            if placed.start in contents.starts:
-                name = placed.text if _CONTENTS.fullmatch(placed.text) else "Table of Contents"
-                yield _Candidate(number, at, placed.start, name, None, 0.0, True, True, True, sure=True, leaf=True)
-            at += 1
-            continue
-        if placed.text.upper().startswith("IN WITNESS W"):
-            name = "In Witness Whereof"
-            yield _Candidate(number, at, placed.start, name, None, 1e3, True, True, True, sure=True, leaf=True)
-            signing = True
-            at += 1
-            continue
-        is_front = placed.start < body and number <= cover
-        free = not (is_front or signing or is_form)
-        candidate = _candidate(number, at, lines, style, contents, free, labels)
-        if candidate is not None and placed.start < body and candidate.label and candidate.label.family == "attachment":
-            candidate = None  # the number under which the document was filed
-        if candidate is not None:
-            signing = signing and candidate.label is None
-            candidate.gap, gap = gap, 1_000 if candidate.run_in else 0
-            yield candidate
-            at += candidate.lines
-            continue
-        gap += len(placed.text)
-        at += 1
-
-
-def _candidate(
-    number: int,
-    at: int,
-    lines: Sequence[Line],
-    style: _Style,
-    contents: _Contents,
-    free: bool,
-    labels: Sequence[str],
-) -> _Candidate | None:
-    placed = lines[at]
-    text, line = placed.text, placed
-    if len(text) > 2_000 or len(text) < 3:
-        return None
-    before = lines[at - 1] if at else None
-    larger = line.size >= LARGER * style.size > 0
-    bold = line.bold and not style.bold
-    label = label_in(text)
-    alike = before is not None and before.bold == line.bold and abs(before.size - line.size) < 0.5
-    if before is not None and not bold and _is_unfinished(before, placed, style):
-        return None
-    if before is not None and (alike or not (larger or bold)) and _flows(before, placed, style):
-        return None
-    if label is not None and label.family == "bare" and not free:
-        return None
-    if label is not None and (found := _numbered(number, at, lines, style, contents, label, bold, larger, labels)):
-        return found
-    if label is not None and label.family != "bare":
-        return None
-    if not free or line.cells > 1:
-        return None
-    return _styled(number, at, lines, style, contents, bold, larger, labels)
-
-
-def _is_unfinished(before: Line, placed: Line, style: _Style) -> bool:
-    """Return whether the line before is full and ends within a sentence that this line goes on with."""
-    is_close = 0 < before.y - placed.y <= WIDE_STEP * style.step * max(placed.size, before.size)
-    is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
-    return is_close and is_full and not _is_centred(placed, style)
-
-
-def _flows(before: Line, placed: Line, style: _Style) -> bool:
-    """Return whether a line is in the middle of a paragraph."""
-    if before.end == " ":
-        return True
-    text = before.text.rstrip()
-    gap = before.y - placed.y
-    close = 0 < gap <= WIDE_STEP * style.step * (placed.size or 1.0)
-    ends = text[-1:] in '.:;!?”")' or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
-    return close and not ends and len(text) >= MIN_PROSE and placed.x0 <= before.x0 + placed.size
-
-
-def _numbered(
-    number: int,
-    at: int,
-    lines: Sequence[Line],
-    style: _Style,
-    contents: _Contents,
-    label: Label,
-    bold: bool,
-    larger: bool,
-    labels: Sequence[str],
-) -> _Candidate | None:
-    """Return a heading that begins with a number or keyword."""
-    placed = lines[at]
-    line, title = placed, label.title
-    is_keyword = label.family in ("part", "chapter", "section", "attachment")
-    make = partial(_Candidate, number, at, placed.start, label=label, size=line.size, bold=bold)
-    centred = _is_centred(line, style)
-    if not title:
-        upper = placed.text.isupper()
-        if not is_keyword or not (bold or larger or centred or upper or len(placed.text) < 16):
-            return None
-        if placed.text[-1] == "." and not (bold or centred or upper):
-            return None
-        joined, count = _below(at, lines, style, bold)
-        caps = placed.text.isupper()
-        text = f"{placed.text} {joined}" if joined else placed.text
-        return make(title=text, caps=caps, centred=centred, sure=True, lines=count)
-    if label.family == "bare" and (not (bold or larger) or _UNITS.match(title)):
-        return None
-    run_in = RUN_IN.match(title)
-    rest = run_in["rest"] if run_in else None
-    if run_in and (rest or (run_in["mark"] and placed.end == " ")) and not _is_heading_tail(rest):
-        name = run_in["title"].strip(" “”\"'‘’")
-        ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not VERB.search(name)
-        if ok and (is_title_case(name) or (bold and not rest)):
-            prefix = placed.text[: len(placed.text) - len(title)].strip()
-            return make(title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True)
-        if not (bold or larger):
-            return None
-    text, count = _wrapped(at, lines, style)
-    body = text[len(placed.text) - len(title) :]
-    listed = _is_listed(text, number, contents, labels) or _is_listed(body, number, contents, labels)
-    if not is_plain_title(body, words=40 if listed or bold else MAX_WORDS):
-        return None
-    is_short = placed.end == "\n" and len(body.split()) <= 10
-    strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
-    if label.family == "inner" and body.isupper() and (VERB.search(body) or not is_short):
-        return None
-    is_title = is_title_case(body) or (label.family == "decimal" and label.depth == 1 and len(body.split()) <= 6)
-    if not strong and (VERB.search(body) or not is_title or placed.end == " " or len(body) > 90):
-        return None
-    if strong and not is_keyword and VERB.search(body) and not listed and body[-1] == ".":
-        return None
-    if (line.cells > 2 and not listed) or (
-        line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword
-    ):
-        return None
-    if label.family == "inner" and not bold and not larger and not listed:
-        return None
-    return make(title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count)
+    share = len(entries) / (entries[-1][0] - entries[0][0] + 1)
+    if named or share <= 0.5:
+        return named and share > 0.3
+    return 4 * digits <= len(entries) and (2 * labelled >= len(entries) or len(numbers) >= 6)
 
 
 _UNITS = re.compile(
     r"(?i)(?:weeks?|months?|years?|days?|hours?|quarters?|million|billion|thousand|percent|shares?|units?|basis points"
     rf"|U\.?S\.?C?|{MONTH})\b|%"
 )
-
-
-def _is_heading_tail(rest: str | None) -> bool:
-    """Return whether the text after a first sentence is still the heading, as in "10. THE ACME CORP. STANDARDS"."""
-    return rest is not None and len(rest) < 60 and rest.isupper()
-
-
-def _below(at: int, lines: Sequence[Line], style: _Style, bold: bool) -> tuple[str, int]:
-    """Return the title below a number that has its own line, and the number of lines."""
-    if at + 1 >= len(lines):
-        return "", 1
-    placed, following = lines[at], lines[at + 1]
-    same = abs(following.size - placed.size) < 0.25 * placed.size
-    near = 0 < placed.y - following.y < 4 * (placed.size or 1.0)
-    prominent = following.bold or following.text.isupper() or _is_centred(following, style)
-    if not (same and near and prominent and following.cells == 1 and following.end != " "):
-        return "", 1
-    if label_in(following.text) or not is_plain_title(following.text) or not is_title_case(following.text):
-        return "", 1
-    text, count = _wrapped(at + 1, lines, style)
-    return text, 1 + count
-
-
-def _wrapped(at: int, lines: Sequence[Line], style: _Style) -> tuple[str, int]:
-    """Return the text of a heading with the further lines that it takes, and their number."""
-    placed = lines[at]
-    parts = [placed.text]
-    for index in range(at + 1, min(len(lines), at + MAX_LINES)):
-        before, line = lines[index - 1], lines[index]
-        same = line.bold == before.bold and abs(line.size - before.size) < 0.05 * before.size
-        gap = before.y - line.y
-        close = 0 < gap <= 1.45 * max(before.size, 1.0)
-        marked = (
-            (before.bold and not style.bold)
-            or before.size >= LARGER * style.size
-            or (before.text.isupper() and line.text.isupper())
-        )
-        full = before.x1 > style.left + 0.6 * (style.right - style.left) or before.text.split()[-1].casefold() in SMALL
-        centred = _is_centred(before, style) and _is_centred(line, style)
-        if not (same and close and marked and (full or centred)) or line.cells > 1 or label_in(line.text):
-            break
-        if parts[-1].endswith((".", ":")) and not parts[-1].endswith(("Inc.", "Corp.", "Co.")):
-            break
-        parts.append(line.text)
-    return " ".join(parts), len(parts)
-
-
-def _styled(
-    number: int,
-    at: int,
-    lines: Sequence[Line],
-    style: _Style,
-    contents: _Contents,
-    bold: bool,
-    larger: bool,
-    labels: Sequence[str],
-) -> _Candidate | None:
-    """Return a heading that is recognised by its letters alone, or because the table of contents lists it."""
-    placed = lines[at]
-    line = placed
-    text, count = _wrapped(at, lines, style)
-    listed = _is_listed(text, number, contents, labels)
-    caps = text.isupper() and sum(char.isalpha() for char in text) >= 5
-    centred = _is_centred(line, style)
-    if not (bold or larger or caps or listed) or (placed.end == " " and count == 1 and not (bold or larger)):
-        return None
-    run_in = RUN_IN.match(text)
-    if run_in and run_in["rest"] and not larger:
-        return None  # a bold beginning of a paragraph
-    bare = text.rstrip(":").rstrip()
-    if not is_plain_title(bare) or (text[-1] == "." and not caps and not listed):
-        return None
-    if _is_signed(at, lines) or _is_date(text) or _is_beside(at, count, lines):
-        return None
-    if not larger and not listed and (_in_table(at, count, lines, style) or _is_stacked(at, count, lines)):
-        return None
-    if not larger and not listed and caps and not bold:
-        isolated = _is_isolated(at, count, lines, style)
-        if not isolated or len(text.split()) > 12:
-            return None
-    if not larger and not listed and not caps and not is_title_case(bare) and len(bare) > 60:
-        return None
-    return _Candidate(number, at, placed.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count)
 
 
 _REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")  # on the cover of a filing
@@ -633,73 +377,271 @@ def _is_date(text: str) -> bool:
     return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
 
 
-def _is_centred(line: Line, style: _Style) -> bool:
-    width = style.right - style.left
-    if width <= 0 or line.x0 < style.left + 0.1 * width:
-        return False
-    return abs((line.x0 + line.x1) / 2 - (style.left + style.right) / 2) < 0.05 * width
-
-
-def _is_listed(text: str, page: int, contents: _Contents, labels: Sequence[str]) -> bool:
-    """Return whether the table of contents has this title for this page."""
-    listed = contents.entries.get(letters(text)) if contents.entries else None
-    if not listed:
-        return False
-    label = labels[page] if page < len(labels) else ""
-    return not label or label in listed or not any(entry.isdecimal() for entry in listed)
-
-
-def _is_signed(at: int, lines: Sequence[Line]) -> bool:
-    """Return whether a signature is near, so that the line is probably the name of a party."""
-    near = [placed.text for placed in lines[at + 1 : at + 1 + SIGNING]]
-    return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
-
-
-def _is_beside(at: int, count: int, lines: Sequence[Line]) -> bool:
-    """Return whether other text is next to a line, as in the column heads of a table."""
-    y, size = lines[at].y, lines[at].size or 1.0
-    before = lines[at - 1].y - y if at else size
-    after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
-    return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
-
-
-def _is_stacked(at: int, count: int, lines: Sequence[Line]) -> bool:
-    """Return whether a line is part of a column head of several lines: a line as bold is close above or below."""
-    pairs = [lines[at - 1 : at + 1], lines[at + count - 1 : at + count + 1]] if at else [lines[count - 1 : count + 1]]
-    for pair in pairs:
-        if len(pair) == 2 and pair[0].bold == pair[1].bold and pair[0].cells == pair[1].cells == 1:
-            one, other = pair[0], pair[1]
-            if abs(one.size - other.size) < 0.1 * one.size and 0 < one.y - other.y < 1.35 * one.size:
-                return True
-    return False
+def _is_heading_tail(rest: str | None) -> bool:
+    """Return whether the text after a first sentence is still the heading, as in "10. THE ACME CORP. STANDARDS"."""
+    return rest is not None and len(rest) < 60 and rest.isupper()
 
 
 def _is_row(placed: Line) -> bool:
     return placed.cells > 1 and (placed.cells > 2 or any(char.isdigit() for char in placed.text[-8:]))
 
 
-def _in_table(at: int, count: int, lines: Sequence[Line], style: _Style) -> bool:
-    """Return whether a line without larger letters is next to the rows of a table."""
-    placed = lines[at]
-    before = lines[at - 1] if at else None
-    after = lines[at + count] if at + count < len(lines) else None
-    near = 2.2 * style.step * (placed.size or 1.0)
-    above = before is not None and _is_row(before) and before.y - placed.y < near
-    last = lines[at + count - 1]
-    below = after is not None and _is_row(after) and last.y - after.y < near
-    if below and not above and (placed.text.isupper() or _is_centred(placed, style)) and len(placed.text.split()) > 2:
-        return False
-    narrow = placed.x0 > style.left + 0.45 * (style.right - style.left) and not _is_centred(placed, style)
-    return above or below or narrow
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page on which headings are looked for.
 
+    Attributes:
+        number: Index of the page.
+        lines: Its lines.
+        style: What running text looks like on it.
+        contents: The tables of contents of the document.
+        label: The printed number of the page, or "".
+    """
 
-def _is_isolated(at: int, count: int, lines: Sequence[Line], style: _Style) -> bool:
-    """Return whether there is more space than usual above or below a line."""
-    step = WIDE_STEP * style.step
-    line, last = lines[at], lines[at + count - 1]
-    above = at == 0 or (lines[at - 1].y - line.y) > step * line.size or lines[at - 1].y < line.y
-    below = at + count >= len(lines) or (last.y - lines[at + count].y) > step * line.size
-    return above and below
+    number: int
+    lines: Sequence[Line]
+    style: _Style
+    contents: _Contents
+    label: str
+
+    def candidates(self, prose: int, *, is_cover: bool) -> Iterator[_Candidate]:
+        """Yield the headings of the page.
+
+        Args:
+            prose: Offset of the first running text of the document.
+            is_cover: Whether only a number makes a line before that text a heading.
+        """
+        is_form = any(_REGISTRANT.match(line.text) for line in self.lines)
+        signing = False
+        at, gap = 0, 1_000
+        while at < len(self.lines):
+            line = self.lines[at]
+            is_front = line.start < prose
+            if line.start in self.contents.lines:
+                if line.start in self.contents.starts:
+                    name = line.text if _CONTENTS.fullmatch(line.text) else "Table of Contents"
+                    yield self._leaf(at, name, 0.0)
+            elif line.text.upper().startswith("IN WITNESS W"):
+                yield self._leaf(at, "In Witness Whereof", 1e3)
+                signing = True
+            elif (
+                candidate := self._candidate(at, is_free=not ((is_front and is_cover) or signing or is_form))
+            ) and not (
+                is_front and candidate.label and candidate.label.family == "attachment"  # the number of the filing
+            ):
+                signing = signing and candidate.label is None
+                candidate.gap, gap = gap, 0
+                yield candidate
+                at += candidate.lines
+                continue
+            else:
+                gap += len(line.text)
+            at += 1
+
+    def _leaf(self, at: int, title: str, size: float) -> _Candidate:
+        start = self.lines[at].start
+        return _Candidate(self.number, at, start, title, None, size, True, True, True, sure=True, leaf=True)
+
+    def _candidate(self, at: int, *, is_free: bool) -> _Candidate | None:
+        line, before = self.lines[at], self.lines[at - 1] if at else None
+        if not 3 <= len(line.text) <= 2_000:
+            return None
+        bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
+        if before is not None:
+            alike = before.bold == line.bold and abs(before.size - line.size) < 0.5
+            if not bold and self._is_unfinished(before, line):
+                return None
+            if (alike or not (larger or bold)) and self._flows(before, line):
+                return None
+        label = label_in(line.text)
+        if label is not None and (is_free or label.family != "bare"):
+            numbered = self._numbered(at, label)
+            if numbered is not None or label.family != "bare":
+                return numbered
+        return self._styled(at) if is_free and line.cells == 1 else None
+
+    def _is_unfinished(self, before: Line, placed: Line) -> bool:
+        """Return whether the line before is full and ends within a sentence that this line goes on with."""
+        is_close = 0 < before.y - placed.y <= WIDE_STEP * self.style.step * max(placed.size, before.size)
+        is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
+        return is_close and is_full and not self.style.is_centred(placed)
+
+    def _flows(self, before: Line, placed: Line) -> bool:
+        """Return whether a line is in the middle of a paragraph."""
+        if before.end == " ":
+            return True
+        text = before.text.rstrip()
+        gap = before.y - placed.y
+        close = 0 < gap <= WIDE_STEP * self.style.step * (placed.size or 1.0)
+        ends = text[-1:] in '.:;!?”")' or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
+        return close and not ends and len(text) >= MIN_PROSE and placed.x0 <= before.x0 + placed.size
+
+    def _numbered(self, at: int, label: Label) -> _Candidate | None:
+        """Return a heading that begins with a number or keyword."""
+        line, title = self.lines[at], label.title
+        bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
+        is_keyword = label.family in ("part", "chapter", "section", "attachment")
+        make = partial(_Candidate, self.number, at, line.start, label=label, size=line.size, bold=bold)
+        centred = self.style.is_centred(line)
+        if not title:
+            upper = line.text.isupper()
+            if not is_keyword or not (bold or larger or centred or upper or len(line.text) < 16):
+                return None
+            if line.text[-1] == "." and not (bold or centred or upper):
+                return None
+            text, count = self._with_line_below(at)
+            return make(title=text, caps=upper, centred=centred, sure=True, lines=count)
+        if label.family == "bare" and (not (bold or larger) or _UNITS.match(title)):
+            return None
+        run_in = RUN_IN.match(title)
+        rest = run_in["rest"] if run_in else None
+        if run_in and (rest or (run_in["mark"] and line.end == " ")) and not _is_heading_tail(rest):
+            name = run_in["title"].strip(" “”\"'‘’")
+            ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not VERB.search(name)
+            if ok and (is_title_case(name) or (bold and not rest)):
+                prefix = line.text[: len(line.text) - len(title)].strip()
+                return make(
+                    title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True
+                )
+            if not (bold or larger):
+                return None
+        text, count = self._wrapped(at)
+        body = text[len(line.text) - len(title) :]
+        listed = self._is_listed(text) or self._is_listed(body)
+        if not is_plain_title(body, words=40 if listed or bold else MAX_WORDS):
+            return None
+        is_short = line.end == "\n" and len(body.split()) <= 10
+        strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
+        if label.family == "inner" and body.isupper() and (VERB.search(body) or not is_short):
+            return None
+        is_title = is_title_case(body) or (label.family == "decimal" and label.depth == 1 and len(body.split()) <= 6)
+        if not strong and (VERB.search(body) or not is_title or line.end == " " or len(body) > 90):
+            return None
+        if strong and not is_keyword and VERB.search(body) and not listed and body[-1] == ".":
+            return None
+        if (line.cells > 2 and not listed) or (
+            line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword
+        ):
+            return None
+        if label.family == "inner" and not bold and not larger and not listed:
+            return None
+        return make(title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count)
+
+    def _with_line_below(self, at: int) -> tuple[str, int]:
+        """Return a number that has its own line with the title below it, if any, and the number of lines."""
+        line = self.lines[at]
+        following = self.lines[at + 1] if at + 1 < len(self.lines) else line
+        same = abs(following.size - line.size) < 0.25 * line.size and following.cells == 1 and following.end != " "
+        near = 0 < line.y - following.y < 4 * (line.size or 1.0)
+        prominent = following.bold or following.text.isupper() or self.style.is_centred(following)
+        is_title = same and near and prominent and not label_in(following.text)
+        if not is_title or not is_plain_title(following.text) or not is_title_case(following.text):
+            return line.text, 1
+        text, count = self._wrapped(at + 1)
+        return f"{line.text} {text}", 1 + count
+
+    def _wrapped(self, at: int) -> tuple[str, int]:
+        """Return the text of a heading with the further lines that it takes, and their number."""
+        placed = self.lines[at]
+        parts = [placed.text]
+        for index in range(at + 1, min(len(self.lines), at + MAX_LINES)):
+            before, line = self.lines[index - 1], self.lines[index]
+            same = line.bold == before.bold and abs(line.size - before.size) < 0.05 * before.size
+            gap = before.y - line.y
+            close = 0 < gap <= 1.45 * max(before.size, 1.0)
+            marked = (
+                (before.bold and not self.style.bold)
+                or before.size >= LARGER * self.style.size
+                or (before.text.isupper() and line.text.isupper())
+            )
+            full = (
+                before.x1 > self.style.left + 0.6 * (self.style.right - self.style.left)
+                or before.text.split()[-1].casefold() in SMALL
+            )
+            centred = self.style.is_centred(before) and self.style.is_centred(line)
+            if not (same and close and marked and (full or centred)) or line.cells > 1 or label_in(line.text):
+                break
+            if parts[-1].endswith((".", ":")) and not parts[-1].endswith(("Inc.", "Corp.", "Co.")):
+                break
+            parts.append(line.text)
+        return " ".join(parts), len(parts)
+
+    def _styled(self, at: int) -> _Candidate | None:
+        """Return a heading that is recognised by its letters alone, or because the table of contents lists it."""
+        line = self.lines[at]
+        bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
+        text, count = self._wrapped(at)
+        listed = self._is_listed(text)
+        caps = text.isupper() and sum(char.isalpha() for char in text) >= 5
+        centred = self.style.is_centred(line)
+        if not (bold or larger or caps or listed) or (line.end == " " and count == 1 and not (bold or larger)):
+            return None
+        run_in = RUN_IN.match(text)
+        if run_in and run_in["rest"] and not larger:
+            return None  # a bold beginning of a paragraph
+        bare = text.rstrip(":").rstrip()
+        if not is_plain_title(bare) or (text[-1] == "." and not caps and not listed):
+            return None
+        if self._is_signed(at) or _is_date(text) or self._is_beside(at, count):
+            return None
+        if not (larger or listed):
+            if self._in_table(at, count) or self._is_stacked(at, count):
+                return None
+            if caps and not bold and (not self._is_isolated(at, count) or len(text.split()) > 12):
+                return None
+            if not caps and not is_title_case(bare) and len(bare) > 60:
+                return None
+        return _Candidate(
+            self.number, at, line.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count
+        )
+
+    def _is_listed(self, text: str) -> bool:
+        """Return whether the table of contents has this title for this page."""
+        listed = self.contents.entries.get(letters(text), ())
+        return bool(listed) and (not self.label or self.label in listed or not any(map(str.isdecimal, listed)))
+
+    def _is_signed(self, at: int) -> bool:
+        """Return whether a signature is near, so that the line is probably the name of a party."""
+        near = [placed.text for placed in self.lines[at + 1 : at + 1 + SIGNING]]
+        return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
+
+    def _is_beside(self, at: int, count: int) -> bool:
+        """Return whether other text is next to a line, as in the column heads of a table."""
+        lines, size = self.lines, self.lines[at].size or 1.0
+        before = lines[at - 1].y - lines[at].y if at else size
+        after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
+        return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
+
+    def _is_stacked(self, at: int, count: int) -> bool:
+        """Return whether a line is part of a column head of several lines: a line as bold is close above or below."""
+        lines, last = self.lines, at + count - 1
+        above = zip(lines[max(0, at - 1) : at], lines[at : at + 1], strict=False)
+        below = zip(lines[last : last + 1], lines[last + 1 : last + 2], strict=False)
+        return any(
+            one.bold == other.bold
+            and one.cells == other.cells == 1
+            and abs(one.size - other.size) < 0.1 * one.size
+            and 0 < one.y - other.y < 1.35 * one.size
+            for one, other in [*above, *below]
+        )
+
+    def _in_table(self, at: int, count: int) -> bool:
+        """Return whether a line without larger letters is next to the rows of a table."""
+        line, last, style = self.lines[at], self.lines[at + count - 1], self.style
+        near = 2.2 * style.step * (line.size or 1.0)
+        centred = style.is_centred(line)
+        above = any(_is_row(row) and row.y - line.y < near for row in self.lines[max(0, at - 1) : at])
+        below = any(_is_row(row) and last.y - row.y < near for row in self.lines[at + count : at + count + 1])
+        if below and not above and (line.text.isupper() or centred) and len(line.text.split()) > 2:
+            return False
+        return above or below or (line.x0 > style.left + 0.45 * (style.right - style.left) and not centred)
+
+    def _is_isolated(self, at: int, count: int) -> bool:
+        """Return whether there is more space than usual above or below a line."""
+        lines, line = self.lines, self.lines[at]
+        step = WIDE_STEP * self.style.step * line.size
+        above = at == 0 or lines[at - 1].y - line.y > step or lines[at - 1].y < line.y
+        return above and (at + count >= len(lines) or lines[at + count - 1].y - lines[at + count].y > step)
 
 
 # ---- choice --------------------------------------------------------------------------------------------------------
