@@ -326,7 +326,7 @@ def _gutter(rows: list[Row]) -> float | None:
     at = max(range(len(edges)), key=depth.__getitem__)
     x = (edges[at][0] + edges[at + 1][0]) / 2
     here = [(a, b) for a, b in pairs if a.x1 <= x <= b.x0]
-    if len(here) >= MIN_COLUMN_ROWS and all(_is_filled(side) for side in zip(*here, strict=True)):
+    if len(here) >= MIN_COLUMN_ROWS and all(is_filled(side, FILLED) for side in zip(*here, strict=True)):
         return x
     return None
 
@@ -335,10 +335,10 @@ def _is_prose(cell: Cell) -> bool:
     return sum(word[0].isalpha() for word in cell.text.split()) >= MIN_WORDS
 
 
-def _is_filled(column: Sequence[Cell]) -> bool:
-    """Return whether most lines fill the width of their column, unlike those of a table."""
+def is_filled(column: Sequence[Cell], share: float) -> bool:
+    """Return whether most lines fill this share of the width of their column, unlike those of a table."""
     width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
-    return median(cell.x1 - cell.x0 for cell in column) >= FILLED * width
+    return median(cell.x1 - cell.x0 for cell in column) >= share * width
 
 
 def _regions(rows: list[Row], gutter: float) -> Iterator[tuple[int, int]]:

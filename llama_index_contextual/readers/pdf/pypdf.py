@@ -11,6 +11,8 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 from pypdf import Configuration, PageObject, PdfReader
 from pypdf.errors import DependencyError, LimitReachedError, PyPdfError
 from pypdf.generic import ContentStream, Destination, DictionaryObject, StreamObject, TextStringObject
-from pypdf.generic._font import Font
+from pypdf.generic._font import Font  # nothing public has the widths of a font; `test_pdf_layout` pins this class
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.discovery import one_line
@@ -89,23 +91,29 @@ class PypdfSource(PageSource):
 
     def __init__(self, path: Path, data: bytes, password: str | None) -> None:
         self._path = str(path)
-        try:
+        with self._reading("the PDF is damaged or truncated"):
             self._pdf = PdfReader(BytesIO(data))
             if self._pdf.is_encrypted and not self._pdf.decrypt(password or ""):
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD)
             self.page_count = len(self._pdf.pages)
-        except PARSER_ERRORS as error:
-            raise self._error("the PDF is damaged or truncated", error) from error
         self._content = ContentReader(self._pdf)
+
+    @contextmanager
+    def _reading(self, failure: str) -> Iterator[None]:
+        try:
+            yield
+        except DependencyError as error:
+            raise ReadError(self._path, "the PDF is encrypted with AES: `pip install cryptography`") from error
+        except PARSER_ERRORS as error:
+            detail = ": ".join(filter(None, (type(error).__name__, one_line(str(error)))))
+            raise ReadError(self._path, f"{failure} ({detail})") from error
 
     def page(self, index: int) -> PageContent:
         """Return the page with an index."""
-        try:
+        with self._reading("pypdf cannot parse it"):
             page = self._pdf.pages[index]
             runs = self._runs(page)
             lines = page_lines(runs) if runs else _plain_lines(page)
-        except PARSER_ERRORS as error:
-            raise self._error("pypdf cannot parse it", error) from error
         is_drawn = self._content.images > 0 or self._content.paths >= MIN_PATHS
         return PageContent(lines, is_drawn, _span(page, main_angle(runs)))
 
@@ -126,25 +134,18 @@ class PypdfSource(PageSource):
 
     def title(self) -> str | None:
         """Return the title in the document information."""
-        try:
-            metadata = self._pdf.metadata
-            return metadata.title if metadata else None
-        except PARSER_ERRORS as error:
-            raise self._error("the document information cannot be read", error) from error
+        with self._reading("the document information cannot be read"):
+            return self._pdf.metadata.title if self._pdf.metadata else None
 
     def labels(self) -> list[str]:
         """Return the page labels."""
-        try:
+        with self._reading("the page labels cannot be read"):
             return list(self._pdf.page_labels) if "/PageLabels" in self._pdf.root_object else []
-        except PARSER_ERRORS as error:
-            raise self._error("the page labels cannot be read", error) from error
 
     def outline(self) -> list[OutlineEntry]:
         """Return the bookmarks that point to a page."""
-        try:
+        with self._reading("the outline cannot be read"):
             return list(self._entries(self._pdf.outline, 1))
-        except PARSER_ERRORS as error:
-            raise self._error("the outline cannot be read", error) from error
 
     def _entries(self, items: list[Any], level: int) -> Iterator[OutlineEntry]:
         for item in items:
@@ -161,13 +162,6 @@ class PypdfSource(PageSource):
     def close(self) -> None:
         """Close the file."""
         self._pdf.close()
-
-    def _error(self, what: str, error: BaseException) -> ReadError:
-        if isinstance(error, DependencyError):
-            return ReadError(self._path, "the PDF is encrypted with AES: `pip install cryptography`")
-        return ReadError(
-            self._path, f"{what} ({': '.join(filter(None, (type(error).__name__, one_line(str(error)))))})"
-        )
 
 
 def _span(page: PageObject, angle: int) -> tuple[float, float]:
@@ -248,22 +242,23 @@ def multiply(m: Matrix, n: Matrix) -> Matrix:
     return (a * p + b * r, a * q + b * s, c * p + d * r, c * q + d * s, e * p + f * r + t, e * q + f * s + u)
 
 
+@dataclass(slots=True)
 class _State:
     """The graphics and text state that `q` saves and `Q` restores."""
 
-    __slots__ = ("ctm", "font", "leading", "rise", "size", "stretch", "tracking", "word_tracking")
+    ctm: Matrix = IDENTITY
+    font: FontTable | None = None
+    size: float = 0.0
+    tracking: float = 0.0
+    word_tracking: float = 0.0
+    leading: float = 0.0
+    rise: float = 0.0
+    stretch: float = 1.0
 
-    def __init__(self) -> None:
-        self.ctm: Matrix = IDENTITY
-        self.font: FontTable | None = None
-        self.size = self.tracking = self.word_tracking = self.leading = self.rise = 0.0
-        self.stretch = 1.0
 
-    def copy(self) -> _State:
-        new = _State()
-        for name in self.__slots__:
-            setattr(new, name, getattr(self, name))
-        return new
+# Operators that set a number of the state.
+_NUMBERS = {b"Tc": "tracking", b"Tw": "word_tracking", b"TL": "leading", b"Ts": "rise"}
+_PATHS = frozenset((b"f", b"F", b"f*", b"B", b"B*", b"b", b"b*", b"S", b"s", b"sh"))
 
 
 class ContentReader:
@@ -304,7 +299,7 @@ class ContentReader:
         stack: list[_State] = []
         for args, operator in ContentStream(content, self._pdf, "bytes").operations:
             if operator == b"q":
-                stack.append(self._state.copy())
+                stack.append(replace(self._state))
             elif operator == b"Q":
                 if stack:
                     self._state = stack.pop()
@@ -335,16 +330,8 @@ class ContentReader:
                 self._matrix = self._line_matrix = IDENTITY
             case b"cm":
                 state.ctm = multiply(_matrix(args), state.ctm)
-            case b"Tc":
-                state.tracking = float(args[0])
-            case b"Tw":
-                state.word_tracking = float(args[0])
             case b"Tz":
                 state.stretch = float(args[0]) / 100
-            case b"TL":
-                state.leading = float(args[0])
-            case b"Ts":
-                state.rise = float(args[0])
             case b"'":
                 self._move(0.0, -state.leading)
                 self._show(args)
@@ -354,7 +341,9 @@ class ContentReader:
                 self._show(args[2:])
             case b"INLINE IMAGE":
                 self.images += 1
-            case b"f" | b"F" | b"f*" | b"B" | b"B*" | b"b" | b"b*" | b"S" | b"s" | b"sh":
+            case _ if operator in _NUMBERS:
+                setattr(state, _NUMBERS[operator], float(args[0]))
+            case _ if operator in _PATHS:
                 self.paths += 1
 
     def _font(self, name: str, resources: DictionaryObject) -> FontTable | None:
@@ -377,7 +366,7 @@ class ContentReader:
             return
         self._forms += 1
         self._open_forms.add(id(form))
-        before = self._state.copy(), self._matrix, self._line_matrix
+        before = replace(self._state), self._matrix, self._line_matrix
         if "/Matrix" in form:
             self._state.ctm = multiply(_matrix(form["/Matrix"]), self._state.ctm)
         self._draw(form, form.get("/Resources", resources).get_object())

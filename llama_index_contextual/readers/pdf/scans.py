@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from llama_index_contextual.readers.base import ParsedFile
-from llama_index_contextual.readers.pdf.pages import PageContent, PageSource, Run, page_lines
+from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, is_filled, page_lines
 
 LOW_CONFIDENCE = 0.8  # of a page, below which it is reported as hard to read
 MAX_RANGES = 10  # of pages that one warning lists
@@ -114,25 +114,12 @@ def page_ranges(pages: Iterable[int]) -> str:
 # ---- Layout ----------------------------------------------------------------------------------------------------------
 
 
-class _Box(NamedTuple):
-    """A box in points, with the page turned straight; y grows upwards."""
-
-    text: str
-    x0: float
-    x1: float
-    y: float
-    height: float
-    angle: int = 0
-
-
 def page_content(page: Page) -> PageContent:
     """Return the lines of a page in reading order."""
     scale = 72.0 / page["dpi"]
-    rows = _rows(_boxes(page["boxes"], scale, page["height"]))
-    sizes = _font_sizes([box for row in rows for box in row])
-    runs = [
-        Run(box.text, box.x0, box.x1, box.y, sizes[box], SPACE * sizes[box], box.angle) for row in rows for box in row
-    ]
+    cells = [cell for row in _rows(_cells(page["boxes"], scale, page["height"])) for cell in row]
+    _set_font_sizes(cells)
+    runs = [Run(cell.text, cell.x0, cell.x1, cell.y, cell.size, SPACE * cell.size, cell.angle) for cell in cells]
     return PageContent(page_lines(runs), True, (0.0, page["height"] * scale))
 
 
@@ -142,8 +129,8 @@ def confidence(page: Page) -> float:
     return sum(len(text) * score for text, score, *_ in page["boxes"]) / letters if letters else 0.0
 
 
-def _boxes(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[_Box]:
-    """Return the boxes in points, turned by the skew of the page."""
+def _cells(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[Cell]:
+    """Return the boxes in points, turned by the skew of the page; the size of a cell is the height of its box."""
     skew = _skew(boxes)
     along, across = math.cos(math.radians(skew)), math.sin(math.radians(skew))
     out = []
@@ -157,9 +144,9 @@ def _boxes(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[
         high = max(math.hypot(dx - ax, dy - ay), 1.0)
         x0, x1, low = min(ax, dx), max(bx, cx), (cy + dy) / 2
         if high >= VERTICAL * wide and len(text) > 1:
-            out.append(_Box(text, min(ay, dy), max(ay, dy), -x1, wide, 90))
+            out.append(Cell(text, min(ay, dy), max(ay, dy), -x1, wide, 90))
         else:
-            out.append(_Box(text, x0, x1, low + BASELINE * high, high))
+            out.append(Cell(text, x0, x1, low + BASELINE * high, high))
     return out
 
 
@@ -195,26 +182,24 @@ def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     return 0.0
 
 
-def _font_sizes(boxes: Sequence[_Box]) -> dict[_Box, float]:
-    """Return a font size for each box; boxes of about the same height have the same one."""
-    sizes: dict[_Box, float] = {}
-    rest = sorted(boxes, key=lambda box: box.height)
+def _set_font_sizes(cells: Sequence[Cell]) -> None:
+    """Replace the heights of boxes by font sizes; boxes of about the same height have the same one."""
+    rest = sorted(cells, key=lambda cell: cell.size)
     while rest:
-        usual = _weighted_median([(box.height, len(box.text)) for box in rest])
-        for box in rest:
-            if usual / SAME_SIZE <= box.height <= usual * SAME_SIZE:
-                sizes[box] = FONT_SIZE * usual
-        rest = [box for box in rest if box not in sizes]
-    return sizes
+        usual = _weighted_median([(cell.size, len(cell.text)) for cell in rest])
+        alike = [cell for cell in rest if usual / SAME_SIZE <= cell.size <= usual * SAME_SIZE]
+        rest = [cell for cell in rest if not usual / SAME_SIZE <= cell.size <= usual * SAME_SIZE]
+        for cell in alike:
+            cell.size = FONT_SIZE * usual
 
 
-def _rows(boxes: Sequence[_Box]) -> list[list[_Box]]:
+def _rows(boxes: Sequence[Cell]) -> list[Row]:
     """Return the boxes row by row from the top, and columns of prose one after the other."""
     gap = _gap(boxes)
     if gap is None:
         return _by_height(boxes)
     left, right, across = _sides(boxes, gap)
-    out: list[list[_Box]] = []
+    out: list[Row] = []
     top = math.inf
     for heading in [*sorted(across, key=lambda box: -box.y), None]:
         bottom = -math.inf if heading is None else heading.y
@@ -226,18 +211,18 @@ def _rows(boxes: Sequence[_Box]) -> list[list[_Box]]:
     return out
 
 
-def _by_height(boxes: Iterable[_Box]) -> list[list[_Box]]:
-    rows: list[list[_Box]] = []
+def _by_height(boxes: Iterable[Cell]) -> list[Row]:
+    rows: list[Row] = []
     for box in sorted(boxes, key=lambda box: (box.angle, -box.y)):
         row = rows[-1] if rows else []
-        if row and row[0].angle == box.angle and abs(row[-1].y - box.y) <= 0.4 * min(row[-1].height, box.height):
+        if row and row[0].angle == box.angle and abs(row[-1].y - box.y) <= 0.4 * min(row[-1].size, box.size):
             row.append(box)
         else:
             rows.append([box])
     return [sorted(row, key=lambda box: box.x0) for row in rows]
 
 
-def _gap(boxes: Sequence[_Box]) -> float | None:
+def _gap(boxes: Sequence[Cell]) -> float | None:
     """Return an x position between two columns of prose, or None."""
     prose = [box for box in boxes if box.angle == 0 and _is_prose(box.text)]
     best, most = None, 0.0
@@ -246,16 +231,16 @@ def _gap(boxes: Sequence[_Box]) -> float | None:
         lines = min(len(left), len(right))
         if lines < MIN_COLUMN_LINES or len(across) > MAX_CROSSING * lines or lines - len(across) <= most:
             continue
-        if _is_filled(left) and _is_filled(right):
+        if is_filled(left, FILLED) and is_filled(right, FILLED):
             best, most = x, lines - len(across)
     return best
 
 
-def _sides(boxes: Sequence[_Box], x: float) -> tuple[list[_Box], list[_Box], list[_Box]]:
+def _sides(boxes: Sequence[Cell], x: float) -> tuple[list[Cell], list[Cell], list[Cell]]:
     """Return the boxes to the left and to the right of a position, and those across it."""
-    sides: tuple[list[_Box], list[_Box], list[_Box]] = [], [], []
+    sides: tuple[list[Cell], list[Cell], list[Cell]] = [], [], []
     for box in boxes:
-        slack = 0.3 * box.height
+        slack = 0.3 * box.size
         sides[0 if box.x1 <= x + slack else 1 if box.x0 >= x - slack else 2].append(box)
     return sides
 
@@ -263,8 +248,3 @@ def _sides(boxes: Sequence[_Box], x: float) -> tuple[list[_Box], list[_Box], lis
 def _is_prose(text: str) -> bool:
     words = sum(word[0].isalpha() for word in text.split())
     return words >= MIN_WORDS or sum(ord(char) >= 0x2E80 for char in text) >= 2 * MIN_WORDS
-
-
-def _is_filled(column: Sequence[_Box]) -> bool:
-    width = max(box.x1 for box in column) - min(box.x0 for box in column)
-    return median(box.x1 - box.x0 for box in column) >= FILLED * width
