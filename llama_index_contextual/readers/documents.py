@@ -53,7 +53,7 @@ from llama_index_contextual.readers.discovery import (
 )
 from llama_index_contextual.readers.markdown import markdown_headings, read_front_matter, read_markdown
 from llama_index_contextual.readers.ocr import CHANGED, OcrReader, PageStore, engine_for
-from llama_index_contextual.readers.pdf.scans import ImagePages, Page, page_ranges, with_ocr_notes
+from llama_index_contextual.readers.pdf.scans import ImagePages, Page, no_text_note, with_ocr_notes
 from llama_index_contextual.readers.process import ParserProcess
 from llama_index_contextual.readers.text import read_text
 
@@ -270,9 +270,7 @@ class DocumentReader:
         if isinstance(ocr, str):
             if not has_text(parsed.text):
                 raise ReadError(ref.shown, f"has no text layer: {ocr} to have it read by OCR, and ingest it again")
-            have, need = ("has", "it needs") if len(parsed.scanned) == 1 else ("have", "they need")
-            note = f"{page_ranges(parsed.scanned)} {have} no text: {need} OCR ({ocr})"
-            return replace(parsed, warnings=(note, *parsed.warnings))
+            return replace(parsed, warnings=(no_text_note(parsed.scanned, f" ({ocr})"), *parsed.warnings))
         scans = ocr.read(
             ref.path, parsed.scanned, password=self._password(ref), digest=parsed.digest, limits=self._limits
         )

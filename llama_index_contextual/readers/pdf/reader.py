@@ -16,7 +16,7 @@ from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLim
 from llama_index_contextual.readers.discovery import read_limited
 from llama_index_contextual.readers.pdf.pages import Line, PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
-from llama_index_contextual.readers.pdf.scans import page_content
+from llama_index_contextual.readers.pdf.scans import no_text_note, page_content
 from llama_index_contextual.readers.pdf.sections import headings
 from llama_index_contextual.readers.pdf.title import document_title, sensible_title
 from llama_index_contextual.readers.tables import pdf_tables
@@ -29,7 +29,6 @@ NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
 MAX_LABEL = 200
-MAX_SINGLE_WARNINGS = 20  # if more pages have no text, they are reported as ranges
 
 
 def read_pdf(
@@ -159,23 +158,9 @@ def _read_pages(
         raise ReadError(str(path), f"no page could be read; {failed[0]}")
     to_read = () if scans is None else tuple(number for number in scanned if number not in scans)
     warned = scanned if scans is None else ()
-    return pages, [*failed, *_without_text(warned, ""), *_without_text(blank, " unless {} blank")], to_read
-
-
-def _without_text(pages: Sequence[int], unless: str) -> list[str]:
-    ranges: list[list[int]] = []
-    for page in pages:
-        if ranges and len(pages) > MAX_SINGLE_WARNINGS and ranges[-1][1] == page - 1:
-            ranges[-1][1] = page
-        else:
-            ranges.append([page, page])
-    one, many = unless.format("it is"), unless.format("they are")
-    return [
-        f"page {first} has no text: it needs OCR{one}"
-        if first == last
-        else f"pages {first}–{last} have no text: they need OCR{many}"
-        for first, last in ranges
-    ]
+    notes = [no_text_note(warned)] if warned else []
+    notes += [no_text_note(blank, " unless blank")] if blank else []
+    return pages, [*failed, *notes], to_read
 
 
 def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageSource) -> ParsedFile:
