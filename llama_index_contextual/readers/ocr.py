@@ -269,7 +269,9 @@ class Worker:
             return {"image": hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()}
         boxes: list[list[Any]] = []
         if np.ptp(image) >= MIN_CONTRAST:
-            self._engine = self._engine or load(request["engine"], request["language"], request["threads"])
+            if self._engine is None:
+                threads, is_tesseract = request["threads"], request["engine"] == "tesseract"
+                self._engine = Tesseract(request["language"], threads) if is_tesseract else RapidOcr(threads)
             boxes, image = upright(self._engine, image)
         height, width = image.shape
         return {"width": width, "height": height, "dpi": dpi, "boxes": boxes}
@@ -410,11 +412,6 @@ def upright(engine: Engine, image: Image) -> tuple[list[list[Any]], Image]:
         if best.confidence >= GOOD and not best.is_sideways:
             break
     return best.boxes, best_image
-
-
-def load(name: str, language: str, threads: int) -> Engine:
-    """Return an engine."""
-    return Tesseract(language, threads) if name == "tesseract" else RapidOcr(threads)
 
 
 class RapidOcr:

@@ -97,10 +97,13 @@ def without_label(text: str) -> str:
 
 def _number(text: str) -> str:
     """Return a Roman numeral as digits, anything else as it is."""
-    if not text or any(char not in _DIGITS for char in text):
-        return text
-    values = [_DIGITS[char] for char in text]
-    return str(sum(-a if a < b else a for a, b in pairwise([*values, 0])))
+    return str(roman_value(text)) if text and all(char in _DIGITS for char in text) else text
+
+
+def roman_value(numeral: str) -> int:
+    """Return the value of a Roman numeral in capitals."""
+    values = [_DIGITS[digit] for digit in numeral]
+    return sum(-a if a < b else a for a, b in pairwise([*values, 0]))
 
 
 # ---- titles --------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from llama_index_contextual.readers.pdf.numbering import roman_value
 from llama_index_contextual.readers.pdf.pages import Line, PageContent
 
 MIN_PAGES = 3
@@ -35,7 +36,6 @@ MIN_YEAR, MAX_YEAR = 1900, 2100
 
 _DIGITS = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
-_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _PAGE_NUMBER = re.compile(
     r"[\W_]*(?:(?:page|pg|p|seite|página|pagina)\b)?[\W_]*#(?:[\W_]*(?:of|von|de|di|sur)?[\W_]*#)?[\W_]*(?:page)?"
 )
@@ -176,14 +176,9 @@ def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
     """Return the text with "#" for each number, the numbers, and their printed forms; also for a lone Roman numeral."""
     roman = _ROMAN.fullmatch(text)
     if roman and roman[2]:
-        return f"{roman[1]}#{roman[3]}", (_roman_value(roman[2].lower()),), (roman[2],)
+        return f"{roman[1]}#{roman[3]}", (roman_value(roman[2].upper()),), (roman[2],)
     printed = _DIGITS.findall(text)
     return _DIGITS.sub("#", text).casefold(), tuple(map(int, printed)), tuple(printed)
-
-
-def _roman_value(digits: str) -> int:
-    values = [_ROMAN_VALUES[digit] for digit in digits]
-    return sum(-a if a < b else a for a, b in pairwise([*values, 0]))
 
 
 def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_Chain]:

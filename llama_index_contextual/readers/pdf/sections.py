@@ -37,6 +37,7 @@ from llama_index_contextual.readers.pdf.numbering import (
     without_label,
 )
 from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry
+from llama_index_contextual.readers.pdf.title import REGISTRANT
 
 MAX_HEADINGS = 100_000
 
@@ -363,7 +364,6 @@ _UNITS = re.compile(
 )
 
 
-_REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")  # on the cover of a filing
 _DATE_WORDS = frozenset(
     f"{MONTH.replace('|', ' ')} jan feb mar apr jun jul aug sep sept oct nov dec as of for the at in on year years "
     "month months quarter quarters week weeks day days fiscal period periods ended ending three six nine twelve first "
@@ -411,7 +411,7 @@ class _Page:
             prose: Offset of the first running text of the document.
             is_cover: Whether only a number makes a line before that text a heading.
         """
-        is_form = any(_REGISTRANT.match(line.text) for line in self.lines)
+        is_form = any(REGISTRANT.match(line.text) for line in self.lines)
         signing = False
         at, gap = 0, 1_000
         while at < len(self.lines):

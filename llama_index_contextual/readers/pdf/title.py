@@ -30,7 +30,7 @@ _FORM = re.compile(
     r"(?P<amended>\s*/\s*A)?\s*\)?(?:\s*\(?amendment no\.? \d+\)?)?"
 )
 _FORM_NUMBER = re.compile(r"^(\d+)([A-Z])")
-_REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")
+REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")
 
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -120,7 +120,7 @@ def _filing(front: Sequence[Sequence[Line]]) -> Stated | None:
     lines = [line for page in front for line in page]
     forms = ((line, _FORM.fullmatch(line.text.strip(" *_"))) for line in front[0][:40])
     line, form = next(((line, match) for line, match in forms if match), (None, None))
-    registrant = next((at for at, other in enumerate(lines) if _REGISTRANT.match(other.text)), 0)
+    registrant = next((at for at, other in enumerate(lines) if REGISTRANT.match(other.text)), 0)
     if line is None or form is None:
         return None
     text = " ".join(other.text for other in lines)[:HEAD]
