@@ -53,39 +53,41 @@ class Label(NamedTuple):
         numbers: The numbers, the last one counting on from heading to heading.
         depth: Number of parts of a decimal number, else 1.
         title: The text after the numbering.
-        name: The numbering as it is printed.
     """
 
     family: str
     numbers: tuple[str, ...]
     depth: int
     title: str
-    name: str
+
+    @property
+    def is_keyword(self) -> bool:
+        """Whether it begins with a word such as "Item" or "Exhibit"."""
+        return self.family in ("part", "chapter", "section", "attachment")
 
 
 def label_in(text: str) -> Label | None:
     """Return the numbering at the beginning of a line, or None.
 
     Example:
-        >>> label_in("Item 7. Risk factors")[:4]
+        >>> tuple(label_in("Item 7. Risk factors"))
         ('chapter', ('ITEM', '7'), 1, 'Risk factors')
     """
     if match := _KEYWORD.match(text):
         number, word = match["number"].rstrip("."), match["word"].upper()
         parts = tuple(_number(part) for part in number.upper().split("."))
         title = match["title"] or ""
-        return Label(_FAMILIES.get(word, "section"), (word, *parts), len(parts), title, f"{match['word']} {number}")
+        return Label(_FAMILIES.get(word, "section"), (word, *parts), len(parts), title)
     if match := _NUMBER.match(text):
-        name = text[: match.start("title")].strip()
         if match["decimal"]:
             parts = tuple(match["decimal"].split("."))
             if len(parts) == 1 and not match["dot"]:
-                return Label("bare", parts, 1, match["title"], name) if len(parts[0]) < 3 else None
-            return Label("decimal", parts, len(parts), match["title"], name)
+                return Label("bare", parts, 1, match["title"]) if len(parts[0]) < 3 else None
+            return Label("decimal", parts, len(parts), match["title"])
         for family in ("roman", "letter", "inner"):
             if match[family]:
                 value = _number(match[family]) if family == "roman" else match[family]
-                return Label(family, (value,), 1, match["title"], name)
+                return Label(family, (value,), 1, match["title"])
     return None
 
 

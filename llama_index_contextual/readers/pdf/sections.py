@@ -480,7 +480,7 @@ class _Page:
         """Return a heading that begins with a number or keyword."""
         line, title = self.lines[at], label.title
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
-        is_keyword = label.family in ("part", "chapter", "section", "attachment")
+        is_keyword = label.is_keyword
         make = partial(_Candidate, self.number, at, line.start, label=label, size=line.size, bold=bold)
         centred = self.style.is_centred(line)
         if not title:
@@ -682,7 +682,7 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
     in_exhibits = False
     exhibits: set[int] = set()
     for at, each in enumerate(found):
-        if each.label is None or each.label.family in ("part", "chapter", "section", "attachment"):
+        if each.label is None or each.label.is_keyword:
             in_exhibits = _EXHIBITS.search(each.title) is not None
         elif in_exhibits or (each.label.family == "bare" and re.match(r"(?i)exhibits?\b", each.label.title)):
             exhibits.add(at)
@@ -806,11 +806,7 @@ def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
     for page, texts in enumerate(headers):
         for text in texts:
             where[text].append(page)
-    labelled = {
-        text
-        for text in where
-        if (label := label_in(text)) and label.family in ("part", "chapter", "section", "attachment")
-    }
+    labelled = {text for text in where if (label := label_in(text)) and label.is_keyword}
     free = {
         text
         for text, pages in where.items()
@@ -845,7 +841,7 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
     number, depth = "", 0  # of the open decimal number with one part, and its level
     for at, each in enumerate(found):
         if each.label is None or each.label.family != "decimal":
-            is_above = each.label is not None and each.label.family in ("part", "chapter", "section", "attachment")
+            is_above = each.label is not None and each.label.is_keyword
             number, depth = ("", 0) if is_above else (number, depth)
         elif each.label.depth == 1:
             number, depth = each.label.numbers[0], ranked[at]
