@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.forks import cached_property
-from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import (
     Analyzer,
@@ -39,7 +38,6 @@ from llama_index_contextual.index.analysis import (
 )
 from llama_index_contextual.index.base import NO_SCALE, Hits, Scale, top
 
-SETTINGS_FILE = "settings.json"
 PERIOD_WEIGHT = 0.25
 """Weight of a fiscal year or quarter in the index of chunks: its year is a term as well, and counts there already."""
 
@@ -97,6 +95,7 @@ class TermCounts:
 
     def save(self, directory: Path) -> None:
         """Write the vocabulary and, in one file, the arrays, and sync them."""
+        files.make_directory(directory)
         files.write(directory / _VOCABULARY_FILE, json.dumps(list(self.vocabulary), ensure_ascii=False).encode())
         arrays = (self.pointers.astype(np.int64).view(np.int32), self.holders, self.frequencies, self.lengths)
         files.write_array(directory / COUNTS_FILE, np.concatenate(arrays).astype(np.int32))
@@ -118,11 +117,6 @@ class TermCounts:
         return cls(vocabulary, everything[:first].view(np.int64), holders, frequencies, lengths)
 
 
-def length_norms(lengths: NDArray[np.int32], mean: float) -> NDArray[np.float64]:
-    """Return the norm of texts by their length: the weight of a term is frequency / (norm + frequency)."""
-    return np.asarray(_K1 * (1 - _B + _B * lengths / mean), dtype=np.float64)
-
-
 class _Part:
     """A part of an index.
 
@@ -142,7 +136,7 @@ class _Part:
 
     def set_mean_length(self, mean: float) -> None:
         """Compute the normalisation of each text by its length."""
-        self._norms = length_norms(self.counts.lengths, mean)
+        self._norms = np.asarray(_K1 * (1 - _B + _B * self.counts.lengths / mean), dtype=np.float64)
 
     def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
         """Return the rows that contain a term and its saturated frequencies, frequency / (norm + frequency)."""
@@ -196,15 +190,12 @@ class QueryTerms:
         contains = holders.take(places, mode="clip") == rows
         return contains, values[places[contains]]
 
-    def frequencies_within(
-        self, number: int, documents: NDArray[np.int32], starts: NDArray[np.int32], stops: NDArray[np.int32]
-    ) -> NDArray[np.int64]:
+    def frequencies_within(self, number: int, starts: NDArray[np.int32], stops: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the number of rows of each document that contain a term.
 
         Args:
             number: Number of the term in `known`.
-            documents: Rows of the documents in the index of documents; shape (n,).
-            starts: Their first rows.
+            starts: The first rows of the documents; shape (n,).
             stops: The rows after their last ones.
         """
         holders, _ = self.postings[number]
@@ -248,8 +239,8 @@ class LexicalIndex:
     def build(cls, texts: Iterable[str], *, language: str = "english") -> LexicalIndex:
         """Index texts; row i is the i-th text."""
         builder = LexicalIndexBuilder(language=language)
-        builder.add(texts)
-        return builder.build()
+        builder.add_texts(texts)
+        return cls(builder.analyzer, [(builder.build(), None)])
 
     def query(self, query: LexicalQuery) -> QueryTerms:
         """Return the terms of a query with their postings.
@@ -360,38 +351,6 @@ class LexicalIndex:
         idf = np.float32(math.log(1 + (self.size - len(rows) + 0.5) / (len(rows) + 0.5)))
         return rows, (idf * saturated).astype(np.float32)
 
-    def counts(self) -> TermCounts:
-        """Return the terms of all texts, as one part."""
-        if len(self._parts) == 1 and self._parts[0].live is None:
-            return self._parts[0].counts
-        builder = TermCountsBuilder()
-        for part in self._parts:
-            builder.add_counts(part.counts, part.live)
-        return builder.build()
-
-    def save(self, directory: Path) -> None:
-        """Write the index and the settings that it was built with; replace an existing index."""
-        counts = self.counts()
-        files.make_directory(directory)
-        counts.save(directory)
-        settings = {"language": self.analyzer.language, "texts": self.size}
-        files.write(directory / SETTINGS_FILE, json.dumps(settings).encode())
-
-    @classmethod
-    def load(cls, directory: Path) -> LexicalIndex:
-        """Open an index, memory-mapped, with the settings that it was built with.
-
-        Raises:
-            InputError: The directory has no index.
-        """
-        try:
-            settings = json.loads(files.read(directory / SETTINGS_FILE))
-        except FileNotFoundError as error:
-            message = f"{directory} contains no lexical index: persist a LexicalRetriever there first."
-            raise InputError(message) from error
-        analyzer = Analyzer(settings["language"], has_periods=True)
-        return cls(analyzer, [(TermCounts.load(directory, settings["texts"]), None)])
-
 
 def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:
     """Return the distinct terms of texts with the sum of the weights of the texts that contain them."""
@@ -478,34 +437,25 @@ class TermCountsBuilder:
         )
 
 
-class LexicalIndexBuilder:
-    """Build a `LexicalIndex` from texts that are added step by step.
+class LexicalIndexBuilder(TermCountsBuilder):
+    """Build the `TermCounts` of texts in a language.
 
     Args:
         language: A Snowball stemmer's name, or `none`.
     """
 
     def __init__(self, *, language: str = "english") -> None:
-        self._analyzer = Analyzer(language, has_periods=True)
-        self._counts = TermCountsBuilder()
+        super().__init__()
+        self.analyzer = Analyzer(language, has_periods=True)
         self._numbers = Memory(self._term_numbers)
 
-    def add(self, texts: Iterable[str]) -> None:
+    def add_texts(self, texts: Iterable[str]) -> None:
         """Add texts; their rows follow those of the texts added before."""
-        vocabulary = self._counts.vocabulary
         for text in texts:
             words = tokens(text)
             numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
-            of_periods = map(vocabulary.__getitem__, periods(words) if self._analyzer.has_periods else ())
-            self._counts.add(np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32))
-
-    def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None = None) -> None:
-        """Add texts of an index that was built with the same language; see `TermCountsBuilder.add_counts`."""
-        self._counts.add_counts(counts, live)
+            of_periods = map(self.vocabulary.__getitem__, periods(words))
+            self.add(np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32))
 
     def _term_numbers(self, token: str) -> tuple[int, ...]:
-        return tuple(map(self._counts.vocabulary.__getitem__, self._analyzer.analyse(token)))
-
-    def build(self) -> LexicalIndex:
-        """Return the index."""
-        return LexicalIndex(self._analyzer, [(self._counts.build(), None)])
+        return tuple(map(self.vocabulary.__getitem__, self.analyzer.analyse(token)))

@@ -123,7 +123,7 @@ class DocumentIndex:
         for number, term in enumerate(terms.known):
             contains[number], weights = terms.contributions(number, rows)
             values[number, contains[number]] = terms.counts[term] * weights
-            holders[number] = terms.frequencies_within(number, documents, starts, stops)[where]
+            holders[number] = terms.frequencies_within(number, starts, stops)[where]
         probabilities = ((terms.frequencies + 0.5) / (terms.size + 1))[:, None]  # idf is -log of it
         within = (holders - contains + _PRIOR_CHUNKS * probabilities) / (others + _PRIOR_CHUNKS)
         shared: NDArray[np.float64] = (values * (1 - np.log(within) / np.log(probabilities))).sum(axis=0)

@@ -41,7 +41,6 @@ from llama_index_contextual.index.manifest import (
     FAISS_FILE,
     PART_MANIFEST,
     RECORDS,
-    Check,
     DocumentRecord,
     Files,
     Manifest,
@@ -215,7 +214,7 @@ class Part:
         """The FAISS index, memory-mapped."""
         from llama_index_contextual.index.vectors import read_index
 
-        return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE, mapped=True))
+        return self.shared(FAISS_FILE, lambda: read_index(self.directory / FAISS_FILE))
 
     @property
     def born(self) -> NDArray[np.int32]:
@@ -425,8 +424,8 @@ class PartWriter:
         if self._lexical is not None and self._documents is not None:
             from llama_index.core.schema import MetadataMode
 
-            self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
-            self._documents.add([document_entry(nodes)])
+            self._lexical.add_texts(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
+            self._documents.add_texts([document_entry(nodes)])
 
     def copy(self, part: Part) -> None:
         """Add the live documents of another part.
@@ -513,17 +512,14 @@ def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return result
 
 
-def open_parts(
-    directory: Path, manifest: Manifest, check: Check, *, reads: Collection[str] | None = None
-) -> list[Part]:
+def open_parts(directory: Path, manifest: Manifest, reads: Collection[str] | None = None) -> list[Part]:
     """Open the parts of a version, which must be released.
 
     Args:
         directory: Directory of the version.
         manifest: Its manifest.
-        check: How to compare the files with their descriptions.
-        reads: Names of the files of a part that are compared with "xxh3", while only the sizes of the others are; None
-            for all.
+        reads: Names of the files of a part that are compared with their checksums, while only the sizes of the others
+            are; None for all.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
@@ -532,21 +528,10 @@ def open_parts(
     with contextlib.ExitStack() as opened:
         parts: list[Part] = []
         for entry in manifest.parts:
-            parts.append(open_part(part_directory(directory, entry.name), entry, check, reads=reads))
+            parts.append(Part(_parts.open(part_directory(directory, entry.name), entry, reads), entry.gone))
             opened.callback(parts[-1].release)  # unless all can be opened
         opened.pop_all()
     return parts
-
-
-def open_part(directory: Path, entry: PartEntry, check: Check, *, reads: Collection[str] | None = None) -> Part:
-    """Open a part, given its entry in the manifest of a version; see `open_parts`."""
-    if check == "xxh3":
-        return Part(_parts.open(directory, entry, reads), entry.gone)
-    described = read_part(directory, entry).files
-    check_contents(directory, described, check)
-    opened = _OpenFiles(Description(directory, entry, described))
-    opened.users = 1
-    return Part(opened, entry.gone)
 
 
 def open_written(directory: Path, entry: PartEntry) -> Part:

@@ -227,7 +227,7 @@ def search_index(
     """Return scores and rows of the k best hits, best first, and the scores of all rows if they were computed.
 
     Args:
-        index: An inner-product index.
+        index: An exact or compact index; see `compress`.
         query: A unit vector; shape (1, dimensions).
         k: Maximum number of hits.
         mask: Rows that may be hits; None for all.
@@ -239,16 +239,7 @@ def search_index(
         allowed = np.flatnonzero(mask)
         scores, places = top(everything[allowed], k)
         return scores, allowed[places], everything
-    if isinstance(index, faiss.IndexRefine):
-        return *search_compact(index, query, k, mask), None
-    parameters = None
-    if mask is not None:
-        inverted = isinstance(index, faiss.IndexIVF)
-        kind = faiss.SearchParametersIVF if inverted else faiss.SearchParameters
-        parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
-    scores, rows = index.search(query, k, params=parameters)
-    is_hit = rows[0] >= 0
-    return scores[0][is_hit], rows[0][is_hit], None
+    return *search_compact(index, query, k, mask), None
 
 
 # ---- inner products --------------------------------------------------------------------------------------------------
@@ -474,19 +465,20 @@ def write_index(index: Any, path: Path) -> None:
     files.write_with(path, fill)
 
 
-def read_index(path: Path, *, mapped: bool) -> Any:
-    """Read an index, and refuse one whose header claims more data than the file has.
+def read_index(path: Path) -> Any:
+    """Open an index, mapped into memory if the system allows it; the file must not change afterwards.
+
+    A mapped index opens at once, is read as needed, and is shared between processes. An index whose header claims more
+    data than the file has is refused.
 
     Args:
         path: The file.
-        mapped: Whether to map the file into memory if the system allows it; it must not change afterwards. A mapped
-            index opens at once, is read as needed, and is shared between processes.
 
     Raises:
         CorruptVersionError: The file is not a FAISS index, or its header does not match its size.
     """
     check_faiss(path)
-    flags = faiss.IO_FLAG_MMAP_IFC if mapped and os.name != "nt" else 0
+    flags = faiss.IO_FLAG_MMAP_IFC if os.name != "nt" else 0
     with _READING:
         before = faiss.get_deserialization_vector_byte_limit()
         faiss.set_deserialization_vector_byte_limit(path.stat().st_size)

@@ -359,7 +359,7 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
 
         directory = version_directory(project_dir, name)
         try:
-            with closing(OpenVersion(directory, check="size")) as version:
+            with closing(OpenVersion(directory, reads=())) as version:
                 check_vectors(version)
         except (CorruptVersionError, OSError, sqlite3.Error) as error:
             if not (directory / MANIFEST).exists():
@@ -417,7 +417,7 @@ def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) 
     former, now = checked.manifests.get(name), checked.manifests.get(live)
     if former is None or now is None or now.keeps != name or live in checked.faults:
         return []
-    with closing(OpenVersion(version_directory(project_dir, live), check="size")) as version:
+    with closing(OpenVersion(version_directory(project_dir, live), reads=())) as version:
         records = [
             record
             for entry in former.parts

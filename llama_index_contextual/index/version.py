@@ -25,7 +25,6 @@ from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
     DOCUMENTS_DIRECTORY,
-    Check,
     DocumentRecord,
     read_manifest,
 )
@@ -301,9 +300,8 @@ class OpenVersion:
 
     Args:
         directory: versions/<name> of a project.
-        check: How to compare the files with their descriptions.
-        reads: Names of the files of a part that are compared with "xxh3", while only the sizes of the others are; None
-            for all.
+        reads: Names of the files of a part that are compared with their checksums, while only the sizes of the others
+            are; None for all.
         without: Names of parts that are left out because they are damaged.
 
     Raises:
@@ -315,7 +313,6 @@ class OpenVersion:
         self,
         directory: Path,
         *,
-        check: Check = "xxh3",
         reads: Collection[str] | None = None,
         without: Collection[str] = (),
     ) -> None:
@@ -324,7 +321,7 @@ class OpenVersion:
         self.without = without
         manifest = read_manifest(directory)
         self.manifest = replace(manifest, parts=[entry for entry in manifest.parts if entry.name not in without])
-        self.parts = open_parts(directory, self.manifest, check, reads=reads)
+        self.parts = open_parts(directory, self.manifest, reads)
 
     @property
     def is_remote(self) -> bool:

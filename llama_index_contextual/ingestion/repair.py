@@ -65,7 +65,7 @@ def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, st
     missing: list[DocumentRecord] = []
     kept: list[str] = []
     with ExitStack() as stack:
-        before = OpenVersion(directory, check="size", without=damaged)
+        before = OpenVersion(directory, reads=(), without=damaged)
         stack.callback(before.close)
         lost = set(lost_documents(before))
         missing += (record for record in before.records if record.doc_id in lost)
@@ -136,7 +136,7 @@ def _documents(place: Path, entry: PartEntry, faults: Sequence[CorruptVersionErr
         yield from (_Document(record, []) for _, record in live)
         return
     has_vectors = not {FAISS_FILE, PART_MANIFEST} & damaged and (place / FAISS_FILE).exists()
-    index = read_index(place / FAISS_FILE, mapped=True) if has_vectors else None
+    index = read_index(place / FAISS_FILE) if has_vectors else None
     with closing(docstore):
         for at, record in live:
             rows = range(ends[at] - record.chunks, ends[at])
@@ -178,7 +178,7 @@ def _older_versions(directory: Path, damaged: set[str], config: ProjectConfig, s
     project_dir, embed_model = directory.parent.parent, read_manifest(directory).embed_model
     for name in reversed([name for name in version_names(project_dir) if number(name) < number(directory.name)]):
         with contextlib.suppress(CorruptVersionError, FormatError):  # its manifest is damaged
-            version = OpenVersion(version_directory(project_dir, name), check="size", without=damaged)
+            version = OpenVersion(version_directory(project_dir, name), reads=(), without=damaged)
             stack.callback(version.close)
             is_other = config.rebuild_fields(ProjectConfig(**version.manifest.config))
             if not is_other and not version.is_remote and version.manifest.embed_model == embed_model:

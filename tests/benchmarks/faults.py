@@ -22,7 +22,7 @@ from tests.slow.faults import commits as ledger_commits
 from tests.slow.faults import test_corruption as corruption
 from tests.slow.faults import test_operations as operations
 from tests.slow.faults.bad_inputs import CASES, message_of
-from tests.slow.faults.cases import ALONE, SCENARIOS, Bench, Scenario, create, documents, ingest, load
+from tests.slow.faults.cases import SCENARIOS, Bench, Scenario, create, documents, ingest, load
 from tests.slow.faults.load import BUSY, STOP, wait_for_readers
 
 SHOWN = 10
@@ -45,7 +45,7 @@ def power(folder: Path, options: argparse.Namespace) -> Result:
 
 def syncs(folder: Path, options: argparse.Namespace) -> Result:
     """Leave out one sync after the other: each one must be missed."""
-    found = operations.needless_syncs(Bench(folder), options.seeds, (*_scenarios(options), ALONE))
+    found = operations.needless_syncs(Bench(folder), options.seeds, _scenarios(options))
     lines = "".join(f"\n    {place}: missed after {cases or 'no'} cases" for place, cases in found.items())
     return f"{len(found)} places ask for a sync{lines}", [place for place, cases in found.items() if not cases]
 

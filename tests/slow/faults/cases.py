@@ -19,8 +19,6 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
 from llama_index_contextual.index import files, kvstore, ledger_lines
-from llama_index_contextual.index.bm25 import LexicalIndex
-from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.files import NEW
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
 from llama_index_contextual.index.verify import LEFTOVER
@@ -30,7 +28,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.slow.faults.system import Crash, RecordingSystem, installed
 from tests.support.models import CountingEmbedding, ScriptedLLM
-from tests.support.nodes import chunk
 
 NAME = "p"
 ROOT = "knowledge"
@@ -174,16 +171,6 @@ def export(disk: Path) -> None:
     load(disk).export(disk / EXPORT)
 
 
-def persist_alone(disk: Path) -> None:
-    """Write the stores and indexes where no version is published."""
-    files.remove_tree(disk / EXPORT)
-    nodes = [chunk(f"n{n}", f"alpha {n}") for n in range(3)]
-    LexicalIndex.build(node.text for node in nodes).save(disk / EXPORT / "bm25")
-    DocumentIndex.build([nodes]).lexical_index.save(disk / EXPORT / "documents")
-    for directory in (disk, disk / EXPORT / "bm25", disk / EXPORT / "documents"):
-        files.sync_directory(directory)
-
-
 def export_ledger(disk: Path) -> None:
     ledger_lines.export_ledger(load(disk).directory, disk / EXPORT / "contexts.jsonl")
 
@@ -253,8 +240,6 @@ SCENARIOS = (
     Scenario("retry", (create, ingest_without_contexts), retry),
     Scenario("export", (create, ingest(1)), export, done=(InputError,)),
 )
-
-ALONE = Scenario("stores on their own", (), persist_alone)
 
 
 @dataclass

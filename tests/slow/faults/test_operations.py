@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.slow.faults.cases import ALONE, SCENARIOS, Bench, Scenario, acknowledged, attempt, violations
+from tests.slow.faults.cases import SCENARIOS, Bench, Scenario, acknowledged, attempt, violations
 from tests.slow.faults.system import FAULTS, Fault, FaultySystem, PowerLossSystem
 
 SAMPLE = 97
@@ -56,7 +56,7 @@ def run_power_loss(
     return violations(bench, scenario, disk, paid, finished=error is None), system.sites
 
 
-def needless_syncs(bench: Bench, seeds: int, scenarios: Sequence[Scenario] = (*SCENARIOS, ALONE)) -> dict[str, int]:
+def needless_syncs(bench: Bench, seeds: int, scenarios: Sequence[Scenario] = SCENARIOS) -> dict[str, int]:
     """Let each place that asks for a sync do without, and return how many cases each one took to be missed; 0: never.
 
     Only then is it shown that the cases above would notice a sync that is not there.
@@ -74,7 +74,7 @@ def _cases_until_missed(bench: Bench, place: str, scenarios: list[Scenario], see
     for back in range(most + 1):  # from the end: what is missing is missed there first
         for scenario in scenarios:
             at = None if back == 0 else bench.operations(scenario) - back
-            if (at is not None and at < 0) or (scenario is ALONE and back):
+            if at is not None and at < 0:
                 continue
             for seed in range(seeds * _more(at)):
                 cases += 1
@@ -94,7 +94,7 @@ def test_after_a_power_cut_the_state_is_before_or_after_and_the_operation_can_be
         assert result == [], case[1:]
 
 
-@pytest.mark.parametrize("scenario", [*SCENARIOS, ALONE], ids=lambda s: s.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 def test_completed_commands_survive_a_power_cut(bench: Bench, scenario: Scenario) -> None:
     for seed in range(2):
         assert run_power_loss(bench, scenario, None, seed)[0] == [], seed

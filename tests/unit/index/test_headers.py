@@ -52,4 +52,4 @@ def test_a_faiss_header_that_asks_for_another_size_is_refused_before_faiss_reads
     with pytest.raises(CorruptVersionError, match=r"claims to contain \d+ vectors of \d+ numbers, but has a different"):
         check_faiss(index)
     with pytest.raises(CorruptVersionError, match="claims to contain"):
-        read_index(index, mapped=False)
+        read_index(index)

@@ -112,7 +112,7 @@ def test_the_scores_of_few_allowed_rows_are_those_of_their_16_bit_vectors(tmp_pa
     exact = faiss.IndexFlatIP(64)
     exact.add(stored)
     write_index(vectors.compress(exact, "rabitq"), tmp_path / "index")
-    for index in (vectors.compress(exact, "rabitq"), read_index(tmp_path / "index", mapped=True)):
+    for index in (vectors.compress(exact, "rabitq"), read_index(tmp_path / "index")):
         mask = np.zeros(len(stored), dtype=np.bool_)
         mask[[0, 5, 700, 1_199]] = True
         for query in (VECTORS[:1], VECTORS[700:701], -VECTORS[:1]):
@@ -127,7 +127,7 @@ def test_a_compressed_index_is_read_back_with_its_vectors(tmp_path: Path) -> Non
     exact = faiss.IndexFlatIP(VECTORS.shape[1])
     exact.add(VECTORS)
     write_index(vectors.compress(exact, "rabitq"), tmp_path / "index.faiss")
-    opened = read_index(tmp_path / "index.faiss", mapped=True)
+    opened = read_index(tmp_path / "index.faiss")
     _, rows, _ = vectors.search_index(opened, VECTORS[7:8], 5, None)
     assert rows[0] == 7
     np.testing.assert_allclose(vectors.reconstructed(opened, np.array([3, 4])), VECTORS[[3, 4]], atol=1e-3)
