@@ -46,6 +46,7 @@ from llama_index_contextual.index.manifest import (
     Manifest,
     PartEntry,
     PartManifest,
+    RecordIndex,
     check_contents,
     check_files,
     check_headers,
@@ -55,7 +56,6 @@ from llama_index_contextual.index.manifest import (
     read_part,
 )
 from llama_index_contextual.index.nodes import FRAMES, Nodes, NodeTable
-from llama_index_contextual.index.records import RecordIndex
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, Document

@@ -26,11 +26,11 @@ from llama_index_contextual.index.manifest import (
     BM25_DIRECTORY,
     DOCUMENTS_DIRECTORY,
     DocumentRecord,
+    Records,
     read_manifest,
 )
 from llama_index_contextual.index.nodes import Nodes
 from llama_index_contextual.index.part import DocumentFrame, Part, load_frame, open_parts
-from llama_index_contextual.index.records import Records
 
 if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, Document, TextNode

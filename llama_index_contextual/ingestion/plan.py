@@ -25,8 +25,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import has_given_context
 from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ReadError, Remedy
 from llama_index_contextual.index.ledger import content_key
-from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.records import Records
+from llama_index_contextual.index.manifest import DocumentRecord, Records
 from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.ingestion import sync

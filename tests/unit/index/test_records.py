@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.records import RecordIndex, Records
+from llama_index_contextual.index.manifest import DocumentRecord, RecordIndex, Records
 
 
 def record(doc_id: str, content: str = "1", path: str | None = None) -> DocumentRecord:
