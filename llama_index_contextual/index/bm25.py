@@ -124,19 +124,15 @@ class _Part:
         counts: Its terms.
         live: Which of its texts still exist; None if all do.
         start: The row in the index of its first text.
+        mean: The mean length of the texts of all parts.
     """
 
-    def __init__(self, counts: TermCounts, live: NDArray[np.bool_] | None, start: int) -> None:
+    def __init__(self, counts: TermCounts, live: NDArray[np.bool_] | None, start: int, mean: float) -> None:
         self.counts = counts
-        self.live = live
-        self.lengths = counts.lengths if live is None else counts.lengths[live]
         self._start = start
+        self._norms = np.asarray(_K1 * (1 - _B + _B * counts.lengths / mean), dtype=np.float64)
         # Row in the index of each text, and -1 for those that are gone.
         self._rows = None if live is None else np.where(live, np.cumsum(live) - 1 + start, -1).astype(np.int32)
-
-    def set_mean_length(self, mean: float) -> None:
-        """Compute the normalisation of each text by its length."""
-        self._norms = np.asarray(_K1 * (1 - _B + _B * self.counts.lengths / mean), dtype=np.float64)
 
     def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
         """Return the rows that contain a term and its saturated frequencies, frequency / (norm + frequency)."""
@@ -224,14 +220,12 @@ class LexicalIndex:
 
     def __init__(self, analyzer: Analyzer, parts: Sequence[tuple[TermCounts, NDArray[np.bool_] | None]] = ()) -> None:
         self.analyzer = analyzer
-        self.size = 0
-        self._parts: list[_Part] = []
-        for counts, live in parts:
-            self._parts.append(_Part(counts, live, self.size))
-            self.size += len(self._parts[-1].lengths)
-        total = sum(int(part.lengths.sum(dtype=np.int64)) for part in self._parts)
-        for part in self._parts:
-            part.set_mean_length(total / self.size if total else 1.0)
+        lengths = [counts.lengths if live is None else counts.lengths[live] for counts, live in parts]
+        starts = np.cumsum([0, *map(len, lengths)]).tolist()
+        self.size = starts[-1]
+        total = sum(int(of_part.sum(dtype=np.int64)) for of_part in lengths)
+        mean = total / self.size if total else 1.0
+        self._parts = [_Part(*part, start, mean) for part, start in zip(parts, starts, strict=False)]
         self._respelled: LRUCache[str, dict[str, float]] = LRUCache(_RESPELLED)
         self._postings: LRUCache[str, Postings] = LRUCache(_CACHED_POSTINGS, lambda postings: len(postings[0]))
 

@@ -262,38 +262,23 @@ def walk(directory: Path) -> Iterator[Path]:
     yield from sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def xxh3(path: Path) -> str:
-    """Return the xxh3 (128 bits) of a file in hexadecimal, to detect damage fast."""
-    digest = xxhash.xxh3_128()
-    _digest(path, digest)
-    return str(digest.hexdigest())
-
-
 def xxh3_of(data: bytes) -> str:
     """Return the xxh3 (128 bits) of data in hexadecimal."""
     return str(xxhash.xxh3_128_hexdigest(data))
 
 
+def xxh3(path: Path) -> str:
+    """Return the xxh3 (128 bits) of a file in hexadecimal, to detect damage fast."""
+    with open(path, "rb") as file:
+        return str(hashlib.file_digest(file, xxhash.xxh3_128).hexdigest())
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal, to prove its content."""
-    digest = hashlib.sha256()
-    _digest(path, digest)
-    return digest.hexdigest()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe(path: Path) -> dict[str, Any]:
     """Return the size and the checksums of a file, as manifests contain them."""
-    fast, strong = xxhash.xxh3_128(), hashlib.sha256()
-    size = _digest(path, fast, strong)
-    return {"bytes": size, "xxh3": fast.hexdigest(), "sha256": strong.hexdigest()}
-
-
-def _digest(path: Path, *digests: Any) -> int:
-    """Add the content of a file to digests, and return its size."""
-    size = 0
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            size += len(block)
-            for digest in digests:
-                digest.update(block)
-    return size
+    return {"bytes": path.stat().st_size, "xxh3": xxh3(path), "sha256": sha256(path)}

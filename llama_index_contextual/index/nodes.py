@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 
     from llama_index_contextual.index.filters import Column
 
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
-    " start_char INTEGER, end_char INTEGER, shape INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL,"
-    " body TEXT NOT NULL, checksum INTEGER)",
-    "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
-)
 _INSERT = (
     "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body, checksum)"
     " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body, :checksum)"
@@ -57,7 +50,15 @@ _COLUMNS = ", ".join(COLUMNS)
 _SOURCE, _PARENT = "1", "4"
 """LlamaIndex's relationships of a node to its document and to its parent, as they are stored."""
 
-PARENT_SQL = f"json_extract(body, '$.relationships.\"{_PARENT}\".node_id')"
+_PARENT_SQL = f"json_extract(body, '$.relationships.\"{_PARENT}\".node_id')"
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
+    " start_char INTEGER, end_char INTEGER, shape INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL,"
+    " body TEXT NOT NULL, checksum INTEGER)",
+    "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
+    f"CREATE INDEX IF NOT EXISTS nodes_of_parent ON nodes ({_PARENT_SQL})",
+)
 FRAMES = "contextual/documents"
 """Collection of the data that no chunk contains; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
@@ -90,8 +91,8 @@ class Nodes(ABC):
         """Return a JSON object that was stored next to the nodes, or None."""
 
     @abstractmethod
-    def assemble(self, node_id: str) -> TextNode | None:
-        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+    def children(self, parent_id: str) -> list[BaseNode]:
+        """Return the nodes that have a parent, in the order of the text."""
 
     def __bool__(self) -> bool:
         return True
@@ -111,6 +112,13 @@ class Nodes(ABC):
             elif raise_error:
                 raise ValueError(f"doc_id {node_id} not found.")
         return [nodes[node_id] for node_id in node_ids if node_id in nodes]
+
+    def assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+        from llama_index_contextual.index.llama_nodes import parent_of
+
+        children = self.children(node_id)
+        return parent_of(node_id, children[0].ref_doc_id, children, self.read_span) if children else None
 
     def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
         """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
@@ -145,7 +153,6 @@ class NodeTable(Nodes):
         self._lock = new_lock()
         self._size: int | None = None
         self._ids: list[str] | None = None
-        self._parents: dict[str, str | None] | None = None
         self._shapes: dict[int, dict[str, Any]] = {}
         if access != "read":
             for statement in _SCHEMA:
@@ -184,7 +191,7 @@ class NodeTable(Nodes):
 
     def _forget(self) -> None:
         """Forget what was read, as the nodes are changed."""
-        self._size = self._ids = self._parents = None
+        self._size = self._ids = None
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
         """Store a JSON object next to the nodes."""
@@ -449,33 +456,14 @@ class NodeTable(Nodes):
             " FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1, 2"
         )
 
-    def documents_of_parents(self) -> dict[str, str | None]:
-        """Return the document of every parent of a node; read once, as it takes a scan of all nodes."""
-        with self._lock:
-            if self._parents is None:
-                self._parents = dict(
-                    self._kv.query(f"SELECT DISTINCT {PARENT_SQL}, doc_id FROM nodes WHERE {PARENT_SQL} > ''")
-                )
-            return self._parents
-
-    def assemble(self, node_id: str) -> TextNode | None:
-        """Return the parent of stored nodes with their text, or None if no node has this parent."""
-        from llama_index_contextual.index.llama_nodes import parent_of
-
-        parents = self.documents_of_parents()
-        if node_id not in parents:
-            return None
-        doc_id = parents[node_id]
-        return parent_of(node_id, doc_id, self._children(doc_id, node_id), self.read_span)
-
-    def _children(self, doc_id: str | None, parent_id: str) -> list[BaseNode]:
-        """Return the nodes of a document that have a parent, in the order of the text."""
+    def children(self, parent_id: str, live: NDArray[np.bool_] | None = None) -> list[BaseNode]:
+        """Return the nodes that have a parent, in the order of the text, or those of them in rows which are live."""
         unpack = unpacker()
         rows = self._kv.query(
-            f"SELECT {_COLUMNS} FROM nodes WHERE doc_id IS ? AND {PARENT_SQL} = ? ORDER BY start_char, position",
-            (doc_id, parent_id),
+            f"SELECT {_COLUMNS}, position FROM nodes WHERE {_PARENT_SQL} = ? ORDER BY start_char, position",
+            (parent_id,),
         )
-        return [self._node(row, unpack) for row in rows]
+        return [self._node(row, unpack) for row in rows if live is None or live[row[-1] - 1]]
 
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of all nodes, sorted; filters can refer to them."""

@@ -33,7 +33,7 @@ from llama_index_contextual.index.nodes import Nodes
 from llama_index_contextual.index.part import DocumentFrame, Part, load_frame, open_parts
 
 if TYPE_CHECKING:
-    from llama_index.core.schema import BaseNode, Document, TextNode
+    from llama_index.core.schema import BaseNode, Document
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from llama_index_contextual.index.remote import RemoteVectors
@@ -150,22 +150,9 @@ class VersionNodes(Nodes):
     def _part_of(self, doc_id: str) -> Part | None:
         return next((part for part in self.parts if part.has(doc_id)), None)
 
-    def documents_of_parents(self) -> dict[str, str | None]:
-        """Return the document of every parent of a node."""
-        return {
-            parent: doc_id
-            for part in self.parts
-            for parent, doc_id in part.docstore.documents_of_parents().items()
-            if doc_id is None or part.has(doc_id)
-        }
-
-    def assemble(self, node_id: str) -> TextNode | None:
-        """Return the parent of stored nodes with their text, or None if no node has this parent."""
-        for part in self.parts:
-            parents = part.docstore.documents_of_parents()
-            if node_id in parents and ((doc_id := parents[node_id]) is None or part.has(doc_id)):
-                return part.docstore.assemble(node_id)
-        return None
+    def children(self, parent_id: str) -> list[BaseNode]:
+        """Return the nodes that have a parent, in the order of the text."""
+        return [node for part in self.parts for node in part.docstore.children(parent_id, part.live)]
 
     # ---- metadata ----------------------------------------------------------------------------------------------------
 
