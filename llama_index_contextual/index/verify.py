@@ -167,8 +167,7 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
     Every byte of a version counts. Of the ledger, each row has a checksum, and SQLite checks the structure around the
     rows. A changed bit that neither finds has no effect: it is in a free page, in the unused space of a page, or in a
     field of the header that SQLite does not need, such as a counter of changes or the number of the release that wrote
-    the file. The next write may overwrite it. The file with the paths of documents has no checksum; it is compared with
-    the documents of the live version.
+    the file. The next write may overwrite it.
 
     Args:
         project_dir: Directory of the project.
