@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 
 _INSERT = (
     "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body, checksum)"
-    " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body, :checksum)"
+    " SELECT :id, :doc_id, :start, :end, shape, :text, :metadata, :body, :checksum FROM shapes WHERE body = :shape"
     " ON CONFLICT (id) DO UPDATE SET doc_id = excluded.doc_id, start_char = excluded.start_char,"
     " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text, metadata = excluded.metadata,"
     " body = excluded.body, checksum = excluded.checksum"
 )
+_INSERT_SHAPE = "INSERT OR IGNORE INTO shapes (body) VALUES (?)"
+_COPIED = "id, doc_id, start_char, end_char, text, metadata, nodes.body, checksum"
 COLUMNS = ("id", "shape", "text", "metadata", "body")
 """Columns from which a node is restored, in this order."""
 
@@ -182,12 +184,10 @@ class NodeTable(Nodes):
         require_storable(nodes)
         with self._lock, self._kv.transaction() as connection:
             self._forget()
-            numbers: dict[str, int] = {}
             pack = packer()
             for shape, row in (row_of(node, pack) for node in nodes):
-                if shape not in numbers:
-                    numbers[shape] = _shape_number(connection, shape)
-                connection.execute(_INSERT, {**row, "shape": numbers[shape]})
+                connection.execute(_INSERT_SHAPE, (shape,))
+                connection.execute(_INSERT, {**row, "shape": shape})
 
     def _forget(self) -> None:
         """Forget what was read, as the nodes are changed."""
@@ -222,23 +222,20 @@ class NodeTable(Nodes):
         """
         with self._lock, self._kv.transaction() as connection:
             self._forget()
-            bodies = dict(source._kv.query("SELECT shape, body FROM shapes"))
-            numbers: dict[int, int] = {}
             last = 0
             while rows := source._kv.query(
-                "SELECT id, doc_id, start_char, end_char, text, metadata, body, checksum, shape, position FROM nodes"
+                f"SELECT {_COPIED}, shapes.body, position FROM nodes JOIN shapes USING (shape)"
                 " WHERE position > ? ORDER BY position LIMIT 512",
                 (last,),
             ):
                 last = rows[-1][-1]
-                copied = [row for row in rows if live is None or live[row[-1] - 1]]
+                copied = [row[:-1] for row in rows if live is None or live[row[-1] - 1]]
                 # Only the shapes of these nodes: a shape can contain data of its node, such as an image.
-                for shape in {row[8] for row in copied} - numbers.keys():
-                    numbers[shape] = _shape_number(connection, bodies[shape])
+                connection.executemany(_INSERT_SHAPE, ((row[-1],) for row in copied))
                 connection.executemany(
                     "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, checksum, shape)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    ((*row[:8], numbers[row[8]]) for row in copied),
+                    " SELECT ?, ?, ?, ?, ?, ?, ?, ?, shape FROM shapes WHERE body = ?",
+                    copied,
                 )
             frames = source._kv.query("SELECT key, value FROM kv WHERE collection = ?", (FRAMES,))
             kept_frames = ((FRAMES, key, value) for key, value in frames if key in doc_ids)
@@ -490,12 +487,6 @@ class NodeTable(Nodes):
             ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (number,))
             self._shapes[number] = json.loads(body)
         return self._shapes[number]
-
-
-def _shape_number(connection: sqlite3.Connection, shape: str) -> int:
-    connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
-    (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
-    return int(number)
 
 
 # ---- chunks as rows --------------------------------------------------------------------------------------------------
