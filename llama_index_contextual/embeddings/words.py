@@ -31,6 +31,25 @@ def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
     return np.nan_to_num(np.asarray(vectors, dtype=np.float32))
 
 
+def word_vectors(words: Sequence[str]) -> NDArray[np.float32]:
+    """Return the sum of the vectors of the subwords of each word; shape (words, 256).
+
+    The sum of the vectors of its words has the direction of the vector of a text.
+
+    Raises:
+        ModelError: WordLlama is not installed.
+    """
+    model = _model()
+    subwords = [
+        [number for number, is_read in zip(one.ids, one.attention_mask, strict=True) if is_read]
+        for one in model.tokenize(list(words))
+    ]
+    sums = np.zeros((len(subwords), model.embedding.shape[1]), dtype=np.float32)
+    for row, numbers in enumerate(subwords):
+        sums[row] = model.embedding[numbers].sum(axis=0)
+    return sums
+
+
 class WordEmbedder:
     """Embeds questions, as `WordLlamaEmbedding` does, without LlamaIndex."""
 

@@ -1,24 +1,309 @@
-"""Units of a passage (sentences, rows of tables), and how much of a question one unit covers: pure functions.
+"""Spotlight: the sentence or the row of a table in a passage that answers a question.
 
-A chunk of 800 tokens answers a question with one sentence or one row of a table. What stands before the chunk (title,
-section, head of the table) counts for each of its units: it says what the unit is about.
+A chunk of 800 tokens answers with one place. `Spotlight` compares a question with the units of a passage, which are its
+sentences and the rows of its tables. The same comparison serves three purposes: it marks the place that a reader wants
+to see, it moves passages with a place that fits well to the front, and it tells how much of a question one place covers
+(the confidence of a search).
+
+What stands before a passage says what its units are about, so it counts for each of them: the context for the words of
+the question, and title, section and table head for its meaning.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
+
+Floats = NDArray[np.float32]
 
 LONG_LINE = 160
 """Characters of a line from which on it is divided into sentences; shorter ones are rows, items or sentences."""
 
+SIMILAR = 0.5
+"""Cosine similarity of two words from which on one counts for the other, by the square of the similarity."""
+
+OF_HEADER = 0.1
+"""Weight of a term that stands before the passage when a unit is marked: it is true of all units."""
+
 _WRAPPED = 50  # characters of a line from which on it may be continued by a line that begins with a small letter
 _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
+_AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # of a unit, in words; long units have more words
+_CODE_SHARE = 0.3
+_CODE = re.compile(
+    r"[{};]\s*$|=>|::|->|\w\s*[+*/|&-]?=\s*\S|\w+\([^)]*\)[;,:{]?\s*$|^\s*[\])}]+[,;]?\s*$"
+    r"|^\s*(?:def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
+)
+_MAX_WORDS = 200_000
+_REMEMBERED = 2_000  # passages whose units are kept
+
+
+class Spot(NamedTuple):
+    """How well the units of a passage fit a question.
+
+    Attributes:
+        start: Offset in the passage of the unit to be marked.
+        end: Offset after it.
+        words: Largest sum, over the terms of the question, of the weight of each that a unit or what stands before the
+            passage has; in the unit of BM25. Similar words count in part.
+        meaning: Largest cosine similarity of a unit to the question.
+    """
+
+    start: int
+    end: int
+    words: float
+    meaning: float
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The units of a passage as words of a vocabulary.
+
+    Attributes:
+        spans: Start and end of each unit in the passage.
+        counts: Number of words of each unit.
+        words: The words of all units, one unit after the other.
+        before: The words of the context and the table head.
+        vectors: Direction of each unit together with the title, the section and the table head; shape (units,
+            dimensions). None without word vectors.
+    """
+
+    spans: Sequence[tuple[int, int]]
+    counts: NDArray[np.int64]
+    words: NDArray[np.int64]
+    before: NDArray[np.int64]
+    vectors: Floats | None
+
+
+class Vocabulary:
+    """Words with their terms and vectors, by number; it is cleared when it is full.
+
+    Args:
+        analyzer: Gives the terms of a word.
+        embed: Returns a vector for each of some words, whose sums are the vectors of texts; None without vectors.
+    """
+
+    def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None) -> None:
+        self._analyzer = analyzer
+        self._embed = embed
+        self._numbers: dict[str, int] = {}
+        self.terms: list[tuple[str, ...]] = []
+        self.vectors: Floats | None = None
+
+    def numbers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the numbers of the words of each text."""
+        numbers = self._numbers
+        return [[numbers.setdefault(word, len(numbers)) for word in text.split()] for text in texts]
+
+    def complete(self) -> None:
+        """Add the terms and vectors of new words."""
+        new = list(itertools.islice(self._numbers, len(self.terms), None))
+        if not new:
+            return
+        self.terms += [tuple(self._analyzer.terms(word)) for word in new]
+        if self._embed is not None:
+            vectors = self._embed(new)
+            self.vectors = vectors if self.vectors is None else np.concatenate([self.vectors, vectors])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has more words than are worth keeping."""
+        return len(self._numbers) > _MAX_WORDS
+
+
+class Passage(NamedTuple):
+    """A passage to be compared with a question.
+
+    Attributes:
+        text: Its text.
+        before: The context and the head of its table.
+        heading: Title, section and head of its table.
+    """
+
+    text: str
+    before: str
+    heading: str
+
+    @classmethod
+    def of(cls, text: str, metadata: Mapping[str, object]) -> Passage:
+        """Return the passage of a chunk with its metadata."""
+        head = metadata.get(keys.TABLE_HEAD)
+        before = (metadata.get(keys.CONTEXT), head)
+        heading = (*(metadata.get(name) for name in (keys.TITLE, keys.FILE_NAME, keys.SECTION)), head)
+        return cls(text, _lined(before), _lined(heading))
+
+
+def _lined(values: Sequence[object]) -> str:
+    return "\n".join(str(value) for value in values if value)
+
+
+class Spotlight:
+    """Compares questions with the units of passages; words and passages that it has seen are remembered.
+
+    Args:
+        analyzer: The analyzer of the index.
+        embed: Returns the vectors of words; see `Vocabulary`. None compares without vectors: words count only if they
+            are equal, and the meaning of each passage is 0.
+
+    Example:
+        >>> spotlight = Spotlight(Analyzer("english"))
+        >>> text = "Water is metered.\\nGarden water is free from May to September."
+        >>> spot = spotlight.spots({"garden": 3.0, "water": 1.0}, "Is garden water free?", [Passage(text, "", "")])[0]
+        >>> text[spot.start : spot.end]
+        'Garden water is free from May to September.'
+    """
+
+    def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None = None) -> None:
+        self.analyzer = analyzer
+        self._embed = embed
+        self._lock = new_lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._vocabulary = Vocabulary(self.analyzer, self._embed)
+        self._units: LRUCache[Passage, Units] = LRUCache(_REMEMBERED)
+
+    def spots(
+        self, weights: Mapping[str, float], question: str, passages: Sequence[Passage], vector: Floats | None = None
+    ) -> list[Spot]:
+        """Return how well each passage fits a question.
+
+        Args:
+            weights: Weight of each term of the question, such as its idf.
+            question: The question.
+            passages: The passages.
+            vector: Unit vector of the question, of the kind that `embed` returns.
+        """
+        if not passages:
+            return []
+        with self._lock:
+            if self._vocabulary.is_full:
+                self._forget()
+            units = self._units_of(passages)
+            asked = self._asked(question, weights)
+            vocabulary, vectors = self._vocabulary.terms, self._vocabulary.vectors
+        words, places = np.unique(np.concatenate([one.words for one in units]), return_inverse=True)
+        equal, credit = _credit(list(weights), asked, words, vocabulary, vectors)
+        counts = np.concatenate([one.counts for one in units])
+        of_terms = np.array(list(weights.values()), dtype=np.float32)
+        equal, credit = (_best_of_units(one[:, places], counts) for one in (equal, credit))
+        spots, start = [], 0
+        for passage, one in zip(passages, units, strict=True):
+            end = start + len(one.counts)
+            terms_before = set(itertools.chain.from_iterable(map(vocabulary.__getitem__, one.before.tolist())))
+            stands_before = np.array([term in terms_before for term in weights], dtype=bool)
+            spots.append(
+                _spot(one, of_terms, equal[:, start:end], credit[:, start:end], stands_before, vector)
+                if len(one.counts)
+                else Spot(0, len(passage.text), 0.0, 0.0)
+            )
+            start = end
+        return spots
+
+    def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
+        """Return the number of the word of each term of a question that is in the question itself."""
+        of_terms: dict[str, str] = {}
+        for word in question.split():
+            for term in self.analyzer.query_terms(word):
+                of_terms.setdefault(term, word)
+        known = [term for term in weights if term in of_terms]
+        numbers = self._vocabulary.numbers([of_terms[term] for term in known])
+        self._vocabulary.complete()
+        return {term: number for term, (number, *_) in zip(known, numbers, strict=True)}
+
+    def _units_of(self, passages: Sequence[Passage]) -> list[Units]:
+        known = {passage: one for passage in passages if (one := self._units.get(passage)) is not None}
+        new = [passage for passage in dict.fromkeys(passages) if passage not in known]
+        spans = [units(passage.text) for passage in new]
+        words = [
+            self._vocabulary.numbers([passage.before, passage.heading, *(passage.text[a:b] for a, b in of_passage)])
+            for passage, of_passage in zip(new, spans, strict=True)
+        ]
+        self._vocabulary.complete()
+        for passage, of_passage, (before, heading, *of_units) in zip(new, spans, words, strict=True):
+            counts = np.array([len(one) for one in of_units], dtype=np.int64)
+            flat = np.array([number for one in of_units for number in one], dtype=np.int64)
+            vectors = _directions(self._vocabulary.vectors, flat, counts, heading)
+            known[passage] = Units(of_passage, counts, flat, np.array(before, dtype=np.int64), vectors)
+            self._units.put(passage, known[passage])
+        return [known[passage] for passage in passages]
+
+
+def _directions(
+    vectors: Floats | None, words: NDArray[np.int64], counts: NDArray[np.int64], heading: Sequence[int]
+) -> Floats | None:
+    """Return the direction of each unit, to which that of the heading is added."""
+    if vectors is None or len(counts) == 0:
+        return None
+    sums = np.add.reduceat(vectors[words], np.cumsum(counts) - counts)
+    before = vectors[list(heading)].sum(axis=0, keepdims=True)
+    return unit_vectors(unit_vectors(sums) + unit_vectors(before))
+
+
+def _credit(
+    terms: Sequence[str],
+    asked: Mapping[str, int],
+    words: NDArray[np.int64],
+    terms_of: Sequence[Sequence[str]],
+    vectors: Floats | None,
+) -> tuple[Floats, Floats]:
+    """Return how much each word counts for each term: 1 for a word that has it; then also for similar words.
+
+    Returns:
+        Two arrays of shape (terms, words).
+    """
+    equal = np.zeros((len(terms), len(words)), dtype=np.float32)
+    at = {term: number for number, term in enumerate(terms)}
+    for column, word in enumerate(words.tolist()):
+        for term in terms_of[word]:
+            if (row := at.get(term)) is not None:
+                equal[row, column] = 1.0
+    if vectors is None or not asked:
+        return equal, equal
+    rows = [at[term] for term in asked]
+    similar = unit_vectors(vectors[list(asked.values())]) @ unit_vectors(vectors[words]).T
+    credit = equal.copy()
+    credit[rows] = np.maximum(equal[rows], np.where(similar > SIMILAR, similar, 0.0) ** 2)
+    return equal, credit
+
+
+def _best_of_units(credit: Floats, counts: NDArray[np.int64]) -> Floats:
+    """Return the largest credit of the words of each unit; shape (terms, units)."""
+    best: Floats = np.maximum.reduceat(credit, np.cumsum(counts) - counts, axis=1)
+    return best
+
+
+def _spot(
+    units: Units,
+    weights: Floats,
+    equal: Floats,
+    credit: Floats,
+    stands_before: NDArray[np.bool_],
+    vector: Floats | None,
+) -> Spot:
+    length = (1 - _LENGTH_SHARE + _LENGTH_SHARE * units.counts / _AVERAGE_LENGTH) ** _LENGTH_POWER
+    words = weights @ np.where(stands_before[:, None], 1.0, credit) / length
+    meaning = 0.0 if units.vectors is None or vector is None else float((units.vectors @ vector).max())
+    covered = (weights * np.where(stands_before, OF_HEADER, 1.0)) @ equal
+    lengths = np.array([end - start for start, end in units.spans])
+    marked = int(np.lexsort((-lengths, -covered))[0])
+    return Spot(*units.spans[marked], float(words.max()), meaning)
+
+
+# ---- units -----------------------------------------------------------------------------------------------------------
 
 
 def units(text: str) -> list[tuple[int, int]]:
@@ -60,6 +345,17 @@ def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         span = skip_space(text, first), strip_end(text, first, last)
         if span[0] < span[1]:
             yield span
+
+
+def is_code(text: str) -> bool:
+    """Return whether a text is source code: at least three of ten lines look like it.
+
+    Example:
+        >>> is_code("def area(r):\\n    return PI * r**2\\n"), is_code("The fee is due:\\nby the end of May.")
+        (True, False)
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    return bool(lines) and sum(bool(_CODE.search(line)) for line in lines) >= _CODE_SHARE * len(lines)
 
 
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.search.spotlight import coverage, question_parts, units
+from llama_index_contextual.search.spotlight import Passage, Spot, Spotlight, coverage, is_code, question_parts, units
 
 ENGLISH = Analyzer("english")
 
@@ -70,3 +75,74 @@ def test_the_best_covered_sentence_of_the_question_counts() -> None:
 def test_a_question_of_short_sentences_is_one_part(question: str) -> None:
     weights = {"pump": 2.0, "motor": 1.0, "valve": 1.0}
     assert question_parts(question, weights, ENGLISH) == [weights]
+
+
+def passage(text: str, before: str = "", heading: str = "") -> Passage:
+    return Passage(text, before, heading)
+
+
+def test_the_unit_with_most_of_the_questions_words_is_marked() -> None:
+    text = "Water is metered.\nGarden water is free from May.\nPumps lift water."
+    (spot,) = Spotlight(ENGLISH).spots({"garden": 3.0, "water": 1.0}, "garden water", [passage(text)])
+    assert text[spot.start : spot.end] == "Garden water is free from May."
+
+
+def test_a_term_that_stands_before_the_passage_counts_for_all_units_and_hardly_for_the_mark() -> None:
+    text = "Acme pays.\nThe term is ten years."
+    weights = {"acm": 5.0, "term": 2.0}
+    (spot,) = Spotlight(ENGLISH).spots(weights, "Acme term", [passage(text, before="Contract of Acme")])
+    assert text[spot.start : spot.end] == "The term is ten years."  # 2.0 against 0.1 x 5.0
+    length = (0.6 + 0.4 * 5 / 40) ** 0.25
+    assert spot.words == pytest.approx((5.0 + 2.0) / length)
+
+
+def test_similar_words_count_by_the_square_of_their_similarity() -> None:
+    vectors = {"fee": [1.0, 0.0], "charge": [0.8, 0.6], "pump": [0.0, 1.0]}
+
+    def embed(words: Sequence[str]) -> NDArray[np.float32]:
+        return np.array([vectors[word] for word in words], dtype=np.float32)
+
+    spotlight = Spotlight(Analyzer("none"), embed)
+    question = np.array([1.0, 0.0], dtype=np.float32)
+    near, far = spotlight.spots({"fee": 2.0}, "fee", [passage("charge"), passage("pump")], question)
+    length = (0.6 + 0.4 * 1 / 40) ** 0.25
+    assert near.words == pytest.approx(2.0 * 0.8**2 / length)
+    assert far.words == 0.0  # a similarity of 0 is below 0.5
+    assert near.meaning == pytest.approx(0.8)
+    assert far.meaning == pytest.approx(0.0)
+    (headed,) = spotlight.spots({"fee": 2.0}, "fee", [passage("pump", heading="fee")], question)
+    assert headed.meaning == pytest.approx(math.sqrt(0.5))  # the direction between both
+
+
+def test_passages_are_compared_alike_alone_and_together() -> None:
+    texts = ["Fees are due in May.", "The pump is green.\nGarden water is free.", "Tariffs of the upper zone."]
+    weights = {"garden": 3.0, "water": 1.0, "fee": 2.0}
+    together = Spotlight(ENGLISH).spots(weights, "garden water fees", [passage(text) for text in texts])
+    assert together == [Spotlight(ENGLISH).spots(weights, "garden water fees", [passage(text)])[0] for text in texts]
+
+
+def test_threads_share_a_spotlight() -> None:
+    spotlight = Spotlight(ENGLISH)
+    passages = [passage(f"Zone {number} has garden water.\nFee {number} is due.") for number in range(50)]
+    asked = [{"garden": 1.0, "water": 1.0, str(number): 5.0} for number in range(50)]
+
+    def spots(number: int) -> list[Spot]:
+        return spotlight.spots(asked[number], f"garden water {number}", passages)
+
+    with ThreadPoolExecutor(8) as pool:
+        concurrent = list(pool.map(spots, range(50)))
+    assert concurrent == [spots(number) for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('fn main() {\n    println!("hi");\n}', True),
+        ("import os\nos.remove(path)", True),
+        ("| Zone | Fee |\n| Upper Vale | 3.10 |", False),
+        ("Revenue grew by 3 % (see page 4).\nIt was due to:", False),
+        ("", False),
+    ],
+)
+def test_source_code_is_recognised(text: str, expected: bool) -> None:
+    assert is_code(text) is expected
