@@ -226,7 +226,6 @@ def show_report(report: IngestReport, name: str, *, is_new: bool = True) -> None
     Args:
         report: The report.
         name: Name of the project.
-        as_json: Whether to print JSON.
         is_new: Whether its version was not printed before; otherwise only problems and costs are printed as text.
     """
     from llama_index_contextual.ingestion.report import skipped_lines
