@@ -46,7 +46,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
     """Return every way to ask with a query, by name."""
     retriever, knowledge = project.as_retriever(), ContextualKnowledge(project)
-    legs = project.state.live.current()
     conversational = ConversationalRetriever(retriever)
     intents = project.as_retriever(intents=True)
     return {
@@ -60,7 +59,7 @@ def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
         "intents": intents.retrieve,
         "agno": knowledge.search,
         "aagno": lambda query: asyncio.run(knowledge.asearch(query)),
-        "agno of a leg": ContextualKnowledge(LexicalRetriever(legs.index)).search,
+        "agno of a retriever": ContextualKnowledge(project.as_retriever()).search,
         "engine": project.as_query_engine().query,
         "aengine": lambda query: asyncio.run(project.as_query_engine().aquery(query)),
         "chat": lambda query: project.as_chat_engine().chat(query),
@@ -70,7 +69,7 @@ def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
 
 DOORS = (
     *("retrieve", "aretrieve", "retrieve_many", "retriever", "aretriever", "conversational", "aconversational"),
-    *("intents", "agno", "aagno", "agno of a leg", "engine", "aengine", "chat", "stream"),
+    *("intents", "agno", "aagno", "agno of a retriever", "engine", "aengine", "chat", "stream"),
 )
 
 
