@@ -236,13 +236,21 @@ async def test_an_interrupted_run_leaves_the_old_version_live(
     assert (len(report.added), len(report.unchanged)) == (10, 1)
 
 
-class LockedEmbedding(CountingEmbedding):
+class WorkerEmbedding(CountingEmbedding):
+    """A model that the workers run; others that are passed are called by the calling process."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "OnnxEmbedding"
+
+
+class LockedEmbedding(WorkerEmbedding):
     """A model with an attribute that cannot be pickled, and that its constructor does not create."""
 
     _guard: Any = PrivateAttr()
 
 
-class Unsendable(CountingEmbedding):
+class Unsendable(WorkerEmbedding):
     """A model that refuses to be pickled."""
 
     def __reduce__(self) -> Any:
