@@ -1,12 +1,13 @@
 """Find the files that paths, folders and globs refer to, give each document an id, and open regular files only.
 
-`discover` looks up each input and collects files and reasons for skipping. `walk` searches a folder with a glob
-`Pattern`. `open_file` and `read_once` read a file that was found. Names are shown with `printable` and `one_line`.
+`discover` looks up each input and collects files and reasons for skipping. `walk` searches a folder with a glob.
+`open_file` and `read_once` read a file that was found. Names are shown with `printable` and `one_line`.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -16,9 +17,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from itertools import count, groupby
+from io import BufferedReader
+from itertools import count, groupby, pairwise, takewhile
 from pathlib import Path, PurePath
-from typing import BinaryIO
 
 import xxhash
 
@@ -157,15 +158,13 @@ def _look_up(item: object, collector: _Collector) -> None:
         _look_up_missing(name, path, error, collector)
         return
     if stat.S_ISDIR(status.st_mode):
-        if not _take_folder(path, EVERYTHING, name, collector):
+        if not _take_folder(path, ["**"], name, collector):
             collector.skip(name, "contains no file")
     elif reason := special_reason(status.st_mode):
         collector.skip(name, reason)
     else:
         names = names_of(Path(os.path.realpath(path.parent)) / path.name)
-        collector.take(
-            FileRef(path, "", status.st_size, printable(str(path)), _identity(status), printable(name), names)
-        )
+        collector.take(_file_ref(path, status, name, names))
 
 
 def _look_up_missing(name: str, path: Path, error: OSError, collector: _Collector) -> None:
@@ -184,32 +183,26 @@ def _look_up_missing(name: str, path: Path, error: OSError, collector: _Collecto
         collector.skip(name, f"cannot be accessed: {error.strerror}", absent=not isinstance(error, PermissionError))
 
 
-def _take_folder(root: Path, pattern: Pattern, name: str, collector: _Collector) -> bool:
+def _take_folder(root: Path, pattern: Sequence[str], name: str, collector: _Collector) -> bool:
     """Collect the entries below a folder that match a pattern; return whether there are any."""
     entries = list(walk(root, pattern)) if os.path.isdir(root) else []
-    names_here = Counter(_identity(entry.status) for entry in entries if isinstance(entry, FoundFile))
+    names_here = Counter(_identity(found) for _, found in entries if not isinstance(found, str))
     is_unnamed = root.name in ("", "..")
     folder = Path(os.path.realpath(root)) if is_unnamed else Path(os.path.realpath(root.parent)) / root.name
-    for entry in entries:
-        path = root.joinpath(*entry.parts)
-        if isinstance(entry, SkippedEntry):
-            collector.skip(str(path), entry.reason)
-        elif entry.status.st_nlink > names_here[_identity(entry.status)]:
+    for parts, found in entries:
+        path = root.joinpath(*parts)
+        if isinstance(found, str):
+            collector.skip(str(path), found)
+        elif found.st_nlink > names_here[_identity(found)]:
             collector.skip(str(path), "has a hard link outside the folder: name it directly to read it")
         else:
-            collector.take(
-                FileRef(
-                    path,
-                    "",
-                    entry.status.st_size,
-                    printable(str(path)),
-                    _identity(entry.status),
-                    given=printable(name),
-                    names=names_of(folder.joinpath(*entry.parts)),
-                    depth=len(entry.parts) + bool(folder.name),
-                )
-            )
+            names, depth = names_of(folder.joinpath(*parts)), len(parts) + bool(folder.name)
+            collector.take(_file_ref(path, found, name, names, depth))
     return bool(entries)
+
+
+def _file_ref(path: Path, status: os.stat_result, given: str, names: tuple[str, ...], depth: int = 1) -> FileRef:
+    return FileRef(path, "", status.st_size, printable(str(path)), _identity(status), printable(given), names, depth)
 
 
 class _Collector:
@@ -227,7 +220,8 @@ class _Collector:
 
     def take(self, ref: FileRef) -> None:
         """Add a file with an id that no other file has, unless it must be skipped."""
-        if reason := self._reason_to_skip(ref):
+        suffix = ref.path.suffix.lower()
+        if reason := suffix_reason(suffix) if suffix not in SUFFIXES else size_reason(ref.size, self._limits):
             self.skip(str(ref.path), reason)
         elif first := self._by_identity.get(ref.identity):
             self.skip(str(ref.path), f"is the same file as {first.shown}, which is read once")
@@ -236,12 +230,6 @@ class _Collector:
             self._ids.add(ref.doc_id)
             self._by_identity[ref.identity] = ref
             self.files.append(ref)
-
-    def _reason_to_skip(self, ref: FileRef) -> str | None:
-        suffix = ref.path.suffix.lower()
-        if suffix not in SUFFIXES:
-            return suffix_reason(suffix)
-        return size_reason(ref.size, self._limits)
 
 
 def suffix_reason(suffix: str) -> str:
@@ -308,64 +296,23 @@ MAX_DEPTH = 64
 _MAGIC = frozenset("*?[")
 
 
-@dataclass(frozen=True)
-class FoundFile:
-    """A regular file in a folder: its path relative to the folder, and its status."""
-
-    parts: tuple[str, ...]
-    status: os.stat_result
-
-
-@dataclass(frozen=True)
-class SkippedEntry:
-    """An entry of a folder that is not read, and the reason."""
-
-    parts: tuple[str, ...]
-    reason: str
-
-
-class Pattern:
-    """A glob that is matched one path component at a time: `*`, `?`, `[…]`, and `**` for any number of folders.
+def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether a path matches a glob: `*`, `?`, `[…]`, and `**` for any number of folders.
 
     Extensions match regardless of case: `*.pdf` finds `A.PDF`.
     """
-
-    def __init__(self, parts: Sequence[str]) -> None:
-        self._parts = tuple(parts)
-
-    def start(self) -> frozenset[int]:
-        """Return the state before the first component."""
-        return self._closure({0})
-
-    def step(self, state: frozenset[int], name: str) -> frozenset[int]:
-        """Return the state after another component; it is empty if no longer path can match."""
-        after = set()
-        for at in state:
-            if at == len(self._parts):
-                continue
-            if self._parts[at] == "**":
-                after.add(at)
-            elif _matches(name, self._parts[at]):
-                after.add(at + 1)
-        return self._closure(after)
-
-    def accepts(self, state: frozenset[int]) -> bool:
-        """Return whether a path that ends here matches."""
-        return len(self._parts) in state
-
-    def can_continue(self, state: frozenset[int]) -> bool:
-        """Return whether a longer path can match."""
-        return any(at < len(self._parts) for at in state)
-
-    def _closure(self, state: set[int]) -> frozenset[int]:
-        for at in sorted(state):
-            while at < len(self._parts) and self._parts[at] == "**":
-                at += 1
-                state.add(at)
-        return frozenset(state)
+    if not pattern or not names:
+        return not names and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _accepts(pattern[1:], names) or _accepts(pattern, names[1:])
+    return _matches(names[0], pattern[0]) and _accepts(pattern[1:], names[1:])
 
 
-EVERYTHING = Pattern(["**"])
+def _can_continue(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether a longer path can match."""
+    fixed = list(takewhile(lambda part: part != "**", pattern))
+    is_longer = len(fixed) < len(pattern) or len(names) < len(fixed)
+    return is_longer and all(map(_matches, names, fixed))
 
 
 def has_magic(part: str) -> bool:
@@ -373,62 +320,55 @@ def has_magic(part: str) -> bool:
     return not _MAGIC.isdisjoint(part)
 
 
-def split_glob(path: Path) -> tuple[Path, Pattern]:
+def split_glob(path: Path) -> tuple[Path, Sequence[str]]:
     """Split a glob into its fixed folder and the pattern below it."""
     parts = path.parts
     fixed = next(index for index, part in enumerate(parts) if has_magic(part))
-    return Path(*parts[:fixed]), Pattern(parts[fixed:])
+    return Path(*parts[:fixed]), parts[fixed:]
 
 
-def walk(root: Path, pattern: Pattern) -> Iterator[FoundFile | SkippedEntry]:
-    """Yield the entries below `root` that match a pattern, sorted by name.
+def walk(root: Path, pattern: Sequence[str]) -> Iterator[tuple[tuple[str, ...], os.stat_result | str]]:
+    """Yield the entries below `root` that match a glob, given as its components, sorted by name.
 
-    Links, hidden files and folders, and devices are yielded as `SkippedEntry`.
+    Yields:
+        The path of each entry relative to `root`, and the status of a regular file, or the reason why the entry is not
+        read. Links, hidden files and folders, and devices are not.
     """
-    stack: list[tuple[tuple[str, ...], frozenset[int]]] = [((), pattern.start())]
+    pattern = [part for part, after in pairwise([*pattern, ""]) if not part == after == "**"]
+    stack: list[tuple[str, ...]] = [()]
     while stack:
-        parts, state = stack.pop()
+        parts = stack.pop()
         path = root.joinpath(*parts)
+        continues = _can_continue(pattern, parts)
         if parts:
-            if not pattern.accepts(state) and not (pattern.can_continue(state) and os.path.isdir(path)):
+            if not (continues and os.path.isdir(path)) and not _accepts(pattern, parts):
                 continue
-            verdict = _visit(path, parts, state, pattern)
-            if verdict is not None:
-                yield verdict
+            if (found := _visit(path, parts, continues)) is not None:
+                yield parts, found
                 continue
         try:
-            names = sorted(os.listdir(path), reverse=True)
+            stack += [(*parts, name) for name in sorted(os.listdir(path), reverse=True)]
         except OSError as error:
-            yield SkippedEntry(parts, f"the folder cannot be opened: {error.strerror}")
-            continue
-        children = ((name, pattern.step(state, name)) for name in names)
-        stack.extend(((*parts, name), child) for name, child in children if child)
+            yield parts, f"the folder cannot be opened: {error.strerror}"
 
 
-def _visit(
-    path: Path, parts: tuple[str, ...], state: frozenset[int], pattern: Pattern
-) -> FoundFile | SkippedEntry | None:
-    """Classify one entry; None stands for a folder to search."""
+def _visit(path: Path, parts: tuple[str, ...], continues: bool) -> os.stat_result | str | None:
+    """Return the status of a regular file, the reason why an entry is not read, or None for a folder to search."""
     try:
         status = os.lstat(path)
     except OSError as error:
-        return SkippedEntry(parts, f"cannot be accessed: {error.strerror}")
+        return f"cannot be accessed: {error.strerror}"
     is_folder = stat.S_ISDIR(status.st_mode)
     if parts[-1].startswith("."):
-        return SkippedEntry(parts, f"is a hidden {'folder' if is_folder else 'file'}: name it directly to read it")
+        return f"is a hidden {'folder' if is_folder else 'file'}: name it directly to read it"
     if stat.S_ISLNK(status.st_mode) or _is_junction(path):
-        return SkippedEntry(parts, "is a link, and links in a folder are not followed: name its target to read it")
-    if is_folder:
-        return _visit_folder(parts, state, pattern)
-    reason = special_reason(status.st_mode)
-    return FoundFile(parts, status) if reason is None else SkippedEntry(parts, reason)
-
-
-def _visit_folder(parts: tuple[str, ...], state: frozenset[int], pattern: Pattern) -> SkippedEntry | None:
-    if not pattern.can_continue(state):
-        return SkippedEntry(parts, "is a folder: end the pattern with /** to read the files in it")
+        return "is a link, and links in a folder are not followed: name its target to read it"
+    if not is_folder:
+        return special_reason(status.st_mode) or status
+    if not continues:
+        return "is a folder: end the pattern with /** to read the files in it"
     if len(parts) >= MAX_DEPTH:
-        return SkippedEntry(parts, f"lies {MAX_DEPTH} folders deep: name it directly to read the files in it")
+        return f"lies {MAX_DEPTH} folders deep: name it directly to read the files in it"
     return None
 
 
@@ -453,8 +393,6 @@ def _is_junction(path: Path) -> bool:
 
 # Reading a file
 
-_PIECE = 1 << 20
-
 
 def content_hash(path: str | os.PathLike[str]) -> str:
     """Return the xxh3-128 of a file's bytes as 32 hexadecimal digits.
@@ -462,14 +400,11 @@ def content_hash(path: str | os.PathLike[str]) -> str:
     Raises:
         ReadError: The file cannot be opened.
     """
-    digest = xxhash.xxh3_128()
     try:
         with open_file(Path(path)) as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
+            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     except OSError as error:
         raise ReadError(printable(os.fspath(path)), f"cannot be opened: {error.strerror}") from error
-    return digest.hexdigest()
 
 
 def read_once(path: Path, *, max_bytes: int) -> tuple[bytes, str]:
@@ -480,13 +415,8 @@ def read_once(path: Path, *, max_bytes: int) -> tuple[bytes, str]:
     Raises:
         OSError: It cannot be opened, or is not a regular file.
     """
-    pieces: list[bytes] = []
-    size = 0
     with open_file(path) as file:
-        while size <= max_bytes and (piece := file.read(min(_PIECE, max_bytes + 1 - size))):
-            pieces.append(piece)
-            size += len(piece)
-    data = b"".join(pieces)
+        data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
     return data, xxhash.xxh3_128_hexdigest(data)
 
 
@@ -505,7 +435,7 @@ def read_limited(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
     return data, digest
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """Open a regular file for reading, without blocking on a pipe that has replaced it.
 
     Raises:
@@ -555,11 +485,7 @@ def unescaped(name: str) -> str:
         >>> unescaped(printable("a\x1b\\b.txt")) == "a\x1b\\b.txt"
         True
     """
-    return (
-        name
-        if "\\" not in name
-        else _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if match[1] != "\\" else "\\", name)
-    )
+    return _ESCAPED.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1][1:], 16)), name)
 
 
 def _escape(char: str) -> str:
@@ -567,10 +493,7 @@ def _escape(char: str) -> str:
         return "\\\\"
     if not _is_unsafe(char):
         return char
-    code = ord(char)
-    if code > 0xFFFF:
-        return f"\\U{code:08x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{ord(char):02x}" if char.isascii() else char.encode("ascii", "backslashreplace").decode()
 
 
 def one_line(text: str, limit: int = 200) -> str:

@@ -60,16 +60,14 @@ def read_html(path: Path, data: bytes, *, account: FileAccount, digest: str = ""
     builder = DocumentBuilder(account)
     builder.warnings += decoded.warnings
     page = parse_html(path, decoded.text)
-    if page is None:
-        return builder.parsed(digest=digest)
     add_html(builder, _content(page))
     title = _SPACE.sub(" ", page.findtext(".//title") or "").strip()
     first = min(builder.headings, key=lambda heading: heading.level, default=None)
     return builder.parsed(title=title or (first.title if first else None), digest=digest, outlines=True)
 
 
-def parse_html(path: Path, text: str) -> Element | None:
-    """Return the root element of an HTML text, or None if it has none.
+def parse_html(path: Path, text: str) -> Element:
+    """Return the root element of an HTML text.
 
     Raises:
         ReadError: The elements are nested too deeply.
@@ -84,7 +82,7 @@ def parse_html(path: Path, text: str) -> Element | None:
 
 
 class _Tree:
-    """Target of the parser that builds a tree of the first root, with the attributes that are read, without comments.
+    """Target of the parser that builds a tree below one root, with the attributes that are read, without comments.
 
     lxml's own tree takes quadratic time in the number of attributes of an element.
     """
@@ -93,29 +91,21 @@ class _Tree:
         from lxml import etree
 
         self._builder = etree.TreeBuilder()
-        self._root: Element | None = None
-        self._depth = 0
+        self._builder.start("html", {})
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if self._depth or self._root is None:
-            kept = {name: attributes[name] for name in _ATTRIBUTES if name in attributes} if attributes else {}
-            element = self._builder.start(_known(tag), kept)
-            self._root = element if self._root is None else self._root
-            self._depth += 1
+        kept = {name: attributes[name] for name in _ATTRIBUTES if name in attributes} if attributes else {}
+        self._builder.start(_known(tag), kept)
 
     def end(self, tag: str) -> None:
-        if self._depth:
-            self._builder.end(_known(tag))
-            self._depth -= 1
+        self._builder.end(_known(tag))
 
     def data(self, text: str) -> None:
-        if self._depth:
-            self._builder.data(text)
+        self._builder.data(text)
 
-    def close(self) -> Element | None:
-        if self._root is not None:
-            self._builder.close()
-        return self._root
+    def close(self) -> Element:
+        self._builder.end("html")
+        return self._builder.close()
 
 
 def _known(tag: str) -> str:

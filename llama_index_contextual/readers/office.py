@@ -1,4 +1,4 @@
-"""Read Word, PowerPoint and Excel files, CSV, and HTML pages.
+"""Read Word, PowerPoint and Excel files, CSV, mail and HTML pages.
 
 `read_office` runs in the child process. Office files are ZIP archives of XML: `_check_package` measures them before a
 library opens them. Macros are never run, links to other files and pages never followed.
@@ -13,19 +13,25 @@ import csv
 import datetime
 import re
 import struct
+import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
+from email.message import Message
+from email.parser import BytesParser
+from email.policy import Compat32
+from email.utils import parsedate_to_datetime
 from io import BytesIO, StringIO
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.parsers.expat import ExpatError
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.builder import DocumentBuilder, cleaned, split_blocks
 from llama_index_contextual.readers.discovery import (
     MARKDOWN_SUFFIXES,
@@ -34,11 +40,11 @@ from llama_index_contextual.readers.discovery import (
     TEXT_SUFFIXES,
     missing_extra,
     one_line,
+    printable,
     read_limited,
     suffix_reason,
 )
 from llama_index_contextual.readers.html import add_html, parse_html, read_html
-from llama_index_contextual.readers.mail import read_mail
 from llama_index_contextual.readers.markdown import parse_markdown
 from llama_index_contextual.readers.pdf.reader import parse_pdf
 from llama_index_contextual.readers.pdf.title import sensible_title
@@ -69,23 +75,21 @@ _DAMAGE = (
 )
 
 
+# Errors of the libraries that are not among them.
+_LIBRARY_ERRORS = (
+    ("lxml.etree", "LxmlError"),
+    ("pptx.exc", "PythonPptxError"),
+    ("openpyxl.utils.exceptions", "CellCoordinatesException"),
+    ("openpyxl.utils.exceptions", "InvalidFileException"),
+    ("openpyxl.utils.exceptions", "NamedRangeException"),
+    ("openpyxl.utils.exceptions", "SheetTitleException"),
+)
+
+
 def _damage() -> tuple[type[Exception], ...]:
-    """Return the errors at a damaged file, with those of the libraries that are installed."""
-    errors: list[type[Exception]] = [*_DAMAGE]
-    with suppress(ImportError):
-        from lxml.etree import LxmlError
-
-        errors.append(LxmlError)
-    with suppress(ImportError):
-        from pptx.exc import PythonPptxError
-
-        errors.append(PythonPptxError)
-    with suppress(ImportError):
-        from openpyxl.utils import exceptions
-
-        errors += [exceptions.CellCoordinatesException, exceptions.InvalidFileException]
-        errors += [exceptions.NamedRangeException, exceptions.SheetTitleException]
-    return tuple(errors)
+    """Return the errors at a damaged file, with those of the libraries that are loaded."""
+    errors = (getattr(sys.modules[module], name) for module, name in _LIBRARY_ERRORS if module in sys.modules)
+    return (*_DAMAGE, *errors)
 
 
 def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
@@ -202,8 +206,6 @@ def _read_word(builder: DocumentBuilder, path: Path, data: bytes) -> str | None:
         convert_image=mammoth.images.img_element(lambda image: {}),
     )
     root = parse_html(path, converted.value)
-    if root is None:
-        return None
     for link in root.xpath("//a[starts-with(@href, '#footnote-ref') or starts-with(@href, '#endnote-ref')]"):
         link.text = ""  # an arrow back to the text
     add_html(builder, root)
@@ -464,6 +466,208 @@ def _delimiter(sample: str) -> str:
     return max(DELIMITERS, key=score)
 
 
+# Mail
+
+MAX_MAILS = 5
+"""Mails that are attached to one another."""
+MAX_MAIL_PARTS = 10_000
+MAX_HEADER = 20_000
+"""Characters of a header that are read; one with parameters may not have more."""
+_MAX_LISTED = 20
+_HEADERS = ("From", "To", "Cc", "Date")
+_SIGNATURES = ("application/pkcs7-signature", "application/x-pkcs7-signature", "application/pgp-signature")
+_ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/encrypted")
+_SUFFIXES = {"text/plain": ".txt", "text/html": ".html", "text/csv": ".csv", "message/rfc822": ".eml"}
+
+
+def _read_mail(path: Path, data: bytes, *, account: FileAccount, digest: str = "", depth: int = 1) -> ParsedFile:
+    """Read a mail with its attachments, of which `depth` - 1 are mails around it.
+
+    The text is the plain version, or the HTML version if there is no other. The document contains the attachments, so
+    that a search finds the mail with the attachment named. They are read in memory, and their names are only shown.
+    """
+    try:
+        message = BytesParser(policy=_BoundedHeaders()).parsebytes(data)
+        if not any(name in message for name in ("From", "Subject", "Date", "Received", "Content-Type")):
+            raise ReadError(str(path), "is not a mail: it has no headers such as From and Subject")
+        return _read_message(message, path, account, digest, depth)
+    except HeaderParseError as error:
+        raise ReadError(str(path), str(error)) from error
+    except RecursionError as error:
+        raise ReadError(str(path), "has parts nested too deeply: save its text from the mail program") from error
+
+
+def _read_attachment(path: Path, data: bytes, account: FileAccount, depth: int) -> ParsedFile:
+    suffix = path.suffix.lower()
+    if not data:
+        raise ReadError(str(path), "is empty")
+    if suffix == ".eml":
+        if depth == MAX_MAILS:
+            raise ReadError(str(path), f"is attached to {MAX_MAILS} mails that are attached to one another")
+        return _read_mail(path, data, account=account, depth=depth + 1)
+    if suffix in PDF_SUFFIXES:
+        return parse_pdf(path, data, account=account)
+    if suffix in (*MARKDOWN_SUFFIXES, *TEXT_SUFFIXES):
+        decoded = decode_bytes(path, data)
+        account.add_text(len(decoded.text))
+        return (parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text)(decoded)
+    if reason := missing_extra(suffix) if suffix in OFFICE_SUFFIXES else suffix_reason(suffix):
+        raise ReadError(str(path), reason)
+    return parse_office(path, data, account=account)
+
+
+class _BoundedHeaders(Compat32):
+    """Policy of the parser that refuses long headers with parameters, which take quadratic time to read."""
+
+    def header_source_parse(self, sourcelines: Sequence[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(list(sourcelines))
+        if len(value) > MAX_HEADER and name.lower().startswith("content-"):
+            limit = f"a {one_line(name)} header of more than {MAX_HEADER:,} characters"
+            raise HeaderParseError(f"has {limit}: save its text from the mail program")
+        return name, value
+
+
+def _read_message(message: Message, path: Path, account: FileAccount, digest: str, depth: int) -> ParsedFile:
+    builder = DocumentBuilder(account)
+    subject = _header(message, "Subject")
+    lines = [f"{name}: {text}" for name in _HEADERS if (text := _header(message, name))]
+    builder.paragraph("\n".join([f"Subject: {subject}", *lines] if subject else lines))
+    attachments = []
+    for number, part in enumerate(_parts(message)):
+        if number == MAX_MAIL_PARTS:
+            raise ReadError(str(path), f"has more than {MAX_MAIL_PARTS:,} parts")
+        if part.get_content_type() in _ENCRYPTED:
+            raise ReadError(str(path), "is encrypted: decrypt it in the mail program and save its text")
+        if _is_attachment(part):
+            attachments.append(part)
+        else:
+            _add_text(builder, part, path)
+    added = (_add_attachment(builder, part, path, account, depth) for part in attachments)
+    unread = [reason for reason in added if reason]
+    builder.warnings += unread[:_MAX_LISTED]
+    if len(unread) > _MAX_LISTED:
+        builder.warnings.append(f"{len(unread) - _MAX_LISTED:,} more attachments were left out")
+    facts = {"mail_from": _header(message, "From"), "mail_to": _header(message, "To"), "mail_date": _date(message)}
+    return builder.parsed(title=subject, digest=digest, metadata={key: text for key, text in facts.items() if text})
+
+
+def _header(message: Message, name: str) -> str:
+    """Return a header in one line."""
+    value = message.get(name)
+    return one_line(_decoded("" if value is None else str(value)[:MAX_HEADER]), 1_000)
+
+
+def _decoded(value: str) -> str:
+    """Decode the encoded words of a header; one that is malformed is returned as it is."""
+    try:
+        return str(make_header(decode_header(value)))
+    except (HeaderParseError, LookupError, ValueError):
+        return value
+
+
+def _date(message: Message) -> str:
+    """Return the date in ISO format, with its time zone; empty if it has none."""
+    try:
+        date = parsedate_to_datetime(_header(message, "Date"))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return ""
+    return date.isoformat()
+
+
+# Parts
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """Yield the parts without parts; of alternatives the preferred one, and the attachments of the others."""
+    stack: list[tuple[Message, bool]] = [(message, True)]
+    while stack:
+        part, is_chosen = stack.pop()
+        inner: Any = part.get_payload()
+        if part.get_content_type() in _ENCRYPTED:
+            yield part
+        elif part.get_content_maintype() == "multipart" and isinstance(inner, list):
+            chosen = _preferred(inner) if part.get_content_type() == "multipart/alternative" else None
+            stack += [(one, is_chosen and chosen in (None, one)) for one in reversed(inner)]
+        elif is_chosen or _filename(part):
+            yield part
+
+
+def _preferred(parts: list[Message]) -> Message | None:
+    """Return the alternative that is plain text, or else the last one."""
+    for part in parts:
+        texts = [leaf for leaf in part.walk() if leaf.get_content_type() == "text/plain" and not _filename(leaf)]
+        if any(has_text(_payload(leaf).decode("latin-1")) for leaf in texts):
+            return part
+    return parts[-1] if parts else None
+
+
+def _is_attachment(part: Message) -> bool:
+    is_text = part.get_content_type() in ("text/plain", "text/html")
+    return not is_text or part.get_content_disposition() == "attachment" or bool(_filename(part))
+
+
+def _payload(part: Message) -> bytes:
+    inner: Any = part.get_payload()
+    if part.get_content_type() == "message/rfc822" and isinstance(inner, list):
+        return b"".join(one.as_bytes() for one in inner)
+    payload: Any = part.get_payload(decode=True)
+    return payload if isinstance(payload, bytes) else b""
+
+
+def _add_text(builder: DocumentBuilder, part: Message, path: Path) -> None:
+    data = _payload(part)
+    if not data.strip():
+        return
+    try:
+        decoded = decode_bytes(path, data, charset=part.get_content_charset())
+    except ReadError as error:
+        builder.warnings.append(f"a part of its text was left out: it {error.reason}")
+        return
+    builder.warnings += [f"its text {warning}" for warning in decoded.warnings]
+    if part.get_content_type() == "text/html":
+        add_html(builder, parse_html(path, decoded.text))
+    else:
+        builder.paragraph(decoded.text, keeps_space=True)
+
+
+def _add_attachment(
+    builder: DocumentBuilder, part: Message, path: Path, account: FileAccount, depth: int
+) -> str | None:
+    """Add an attachment as a section, or return why it was left out; signatures and images in the text are ignored."""
+    kind = part.get_content_type()
+    if kind in _SIGNATURES or (part.get_content_maintype() == "image" and part.get("Content-ID")):
+        return None
+    name = _name(part)
+    suffix = PurePosixPath(name).suffix or _SUFFIXES.get(kind, "")
+    try:
+        named = path.with_name(PurePosixPath(name).stem + suffix)
+        parsed = _read_attachment(named, _payload(part), account, depth)
+    except ReadError as error:
+        return f"attachment {name!r} was left out: it {error.reason}"
+    if not has_text(parsed.text):
+        return f"attachment {name!r} was left out: it has no text"
+    builder.warnings += [f"attachment {name!r}: {warning}" for warning in parsed.warnings]
+    builder.embed(f"Attachment: {name}", parsed)
+    return None
+
+
+def _name(part: Message) -> str:
+    """Return the file name of an attachment without folders, safe to print; that of a mail is its subject."""
+    inner: Any = part.get_payload()
+    name = _filename(part).replace("\\", "/").rpartition("/")[2]
+    if not name and part.get_content_type() == "message/rfc822" and isinstance(inner, list) and inner:
+        name = _header(inner[0], "Subject").replace("/", " ")
+        name = f"{name}.eml" if name else "mail.eml"
+    return one_line(printable(name.replace("\0", "")), 150).strip(". ") or "unnamed"
+
+
+def _filename(part: Message) -> str:
+    try:
+        return _decoded(part.get_filename() or "")
+    except (LookupError, ValueError, TypeError):  # its encoding is unknown or damaged
+        return "unnamed"
+
+
 _PACKAGES: dict[str, Callable[[DocumentBuilder, Path, bytes], str | None]] = {
     ".docx": _read_word,
     ".docm": _read_word,
@@ -472,34 +676,6 @@ _PACKAGES: dict[str, Callable[[DocumentBuilder, Path, bytes], str | None]] = {
     ".xlsx": _read_sheets,
     ".xlsm": _read_sheets,
 }
-MAX_MAILS = 5
-"""Mails that are attached to one another."""
-
-
-def _read_mail(path: Path, data: bytes, *, account: FileAccount, digest: str = "", depth: int = 1) -> ParsedFile:
-    def read_attachment(name: Path, content: bytes) -> ParsedFile:
-        suffix = name.suffix.lower()
-        if not content:
-            raise ReadError(str(name), "is empty")
-        if suffix == ".eml":
-            if depth == MAX_MAILS:
-                raise ReadError(str(name), f"is attached to {MAX_MAILS} mails that are attached to one another")
-            return _read_mail(name, content, account=account, depth=depth + 1)
-        if suffix in PDF_SUFFIXES:
-            return parse_pdf(name, content, account=account)
-        if suffix in (*MARKDOWN_SUFFIXES, *TEXT_SUFFIXES):
-            decoded = decode_bytes(name, content)
-            account.add_text(len(decoded.text))
-            return (parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text)(decoded)
-        if suffix in OFFICE_SUFFIXES:
-            if reason := missing_extra(suffix):
-                raise ReadError(str(name), reason)
-            return parse_office(name, content, account=account)
-        raise ReadError(str(name), suffix_reason(suffix))
-
-    return read_mail(path, data, account=account, digest=digest, read_attachment=read_attachment)
-
-
 READERS: dict[str, Callable[..., ParsedFile]] = {
     ".eml": _read_mail,
     ".csv": _read_csv,
