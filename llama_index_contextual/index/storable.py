@@ -49,7 +49,7 @@ def storable_fault(node: BaseNode) -> str | None:
         if has_surrogate(text):
             return f"{name} contains lone surrogates: clean it with text.encode('utf-8', 'replace').decode()"
     for key, value in node.metadata.items():
-        if fault := (_text_fault(key) or _fault(value)):
+        if fault := (_text_fault(key) or value_fault(value)):
             return f"the value of {key!r} in its metadata {fault}"
     return None
 
@@ -62,7 +62,8 @@ def _texts(node: BaseNode) -> Iterator[tuple[str, str]]:
             yield "the id of a related node", info.node_id
 
 
-def _fault(value: object) -> str | None:
+def value_fault(value: object) -> str | None:
+    """Return the reason why a value of metadata cannot be stored and what to do, or None if it can."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -72,9 +73,9 @@ def _fault(value: object) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else "is not a finite number: leave it out"
     if isinstance(value, (list, tuple)):
-        return next((fault for item in value if (fault := _fault(item))), None)
+        return next((fault for item in value if (fault := value_fault(item))), None)
     if isinstance(value, dict):
-        return next((fault for item in (*value, *value.values()) if (fault := _fault(item))), None)
+        return next((fault for item in (*value, *value.values()) if (fault := value_fault(item))), None)
     if isinstance(value, date):
         return "is a date, which JSON lacks: pass its isoformat()"
     return f"is of type {type(value).__name__}: pass text, numbers, True, False, None, or a list or dict of them"

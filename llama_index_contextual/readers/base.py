@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.index.storable import has_surrogate, value_fault
 from llama_index_contextual.metadata import OWN_KEYS, RESERVED_KEYS, TITLE, DocumentMap
 
 SPLIT = "split it into smaller files"
 """Advice on files above a limit."""
 
 _REPEATED = "something in it is repeated; save its text as .txt or .csv"
-_MAX_INTEGER = 2**63
 
 
 def user_facts(file_metadata: Callable[[str], Mapping[str, Any] | None] | None, path: Path) -> dict[str, Any]:
@@ -51,28 +50,18 @@ def is_own_key(key: str) -> bool:
 
 def scalar_fault(value: object) -> str | None:
     """Return the reason why a value cannot be stored as a JSON scalar, or None if it can."""
-    if value is None or isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        return None if _is_encodable(value) else "contains lone surrogates: remove them"
-    if isinstance(value, int):
-        return None if -_MAX_INTEGER <= value < _MAX_INTEGER else "does not fit into 64 bits: write it as text"
-    if isinstance(value, float):
-        return None if math.isfinite(value) else "is not a finite number: leave it out"
+    if value is None or isinstance(value, str | int | float):
+        return value_fault(value)
     return f"is of type {type(value).__name__}: use text, a number or a truth value"
 
 
 def _check_key(key: object) -> None:
-    if not isinstance(key, str) or not key.strip() or not _is_encodable(key):
+    if not isinstance(key, str) or not key.strip() or has_surrogate(key):
         raise InputError(f"A key of the metadata of a file must be a non-empty string, not {key!r}.", value=key)
     if is_own_key(key):
         raise InputError(
             f"The key {key!r} of the metadata of a file is set by this package: choose another name.", value=key
         )
-
-
-def _is_encodable(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,12 @@ import filecmp
 import os
 import queue
 import threading
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -169,15 +171,14 @@ class DocumentReader:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
-            if self._ocr is not None:
-                self._ocr.close()
-            for parser in self._parsers:
-                parser.close()  # what is being parsed ends at once
+            self._stop()  # what is being parsed ends at once
             pool.shutdown()
-        for parser in self._parsers:
-            parser.close()
-        if self._ocr is not None:
-            self._ocr.close()
+        self._stop()
+
+    def _stop(self) -> None:
+        for child in (*self._parsers, self._ocr):
+            if child is not None:
+                child.close()
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
         """Read files and yield the content of each in order, or the error; all but text is parsed ahead.
@@ -186,14 +187,14 @@ class DocumentReader:
             InputError: `file_metadata` returned something that cannot be stored.
         """
         ahead = max(1, min(os.cpu_count() or 1, MAX_PROCESSES))
-        waiting: deque[tuple[FileRef, Future[ParsedFile] | None]] = deque()
+        waiting: deque[tuple[FileRef, Callable[[], ParsedFile]]] = deque()
         pool = self._pool = ThreadPoolExecutor(ahead, thread_name_prefix="parse")
         try:
             for ref in refs:
                 if not waiting:
                     self._current = ref.path
                 is_ahead = ref.path.suffix.lower() in PARSED_AHEAD
-                waiting.append((ref, pool.submit(self._parse, ref) if is_ahead else None))
+                waiting.append((ref, pool.submit(self._parse, ref).result if is_ahead else partial(self._parse, ref)))
                 if len(waiting) > ahead:
                     yield self._next(waiting)
             while waiting:
@@ -204,15 +205,15 @@ class DocumentReader:
             pool.shutdown()
 
     def _next(
-        self, waiting: deque[tuple[FileRef, Future[ParsedFile] | None]]
+        self, waiting: deque[tuple[FileRef, Callable[[], ParsedFile]]]
     ) -> tuple[FileRef, FileContent | ReadError]:
-        ref, future = waiting[0]
+        ref, parse = waiting[0]
         if self._on_file is not None:
             self._on_file(printable(ref.path.name))
         self._current = ref.path
+        content: FileContent | ReadError
         try:
-            parsed = self._parse(ref) if future is None else future.result()
-            content: FileContent | ReadError = self._content(ref, parsed)
+            content = self._content(ref, parse())
         except ReadError as error:
             content = error
         waiting.popleft()
@@ -253,7 +254,7 @@ class DocumentReader:
             raise ReadError(ref.shown, error.reason) from error
 
     def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
-        password = self._password(ref)
+        password = password_of(ref, self._passwords)
         return self._in_child(
             lambda parser: parser.read(
                 ref.path, password=password, limits=self._limits, engine=self._pdf_engine, scans=scans
@@ -272,7 +273,11 @@ class DocumentReader:
                 raise ReadError(ref.shown, f"has no text layer: {ocr} to have it read by OCR, and ingest it again")
             return replace(parsed, warnings=(no_text_note(parsed.scanned, f" ({ocr})"), *parsed.warnings))
         scans = ocr.read(
-            ref.path, parsed.scanned, password=self._password(ref), digest=parsed.digest, limits=self._limits
+            ref.path,
+            parsed.scanned,
+            password=password_of(ref, self._passwords),
+            digest=parsed.digest,
+            limits=self._limits,
         )
         whole = self._parse_pdf(ref, scans.pages)
         if whole.digest != parsed.digest:
@@ -315,9 +320,6 @@ class DocumentReader:
         finally:
             self._idle.put(parser)
 
-    def _password(self, ref: FileRef) -> str | None:
-        return password_of(ref, self._passwords)
-
 
 def password_of(ref: FileRef, passwords: Mapping[str, str] | str | None) -> str | None:
     """Return the password of a file, or None; see `DocumentReader`."""
@@ -356,8 +358,9 @@ def read_documents(
         InputError: `file_metadata` returned something that cannot be stored.
     """
     discovery = discover(inputs, limits=limits)
-    result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
-    duplicates = _Duplicates(discovery.files)
+    copies = _copies(discovery.files)
+    same = (SkippedFile(ref.shown, f"has the same content as {first.shown}") for ref, first in copies.items())
+    result = ReadResult(skipped=[*discovery.skipped, *same], warnings=notes_on_ids(discovery.files))
     with DocumentReader(
         limits=limits,
         passwords=passwords,
@@ -366,15 +369,12 @@ def read_documents(
         ocr=ocr,
     ) as reader:
         files = get_tqdm_iterable(discovery.files, show_progress, "Reading files")
-        for ref, content in reader.read_all(ref for ref in files if not duplicates.skip(ref, result)):
+        for _, content in reader.read_all(ref for ref in files if ref not in copies):
             if isinstance(content, ReadError):
                 result.skipped.append(SkippedFile(content.path, content.reason))
-                continue
-            if duplicates.skip(ref, result):  # the other one was still being read
-                continue
-            duplicates.add(ref, content.digest)
-            result.documents.append(content.document)
-            result.warnings.extend(content.warnings)
+            else:
+                result.documents.append(content.document)
+                result.warnings.extend(content.warnings)
     return result
 
 
@@ -397,33 +397,18 @@ def with_headings(document: Document) -> Document:
     return document.model_copy(update={"metadata": {**document.metadata, **found}})
 
 
-class _Duplicates:
-    """Search for files with equal content; only files of equal size are hashed."""
-
-    def __init__(self, files: Sequence[FileRef]) -> None:
-        sizes: dict[int, int] = defaultdict(int)
-        for ref in files:
-            sizes[ref.size] += 1
-        self._shared_sizes = {size for size, count in sizes.items() if count > 1}
-        self._by_hash: dict[str, FileRef] = {}
-
-    def skip(self, ref: FileRef, result: ReadResult) -> bool:
-        """Return whether a file has the same bytes as one that was read, or cannot be hashed, and say so."""
-        if ref.size not in self._shared_sizes:
-            return False
-        try:
-            first = self._by_hash.get(content_hash(ref.path))
-        except ReadError as error:
-            result.skipped.append(SkippedFile(ref.shown, error.reason))
-            return True
-        # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another one.
-        if first is None or not filecmp.cmp(first.path, ref.path, shallow=False):
-            return False
-        result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
-        return True
-
-    def add(self, ref: FileRef, digest: str) -> None:
-        self._by_hash.setdefault(digest, ref)
+def _copies(files: Sequence[FileRef]) -> dict[FileRef, FileRef]:
+    """Return the files with the same bytes as an earlier one, and that one; only files of equal size are hashed."""
+    sizes = Counter(ref.size for ref in files)
+    by_hash: dict[str, FileRef] = {}
+    copies: dict[FileRef, FileRef] = {}
+    for ref in (ref for ref in files if sizes[ref.size] > 1):
+        with suppress(ReadError, OSError):  # reported when it is read
+            first = by_hash.setdefault(content_hash(ref.path), ref)
+            # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another one.
+            if first is not ref and filecmp.cmp(first.path, ref.path, shallow=False):
+                copies[ref] = first
+    return copies
 
 
 def _check(ref: FileRef, limits: ReadLimits) -> None:

@@ -121,18 +121,19 @@ def _content(page: Element) -> Element:
 
 def add_html(builder: DocumentBuilder, root: Element) -> None:
     """Add the content of an element to a document."""
-    walk = _Walk(builder)
-    stack: list[tuple[Element, bool]] = [(root, True)]
-    while stack:
-        element, opens = stack.pop()
-        if not opens:
+    from lxml import etree
+
+    walk, skipped = _Walk(builder), None
+    events = etree.iterwalk(root, events=("start", "end"))
+    for event, element in events:
+        if event == "start":
+            if not walk.enter(element):
+                skipped = element
+                events.skip_subtree()
+            continue
+        if element is not skipped:
             walk.leave(element)
-            if element is not root:
-                walk.inline(element.tail)
-        elif walk.enter(element):
-            stack.append((element, False))
-            stack += [(child, True) for child in reversed(element)]
-        elif element is not root:
+        if element is not root:
             walk.inline(element.tail)
     walk.flush()
 
@@ -164,7 +165,7 @@ class _Walk:
     def enter(self, element: Element) -> bool:
         """Begin an element; return whether its content is to be visited."""
         tag = element.tag
-        if not isinstance(tag, str) or _is_dropped(element):
+        if _is_dropped(element):
             return False
         if tag == "br":
             self._pieces.append("\n")
@@ -234,19 +235,18 @@ def _flat(element: Element) -> str:
 
 
 def _texts(element: Element) -> Iterator[str]:
-    stack: list[tuple[Element, bool]] = [(element, True)]
-    while stack:
-        node, opens = stack.pop()
-        if opens and isinstance(node.tag, str) and not _is_dropped(node):
-            yield " " if node.tag in _BLOCKS or node.tag == "br" else ""
-            yield _alternative(node) if node.tag == "img" else node.text or ""
-            stack.append((node, False))
-            stack += [(child, True) for child in reversed(node)]
+    from lxml import etree
+
+    events = etree.iterwalk(element, events=("start", "end"))
+    for event, node in events:
+        if node.tag in _BLOCKS or node.tag == "br":
+            yield " "
+        if event == "end":
+            yield "" if node is element else node.tail or ""
+        elif _is_dropped(node):
+            events.skip_subtree()
         else:
-            if node.tag in _BLOCKS:
-                yield " "
-            if node is not element:
-                yield node.tail or ""
+            yield _alternative(node) if node.tag == "img" else node.text or ""
 
 
 # Tables

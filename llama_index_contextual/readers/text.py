@@ -174,12 +174,6 @@ _SIGNATURES = (
     (b"\xd0\xcf\x11\xe0", "an old Office document"),
     (b"{\\rtf", "an RTF document"),
     (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF8", "a GIF image"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"7z\xbc\xaf", "a 7-Zip archive"),
-    (b"\x7fELF", "a program"),
-    (b"SQLite format 3\0", "an SQLite database"),
 )
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\b\x1a\x1b"})
 _JAPANESE_ESCAPES = (b"\x1b$B", b"\x1b$@")
