@@ -145,7 +145,7 @@ class TokenMap:
     """Tokens of a text, to convert between offsets of characters and indexes of tokens.
 
     A slice that is encoded alone may have a token or two more than the same part of the text, because its first and
-    last words are split differently. `estimate` counts the tokens of the whole text; `count` and `widths` are exact.
+    last words are split differently. `estimate` counts the tokens of the whole text; `count` is exact.
 
     Attributes:
         text: Any string.
@@ -158,17 +158,15 @@ class TokenMap:
     has_surrogates: bool
 
     @classmethod
-    def of(cls, text: str, widths: NDArray[np.uint8] | None = None, *, piece_size: int = PIECE_SIZE) -> TokenMap:
-        """Tokenise `text`, unless the widths of its tokens are known.
+    def of(cls, text: str, *, piece_size: int = PIECE_SIZE) -> TokenMap:
+        """Tokenise `text`.
 
         Args:
             text: Any string.
-            widths: Result of `widths` for this text, if known.
             piece_size: Number of characters to pass to the tokenizer at once.
         """
         clean = replace_surrogates(text)
-        if widths is None:
-            widths = token_widths(clean, piece_size=piece_size)
+        widths = token_widths(clean, piece_size=piece_size)
         # 32 bits save half the memory: a text of 200 MB has about 50 million tokens.
         ends: NDArray[np.integer[Any]] = np.cumsum(widths, dtype=np.int32 if len(text) < 2**31 else np.int64)
         return cls(text, ends, clean is not text)
@@ -199,15 +197,6 @@ class TokenMap:
             return count_tokens(self.text[start:end])
         first, last = inner
         return _count(self.text[start:first]) + self.estimate(first, last) + _count(self.text[last:end])
-
-    def widths(self, start: int, end: int) -> NDArray[np.uint8]:
-        """Return the number of characters that begin in each token of the slice when it is encoded alone."""
-        inner = self._inner(start, end)
-        if inner is None:
-            return token_widths(replace_surrogates(self.text[start:end]))
-        first, last = inner
-        within = np.diff(self.ends[self.index(first) : self.index(last)], prepend=first).astype(np.uint8)
-        return np.concatenate([token_widths(self.text[start:first]), within, token_widths(self.text[last:end])])
 
     def _inner(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the first and the last position of a slice at which a token always ends, or None.

@@ -59,7 +59,6 @@ from llama_index_contextual.node_parser.segment import (
     map_of,
     table_spans,
     text_of,
-    tokens_of,
 )
 from llama_index_contextual.readers.boundaries import (
     FENCE_MARKS,
@@ -138,7 +137,7 @@ class ChunkNodeParser(SpanNodeParser):
         return [chunk for chunks in documents.values() for chunk in chunks]
 
     def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
-        tokens, base = tokens_of(part.node, part.text), part.origin.base
+        tokens, base = TokenMap.of(part.text), part.origin.base
         # Do not repeat the whole last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
         headings = heading_offsets(part.text, heading_offsets_in(part.map.headings, base))

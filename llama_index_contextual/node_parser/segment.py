@@ -18,15 +18,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import xxhash
-from llama_index.core.bridge.pydantic import Field, PrivateAttr, model_validator
+from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.node_parser import NodeParser
 from llama_index.core.node_parser.interface import IdFuncCallable
 from llama_index.core.node_parser.node_utils import default_id_func
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 from llama_index.core.utils import get_tqdm_iterable
-from numpy.typing import NDArray
 
 from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.errors import ConfigurationError, InputError
@@ -126,28 +124,6 @@ class Origin:
         if self.base is None:
             return span_id(kind, f"{self.source.node_id}\n{self.node_id}", start, end, text)
         return span_id(kind, self.source.node_id, self.base + start, self.base + end, text)
-
-
-class SegmentNode(TextNode):
-    """Segment that keeps the token widths of its text, so that both parsers tokenise a document only once.
-
-    The widths are not a field: a segment that was stored and loaded, or whose text was changed, is tokenised again.
-    """
-
-    _widths: tuple[str, bytes] = PrivateAttr(default=("", b""))
-
-    @classmethod
-    def with_tokens(cls, widths: NDArray[np.uint8], **fields: Any) -> SegmentNode:
-        """Return a segment with the given fields and the widths of its tokens, see `TokenMap.widths`."""
-        node = cls(**fields)
-        node._widths = node.text, widths.tobytes()
-        return node
-
-
-def tokens_of(node: BaseNode, text: str) -> TokenMap:
-    """Tokenise the text of a node, reusing the widths that a `SegmentNode` keeps."""
-    kept, widths = node._widths if isinstance(node, SegmentNode) else ("", b"")
-    return TokenMap.of(text, np.frombuffer(widths, dtype=np.uint8) if kept == text else None)
 
 
 def is_segment(node: BaseNode) -> bool:
@@ -471,8 +447,7 @@ class SegmentNodeParser(SpanNodeParser):
             SEGMENT_END: span.end + shift,
             SEGMENT_CORE: span.core + shift,
         }
-        return SegmentNode.with_tokens(
-            tokens.widths(span.start, span.end),
+        return TextNode(
             id_=origin.span_id("segment", span.start, span.end, part),
             text=part,
             start_char_idx=None if base is None else span.start + base,

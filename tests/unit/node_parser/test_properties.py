@@ -62,16 +62,6 @@ def test_tokens_of_a_slice_are_counted_exactly_without_encoding_it(text: str, bo
     assert TokenMap.of(text).count(start, end) == tokens(text[start:end])
 
 
-@settings(max_examples=100)
-@given(text=texts, bounds=st.tuples(st.integers(0, 2_000), st.integers(0, 2_000)))
-def test_tokens_taken_over_for_a_slice_are_those_of_the_slice_encoded_alone(text: str, bounds: tuple[int, int]) -> None:
-    start, end = sorted(min(bound, len(text)) for bound in bounds)
-    widths = TokenMap.of(text).widths(start, end)
-    alone = TokenMap.of(text[start:end])
-    assert TokenMap.of(text[start:end], widths).ends.tolist() == alone.ends.tolist()
-    assert len(alone) == tokens(text[start:end])
-
-
 @settings(max_examples=60)
 @given(text=texts, piece=st.integers(1, 3_000))
 def test_the_tokens_are_the_same_for_any_piece_size_fed_to_the_tokenizer(text: str, piece: int) -> None:
