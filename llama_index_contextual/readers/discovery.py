@@ -141,13 +141,9 @@ def discover(
 
 
 def _look_up(item: object, collector: _Collector) -> None:
-    if not isinstance(item, str | os.PathLike):
-        raise InputError(f"An input must be a path, got {type(item).__name__}.", value=item)
-    name = os.fspath(item)
+    name = os.fspath(item) if isinstance(item, str | os.PathLike) else None
     if not isinstance(name, str):
-        raise InputError(
-            f"An input must be a path in text form, got {type(name).__name__}: use os.fsdecode.", value=item
-        )
+        raise InputError(f"An input must be a path in text form, got {type(item).__name__}.", value=item)
     if not name.strip() or "\0" in name:
         collector.skip(name, "is not a path: it is empty or contains a NUL character", absent=True)
         return
