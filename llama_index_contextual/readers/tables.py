@@ -2,19 +2,20 @@
 
 A chunk that begins inside a table does not say what its columns are. Readers and node parsers therefore look for tables
 and record the column head of each: `figure_tables` in lines with separate cells, as a PDF has them, `tables_in_text` in
-Markdown. A table without a recognisable head is left out, because there is nothing that a chunk could
+Markdown and plain text. A table without a recognisable head is left out, because there is nothing that a chunk could
 carry.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from llama_index_contextual.metadata import Table
-from llama_index_contextual.readers.boundaries import code_fences, is_outside, pipe_blocks
+from llama_index_contextual.readers.boundaries import Span, code_fences, is_outside, pipe_blocks
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import Line
@@ -53,7 +54,7 @@ class TextLine(NamedTuple):
         return self.start + len(self.text)
 
 
-# Markdown
+# Markdown and plain text
 
 _PIPE = re.compile(r"(?<!\\)\|")
 _DELIMITER = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
@@ -62,8 +63,23 @@ _INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
 _CAPTION = re.compile(r"[*_]*(?:table|tab\.|tabelle|tableau|tabla|tabella)\b", re.IGNORECASE)
 
 
+_VISIBLE_LINE = re.compile(r"\S[^\n]*")
+_GAP = re.compile(r"(?<=[^\s.!?:;])(?: {2}| ?\t)[ \t]*+(?=[^\s|])")
+_CODE = frozenset("{};=")
+REACH = 1_000
+"""Most characters between two lines with gaps of one table, and of the text above it that is searched for its head."""
+
+MIN_ALIGNED = 0.6
+"""Share of the rows of a table in columns whose last cells stand in one column."""
+MIN_PROSE = 45
+"""Characters of a line that the next one may continue as a paragraph."""
+
+
 def tables_in_text(text: str) -> list[Table]:
-    """Return the Markdown tables of a text, but not in its code: lines with pipes, a row of hyphens below the head.
+    """Return the tables of a Markdown or plain text, but not those in its code, in the order of the text.
+
+    Found are tables with pipes and a row of hyphens below their head, and figures in columns that are set with spaces
+    or tabs.
 
     Example:
         >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
@@ -71,7 +87,11 @@ def tables_in_text(text: str) -> list[Table]:
         [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee')]
     """
     fences = code_fences(text)
-    return [table for table in _pipe_tables(text) if is_outside(fences, table.start, table.end)]
+    tables: list[Table] = []
+    for table in sorted([*_pipe_tables(text), *_aligned_tables(text)]):
+        if is_outside(fences, table.start, table.end) and (not tables or tables[-1].end <= table.start):
+            tables.append(table)
+    return tables
 
 
 def _pipe_tables(text: str) -> Iterator[Table]:
@@ -103,6 +123,63 @@ def _caption_above(text: str, start: int) -> str:
     line = above.rpartition("\n")[2].strip()
     is_caption = _CAPTION.match(line) and len(line.split()) <= MAX_CAPTION_WORDS
     return _INLINE.sub("", line) if is_caption else caption_of(line)
+
+
+def _aligned_tables(text: str) -> Iterator[Table]:
+    for start, end in _stretches(text):
+        yield from (table for table in figure_tables(_text_lines(text, start, end)) if _is_aligned(text, table))
+
+
+def _is_aligned(text: str, table: Table) -> bool:
+    """Return whether the last cells of most rows begin or end at the same place, or follow as many tabs."""
+    places: tuple[Counter[int], ...] = (Counter(), Counter(), Counter())
+    rows = 0
+    for match in _VISIBLE_LINE.finditer(text, text.rfind("\n", 0, table.body) + 1, table.end):
+        line = match.group().rstrip()
+        gaps = list(_GAP.finditer(line[:MAX_HEAD]))
+        if gaps:
+            indent = match.start() - text.rfind("\n", 0, match.start())
+            rows += 1
+            last_cell = indent + gaps[-1].end(), indent + len(line), line.count("\t") or -rows
+            for counter, place in zip(places, last_cell, strict=True):
+                counter[place] += 1
+    return rows > MIN_ROWS and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
+
+
+def _stretches(text: str) -> Iterator[Span]:
+    """Yield the parts of a text in which lines have gaps, from some lines above the first one."""
+    if "  " not in text and "\t" not in text:
+        return
+    first = last = -1
+    count = 0
+    for match in _GAP.finditer(text):
+        if first >= 0 and match.start() - last > REACH:
+            if count > MIN_ROWS:
+                yield first, last
+            first, count = -1, 0
+        if first < 0:
+            first = text.rfind("\n", 0, max(0, match.start() - REACH)) + 1
+        last, count = match.end(), count + 1
+    if first >= 0 and count > MIN_ROWS:
+        yield first, last
+
+
+def _text_lines(text: str, start: int, end: int) -> Iterator[TextLine]:
+    stop = text.find("\n", end)
+    paragraph: list[TextLine] = []
+    for match in _VISIBLE_LINE.finditer(text, start, len(text) if stop < 0 else stop):
+        line = match.group().rstrip()
+        indent = match.start() - text.rfind("\n", start, match.start()) - 1 if match.start() > start else 0
+        cells = 1 if _CODE.intersection(line) or "|" in line else 1 + len(_GAP.findall(line[:MAX_HEAD]))
+        before = paragraph[-1] if paragraph else None
+        if before and (cells > 1 or len(before.text) < MIN_PROSE or text.count("\n", before.end, match.start()) != 1):
+            yield _joined(paragraph)
+            paragraph = []
+        paragraph.append(TextLine(line, match.start(), cells, float(indent)))
+        if cells > 1:
+            yield paragraph.pop()
+    if paragraph:
+        yield _joined(paragraph)
 
 
 # Lines with cells
@@ -139,9 +216,9 @@ def pdf_tables(pages: Iterable[Iterable[Line]]) -> list[Table]:
 
 def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
     """Yield the lines, those of a paragraph joined."""
-    parts: list[Line] = []
+    parts: list[TextLine] = []
     for line in lines:
-        parts.append(line)
+        parts.append(TextLine(line.text, line.start, line.cells, line.x0))
         if line.end != " ":
             yield _joined(parts)
             parts = []
@@ -149,10 +226,9 @@ def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
         yield _joined(parts)
 
 
-def _joined(parts: Sequence[Line]) -> TextLine:
-    first = parts[0]
-    cells = first.cells if len(parts) == 1 else 1
-    return TextLine(" ".join(part.text for part in parts), first.start, cells, first.x0)
+def _joined(parts: Sequence[TextLine]) -> TextLine:
+    """Return the lines of a paragraph as one."""
+    return parts[0] if len(parts) == 1 else parts[0]._replace(text=" ".join(part.text for part in parts), cells=1)
 
 
 class _Sorted(NamedTuple):
