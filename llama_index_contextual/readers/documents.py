@@ -359,8 +359,8 @@ def read_documents(
     """
     discovery = discover(inputs, limits=limits)
     copies = _copies(discovery.files)
-    same = (SkippedFile(ref.shown, f"has the same content as {first.shown}") for ref, first in copies.items())
-    result = ReadResult(skipped=[*discovery.skipped, *same], warnings=notes_on_ids(discovery.files))
+    result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
+    failed: dict[str, str] = {}
     with DocumentReader(
         limits=limits,
         passwords=passwords,
@@ -371,10 +371,14 @@ def read_documents(
         files = get_tqdm_iterable(discovery.files, show_progress, "Reading files")
         for _, content in reader.read_all(ref for ref in files if ref not in copies):
             if isinstance(content, ReadError):
-                result.skipped.append(SkippedFile(content.path, content.reason))
+                failed[content.path] = content.reason
             else:
                 result.documents.append(content.document)
                 result.warnings.extend(content.warnings)
+    result.skipped.extend(SkippedFile(path, reason) for path, reason in failed.items())
+    for ref, first in copies.items():
+        reason = failed.get(first.shown, f"has the same content as {first.shown}")
+        result.skipped.append(SkippedFile(ref.shown, reason))
     return result
 
 
