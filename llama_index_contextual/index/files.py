@@ -44,11 +44,6 @@ class System:
         with open(path, "xb") as file:
             fill(file)
 
-    def append(self, path: Path, data: bytes) -> None:
-        """Add data to the end of a file."""
-        with open(path, "ab") as file:
-            file.write(data)
-
     def let_write(self, path: Path, write: Callable[[], object]) -> None:
         """Let a library write `path`, which is a file or a directory."""
         write()
@@ -137,13 +132,6 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """
     with _needs_space(path):
         system.write(path, fill)
-        system.sync(path)
-
-
-def append(path: Path, data: bytes) -> None:
-    """Add data to the end of a file and sync it; after an interruption, the file may end with a part of the data."""
-    with _needs_space(path):
-        system.append(path, data)
         system.sync(path)
 
 

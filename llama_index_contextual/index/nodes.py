@@ -77,15 +77,12 @@ class Nodes(ABC):
         """Yield the nodes among `node_ids` that exist."""
 
     @abstractmethod
-    def iterate(
-        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
-    ) -> Iterator[BaseNode]:
+    def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
         """Yield nodes sorted by position.
 
         Args:
             doc_id: Only yield nodes of this document.
             span: Only yield nodes with text between two character offsets, and nodes without offsets.
-            batch: Number of nodes to fetch at once.
         """
 
     @abstractmethod
@@ -383,7 +380,6 @@ class NodeTable(Nodes):
         *,
         doc_id: str | None = None,
         span: tuple[int, int] | None = None,
-        batch: int = 512,
         live: NDArray[np.bool_] | None = None,
     ) -> Iterator[BaseNode]:
         """Yield nodes sorted by position; see `Nodes.iterate`.
@@ -391,7 +387,6 @@ class NodeTable(Nodes):
         Args:
             doc_id: Only yield nodes of this document.
             span: Only yield nodes with text between two character offsets, and nodes without offsets.
-            batch: Number of nodes to fetch at once.
             live: Only yield nodes in these rows; None for all.
         """
         condition = ""
@@ -403,7 +398,7 @@ class NodeTable(Nodes):
             parameters += [span[1], span[0]]
         last, unpack = -1, unpacker()
         while rows := self._kv.query(
-            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT {batch}",
+            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT 512",
             [last, *parameters],
         ):
             yield from (self._node(row, unpack) for row in rows if live is None or live[row[-1] - 1])

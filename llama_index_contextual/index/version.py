@@ -124,13 +124,11 @@ class VersionNodes(Nodes):
         """Return the ids of existing nodes among `node_ids`."""
         return [node_id for part in self.parts for node_id, _ in _live_rows(part, node_ids)]
 
-    def iterate(
-        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
-    ) -> Iterator[BaseNode]:
+    def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
         """Yield nodes sorted by part and position; see `Nodes.iterate`."""
         for part in self.parts:
             if doc_id is None or part.has(doc_id):
-                yield from part.docstore.iterate(doc_id=doc_id, span=span, batch=batch, live=part.live)
+                yield from part.docstore.iterate(doc_id=doc_id, span=span, live=part.live)
 
     def ids_of_document(self, doc_id: str) -> list[str]:
         """Return the ids of a document's nodes in the order of the text."""

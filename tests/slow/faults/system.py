@@ -21,7 +21,7 @@ from llama_index_contextual.index import files
 Fault = Literal["exit", "EIO", "ENOSPC", "EACCES", "short"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 OPERATIONS = (
-    *("make_directory", "write", "append", "let_write", "sync", "sync_directory"),
+    *("make_directory", "write", "let_write", "sync", "sync_directory"),
     *("rename", "remove", "remove_directory", "remove_tree"),
 )
 
@@ -90,7 +90,7 @@ class FaultySystem(RecordingSystem):
             if self.after:
                 with contextlib.suppress(OSError):
                     run()
-            elif operation in ("write", "append", "let_write", "remove_tree"):
+            elif operation in ("write", "let_write", "remove_tree"):
                 self._half(operation, path, run)
             self.dead = True
             raise Crash
@@ -104,10 +104,6 @@ class FaultySystem(RecordingSystem):
         if operation == "remove_tree":
             for file in sorted(p for p in path.rglob("*") if p.is_file())[::2]:
                 file.unlink()
-        elif operation == "append":
-            before = path.stat().st_size
-            run()
-            os.truncate(path, (before + path.stat().st_size) // 2)
         elif operation in ("write", "let_write"):
             known = set(_files(path))
             run()
