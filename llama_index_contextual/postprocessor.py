@@ -31,7 +31,7 @@ from llama_index_contextual.index.analysis import Analyzer, shortened
 from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.search.spotlight import Passage, Spotlight, is_code
+from llama_index_contextual.search.spotlight import HeadedText, Spotlight, is_code
 from llama_index_contextual.stores import IndexDocumentStore
 
 _dispatcher = get_dispatcher(__name__)
@@ -595,7 +595,7 @@ class SpotlightRerank(BaseNodePostprocessor):
         return result
 
     def _reranked(
-        self, nodes: Sequence[NodeWithScore], passages: Sequence[Passage], question: str
+        self, nodes: Sequence[NodeWithScore], passages: Sequence[HeadedText], question: str
     ) -> list[NodeWithScore]:
         if self._spotlight is None:
             self._spotlight = Spotlight(Analyzer(self.language), word_vectors)
@@ -611,15 +611,15 @@ class SpotlightRerank(BaseNodePostprocessor):
         return [nodes[at].model_copy(update={"score": float(scores[at])}) for at in order]
 
 
-def _passage(hit: NodeWithScore) -> Passage:
+def _passage(hit: NodeWithScore) -> HeadedText:
     """Return a node as it is compared: what it embeds before its text stands before the passage."""
     text = replace_surrogates(hit.node.get_content(MetadataMode.NONE))
     before = replace_surrogates(hit.node.get_metadata_str(mode=MetadataMode.EMBED))
-    heading = replace_surrogates(Passage.of("", hit.node.metadata).heading)
-    return Passage(text, before, heading or before)
+    heading = replace_surrogates(HeadedText.of("", hit.node.metadata).heading)
+    return HeadedText(text, before, heading or before)
 
 
-def _rarity(analyzer: Analyzer, question: str, passages: Sequence[Passage]) -> Mapping[str, float]:
+def _rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedText]) -> Mapping[str, float]:
     """Return the idf of each term of a question among some passages."""
     terms = list(dict.fromkeys(analyzer.query_terms(question)))
     having = [frozenset(analyzer.terms(f"{passage.before}\n{passage.text}")) for passage in passages]

@@ -40,7 +40,7 @@ from llama_index_contextual.contextualizer.base import (
 from llama_index_contextual.contextualizer.batch import BatchReplies
 from llama_index_contextual.contextualizer.cost import Spending
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ChunksPerCall, ContextRequest, Reply
-from llama_index_contextual.contextualizer.scheduler import Scheduler, Sender, ServiceTier
+from llama_index_contextual.contextualizer.scheduler import STOPPING, Scheduler, Sender, ServiceTier
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError, LedgerBusyError
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
@@ -497,7 +497,7 @@ class ContextRun:
                 stored = None if replies is None else replies.take(request)
                 live = self._scheduler.call(request)
                 reply = await flight.enter_async_context(live) if stored is None else stored
-            except ContextualError:
+            except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report shows it
                 return self._failed(work, request, error)

@@ -33,7 +33,14 @@ from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual.contextualizer.cost import CallForm, CallStatistics, PriceTable, Spending
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, reply_of
-from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError, Remedy
+from llama_index_contextual.errors import (
+    BudgetExceededError,
+    ConfigurationError,
+    ContextualError,
+    ModelError,
+    ProjectError,
+    Remedy,
+)
 from llama_index_contextual.models import HIDDEN_TOKENS, Provider, load_llm, model_name, preload, provider_of
 
 if TYPE_CHECKING:
@@ -130,6 +137,10 @@ def _refuses_effort(error: Exception) -> bool:
 
 
 _ROUNDS_BEFORE_PAUSE = 3
+
+STOPPING = (BudgetExceededError, ConfigurationError, ProjectError)
+"""Errors after which no further call is sent."""
+
 _FATAL_STATUS = frozenset({401, 403, 404})
 _FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_key"})
 
@@ -372,7 +383,7 @@ class Scheduler:
                 self._slots.release()
                 if not isinstance(error, Exception):
                     raise
-                if isinstance(error, ContextualError):
+                if isinstance(error, STOPPING):
                     self.stop(error)
                 self.check()
                 if cancellations() > cancelled:
@@ -430,7 +441,7 @@ class Scheduler:
             ) as call:
                 sent = _now()
                 reply = await awithout_secrets(partial(sender.send, request))
-        except ContextualError:
+        except STOPPING:
             raise
         except Exception as error:  # any LLM class may raise anything; it is raised again
             self._note_failure(request, error, sent)

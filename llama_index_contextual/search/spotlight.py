@@ -124,8 +124,8 @@ class Vocabulary:
         return len(self._numbers) > _MAX_WORDS
 
 
-class Passage(NamedTuple):
-    """A passage to be compared with a question.
+class HeadedText(NamedTuple):
+    """A passage with what stands before it, to be compared with a question.
 
     Attributes:
         text: Its text.
@@ -138,8 +138,8 @@ class Passage(NamedTuple):
     heading: str
 
     @classmethod
-    def of(cls, text: str, metadata: Mapping[str, object]) -> Passage:
-        """Return the passage of a chunk with its metadata."""
+    def of(cls, text: str, metadata: Mapping[str, object]) -> HeadedText:
+        """Return the text of a chunk with what its metadata puts before it."""
         head = metadata.get(keys.TABLE_HEAD)
         before = (metadata.get(keys.CONTEXT), head)
         heading = (*(metadata.get(name) for name in (keys.TITLE, keys.FILE_NAME, keys.SECTION)), head)
@@ -161,7 +161,8 @@ class Spotlight:
     Example:
         >>> spotlight = Spotlight(Analyzer("english"))
         >>> text = "Water is metered.\\nGarden water is free from May to September."
-        >>> spot = spotlight.spots({"garden": 3.0, "water": 1.0}, "Is garden water free?", [Passage(text, "", "")])[0]
+        >>> weights = {"garden": 3.0, "water": 1.0}
+        >>> spot = spotlight.spots(weights, "Is garden water free?", [HeadedText(text, "", "")])[0]
         >>> text[spot.start : spot.end]
         'Garden water is free from May to September.'
     """
@@ -174,10 +175,10 @@ class Spotlight:
 
     def _forget(self) -> None:
         self._vocabulary = Vocabulary(self.analyzer, self._embed)
-        self._units: LRUCache[Passage, Units] = LRUCache(_REMEMBERED)
+        self._units: LRUCache[HeadedText, Units] = LRUCache(_REMEMBERED)
 
     def spots(
-        self, weights: Mapping[str, float], question: str, passages: Sequence[Passage], vector: Floats | None = None
+        self, weights: Mapping[str, float], question: str, passages: Sequence[HeadedText], vector: Floats | None = None
     ) -> list[Spot]:
         """Return how well each passage fits a question.
 
@@ -224,7 +225,7 @@ class Spotlight:
         self._vocabulary.complete()
         return {term: number for term, (number, *_) in zip(known, numbers, strict=True)}
 
-    def _units_of(self, passages: Sequence[Passage]) -> list[Units]:
+    def _units_of(self, passages: Sequence[HeadedText]) -> list[Units]:
         known = {passage: one for passage in passages if (one := self._units.get(passage)) is not None}
         new = [passage for passage in dict.fromkeys(passages) if passage not in known]
         spans = [units(passage.text) for passage in new]

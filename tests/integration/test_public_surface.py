@@ -37,6 +37,7 @@ ROOMS = {
     "SearchPlan": "answering.intent",
     "Source": "search.response",
     "Timeouts": "answering.streaming",
+    "SpotlightRerank": "postprocessor",
     "TokenPrice": "config",
     "VoyageContextualEmbedding": "embeddings.voyage",
     "aanswer_many": "answering.batch",

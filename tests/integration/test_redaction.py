@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events.span import SpanDropEvent
 from llama_index.core.schema import Document, QueryBundle
 from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
@@ -323,8 +324,8 @@ class _Collecting(BaseEventHandler):
     _events: list[str] = PrivateAttr(default_factory=list)
 
     def handle(self, event: Any, **_: Any) -> None:
-        # What the LLM's own class sends of itself is not ours.
-        if type(event).__module__.startswith("llama_index_contextual"):
+        # What the LLM's own class sends of itself is not ours; a span that ends with an error reports its message.
+        if isinstance(event, SpanDropEvent) and "context_call" in (event.span_id or ""):
             self._events.append(event.model_dump_json())
 
 

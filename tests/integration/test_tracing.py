@@ -87,7 +87,7 @@ def test_a_span_of_an_answer_contains_search_and_model_call(
     filled: Project, manager: ProjectManager, exporter: InMemorySpanExporter
 ) -> None:
     answer = manager.load("reports", llm=MockLLM()).as_query_engine(similarity_top_k=3).query(QUESTION)
-    outer, search = span_of(exporter, "GroundedQueryEngine.query"), span_of(exporter, "ProjectRetriever.respond")
+    outer, search = span_of(exporter, "GroundedQueryEngine.query"), span_of(exporter, "ProjectRetriever.arespond")
     assert_all_is_told(search, filled.retrieve(QUESTION, top_k=3))
     assert outer.attributes is not None
     assert (outer.attributes["input.value"], outer.attributes["output.value"]) == (QUESTION, str(answer))

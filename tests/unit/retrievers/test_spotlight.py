@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from llama_index_contextual.index.analysis import Analyzer
-from llama_index_contextual.search.spotlight import Passage, Spot, Spotlight, coverage, is_code, question_parts, units
+from llama_index_contextual.search.spotlight import (
+    HeadedText,
+    Spot,
+    Spotlight,
+    coverage,
+    is_code,
+    question_parts,
+    units,
+)
 
 ENGLISH = Analyzer("english")
 
@@ -77,8 +85,8 @@ def test_a_question_of_short_sentences_is_one_part(question: str) -> None:
     assert question_parts(question, weights, ENGLISH) == [weights]
 
 
-def passage(text: str, before: str = "", heading: str = "") -> Passage:
-    return Passage(text, before, heading)
+def passage(text: str, before: str = "", heading: str = "") -> HeadedText:
+    return HeadedText(text, before, heading)
 
 
 def test_the_unit_with_most_of_the_questions_words_is_marked() -> None:
