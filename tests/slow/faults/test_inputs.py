@@ -93,7 +93,7 @@ def test_any_manifest_is_read_or_raises_an_error_of_the_package(data: st.DataObj
 
     def read() -> None:
         manifest = Manifest.from_json(json.dumps(content).encode(), file=MANIFEST)
-        for part in open_parts(version, manifest, "xxh3"):
+        for part in open_parts(version, manifest):
             assert part.size == sum(record.chunks for record in part.records)
         ProjectConfig(**manifest.config)
 
