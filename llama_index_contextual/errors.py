@@ -20,7 +20,7 @@ names methods or arguments, the exception has a `Remedy` with other words for th
     │   │   └── LedgerBusyError       another process has locked the ledger
     │   ├── NoSpaceError              a file cannot be written: a full disk, a quota, a limit of file sizes
     │   └── ReadOnlyVersionError      an attempt to change a published version
-    ├── BackendError                  the engine that keeps the chunks of a project cannot be reached, or refuses a call
+    ├── BackendError                  the engine with the vectors of a project cannot be reached, or refuses a call
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
     ├── ReadError                     a file could not be read; other files are not affected
     └── ContextualizationError        the context of one or more chunks could not be written
@@ -196,7 +196,7 @@ class ReadOnlyVersionError(ProjectError):
 
 
 class BackendError(ContextualError):
-    """The engine that keeps the chunks of a project cannot be reached, or refuses a call.
+    """The engine that keeps the vectors of a project cannot be reached, or refuses a call.
 
     Attributes:
         url: Its address.

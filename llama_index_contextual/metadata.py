@@ -187,12 +187,12 @@ class DocumentMap:
 
 
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys excluded from the embedded and indexed text: all of ours except context and table head."""
+    """Return the keys excluded from the embedded and indexed text: ours except context, table head and facts."""
     return _hidden(_EMBEDDED, user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys hidden from the answering LLM: all of ours except source line, context and table head."""
+    """Return the keys hidden from the answering LLM: ours except source line, context, table head and facts."""
     return _hidden(_READ, user_excluded)
 
 

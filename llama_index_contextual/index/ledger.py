@@ -38,7 +38,7 @@ class LedgerEntry:
     """A context that an LLM has written.
 
     Attributes:
-        key: Key of the call, see `content_key`.
+        key: Key of the context, see `content_key`.
         context: The LLM's answer, cleaned; empty if the LLM refused.
         model: Name of the LLM.
         input_tokens: Tokens of the prompt as counted by the provider, or None if unknown.

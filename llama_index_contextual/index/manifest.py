@@ -183,7 +183,7 @@ class Manifest:
 
     @property
     def engine(self) -> str:
-        """What keeps the chunks: "files", or the kind of an engine, such as "qdrant"."""
+        """What keeps the vectors: "files", or the kind of an engine, such as "qdrant"."""
         return str(self.config["backend"]).partition(":")[0]
 
     def to_json(self) -> bytes:
