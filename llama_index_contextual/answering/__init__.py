@@ -1,1 +1,1 @@
-"""Answers from passages: query and chat engines, checked citations, guards."""
+"""Answer questions from passages: query and chat engines, citation checks and guards."""

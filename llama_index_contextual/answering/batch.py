@@ -1,4 +1,4 @@
-"""Answering many questions: comparison with the correct answers, exact match and F1, and files for other tools."""
+"""Answer many questions, compare the answers with the correct ones, and write files for other tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Return an answer in lower case without citations, punctuation, articles and superfluous white space.
+    """Return an answer in lower case without citations, punctuation, articles or extra white space.
 
     Source: the evaluation script of SQuAD; Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of
     Text", EMNLP 2016. The script does not remove citations.
@@ -55,7 +55,7 @@ def exact_match(answer: str, truth: str) -> float:
 
 
 def f1_score(answer: str, truth: str) -> float:
-    """Return the harmonic mean of precision and recall of the words of an answer; 1 if both answers are empty.
+    """Return the word-level F1 score of an answer; 1 if both answers are empty.
 
     Example:
         >>> f1_score("three whole days", "three days")
@@ -90,10 +90,10 @@ class Prediction:
     Attributes:
         qa: The question.
         answer: Text of the answer; empty if the model failed.
-        error: Why there is no answer, in a sentence, or None.
+        error: A sentence that explains why there is no answer, or None.
         response: The full response, or None.
-        exact: Exact match, or None without a correct answer.
-        f1: F1 of the words, or None without a correct answer.
+        exact: Exact match, or None if no correct answer is known.
+        f1: F1 of the words, or None if no correct answer is known.
     """
 
     qa: QA
@@ -140,7 +140,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The answers to many questions, in their order.
+    """The answers to many questions, in the order of the questions.
 
     Attributes:
         rows: The answers.
@@ -167,7 +167,7 @@ class Predictions:
 
     @property
     def failed_retrievals(self) -> list[Prediction]:
-        """The questions whose evidence is in no passage."""
+        """The answers to questions whose evidence is in none of the retrieved passages."""
         return [row for row in self.rows if row.retrieved is False]
 
     def summary(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Predictions:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return settings, figures and answers as JSON values."""
+        """Return the settings, figures and answers as JSON values."""
         rows = [
             {
                 "question": row.qa.question,
@@ -200,7 +200,7 @@ class Predictions:
         return {"settings": dict(self.settings), **self.summary(), "rows": rows}
 
     def to_csv(self) -> str:
-        """Return one line per question: prediction, correct answers, model, style and, as JSON, all settings."""
+        """Return CSV with one row per question: prediction, correct answers, model, style, and all settings as JSON."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(
@@ -222,7 +222,7 @@ class Predictions:
     def to_ares(self) -> str:
         """Return tab-separated lines for ARES: Query, Document (all passages of the question), Answer.
 
-        The format has no place for the settings.
+        The format has no column for the settings.
 
         Source: Saad-Falcon et al., "ARES: An Automated Evaluation Framework for Retrieval-Augmented Generation
         Systems", NAACL 2024.
@@ -285,7 +285,7 @@ def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
 async def aanswer_many(
     engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8
 ) -> Predictions:
-    """Answer many questions concurrently; a question that fails is in the result with its error.
+    """Answer many questions concurrently; if a question fails, the result contains its error.
 
     Args:
         engine: The query engine.
@@ -323,5 +323,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _cell(text: str) -> str:
-    """Return a text that a spreadsheet does not interpret as a formula."""
+    """Return the text, escaped so that spreadsheets do not interpret it as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,11 +1,11 @@
-"""Query and chat engines over the retriever of a project, and their options, each described once.
+"""Build query and chat engines over a project's retriever, and describe their options.
 
-`Project.as_query_engine` and `Project.as_chat_engine` take the options as keywords; their signatures, the command line
-and the guide are made from these tables. An option that is None or not given has the value of the project's setting of
-the same name, whose description is the setting's.
+`Project.as_query_engine` and `Project.as_chat_engine` take the options as keywords. Their signatures, the command line
+and the guide are generated from these tables. An option that is None or omitted takes its value from the project's
+setting with the same name, and shares its description.
 
-Options that only LlamaIndex's `RetrieverQueryEngine` has select that engine instead of a grounded one, with a warning
-that it checks no citations.
+An option that only LlamaIndex's `RetrieverQueryEngine` supports selects that engine instead of a grounded one. A
+warning says that it does not check citations.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ T = TypeVar("T")
 Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
 """Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans.
 
-The dict may have intents of your own. If a plan has a description, the LLM is asked too.
+The dict may contain custom intents. If a plan has a description, the LLM is asked too.
 """
 
 
@@ -164,7 +164,7 @@ _OPTIONS_OF_BOTH = frozenset(
     {"top_k", "intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"}
 )
 _CALLS_PER_PASSAGE = frozenset({"refine", "accumulate"})
-"""Response modes with a call for each passage."""
+"""Response modes that make one call per passage."""
 
 _CHAT_MODES: Mapping[str, chat.ChatMode] = {
     "best": "blend",
@@ -174,7 +174,7 @@ _CHAT_MODES: Mapping[str, chat.ChatMode] = {
     "blend": "blend",
     "condense": "condense",
 }
-"""Modes of the grounded engine by LlamaIndex's names, and by their own where both mean the same."""
+"""Chat modes of the grounded engine, by LlamaIndex's names and, where both mean the same, by their own names."""
 
 _AGENT = "an agent: pass project.as_tool() to LlamaIndex's FunctionAgent or ReActAgent."
 _REFUSED_CHAT_MODES = {
@@ -187,16 +187,16 @@ _REFUSED_CHAT_MODES = {
 
 @dataclass(frozen=True)
 class EngineBuilder:
-    """Builder of engines over a retriever of a project.
+    """Builder of engines over a project's retriever.
 
-    The methods take options by name, those of the TypedDicts above and the keywords of `Project.as_query_engine`; an
-    option that is None has its default.
+    The methods take as keywords the options of the TypedDicts above and those of `Project.as_query_engine`. An option
+    that is None takes its default value.
 
     Attributes:
         retriever: The retriever.
         load_embed_model: Returns the embedding model for follow-up questions.
         llm: LLM that writes the answers.
-        account: Prices of the answers, and where their cost is recorded.
+        account: Prices of the answers, and the function that records their cost.
         cache: The cache that `cache=True` selects.
     """
 
@@ -209,12 +209,12 @@ class EngineBuilder:
     def query_engine(
         self, options: Mapping[str, Any], *, response_mode: ResponseMode | str | None = None
     ) -> BaseQueryEngine:
-        """Return a grounded engine, or LlamaIndex's own if one of its own options is given.
+        """Return a grounded engine, or LlamaIndex's own engine if an option that only it supports is given.
 
-        The response mode "compact" means the grounded engine: like that mode, it puts all passages into one prompt.
+        The response mode "compact" selects the grounded engine, which also puts all passages into one prompt.
 
         Raises:
-            ConfigurationError: A value is invalid, or options of both engines are given.
+            ConfigurationError: A value is invalid, or options of both engines are combined.
         """
         given = _given(options)
         stock = {name: given.pop(name) for name in _STOCK_OPTIONS if name in given}
@@ -244,7 +244,7 @@ class EngineBuilder:
         return engine
 
     def _cost_of(self, mode: ResponseMode | str | None) -> str:
-        """Return a sentence on the calls for a question in a response mode with many of them; empty for others."""
+        """Return a warning if a response mode makes many calls per question, or an empty string."""
         if mode is None or ResponseMode(mode).value not in _CALLS_PER_PASSAGE:
             return ""
         calls = self.retriever.similarity_top_k
@@ -257,7 +257,7 @@ class EngineBuilder:
         )
 
     def grounded_engine(self, options: Mapping[str, Any]) -> GroundedQueryEngine:
-        """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
+        """Return an engine that accepts follow-up questions and widens the search if the confidence is low.
 
         Raises:
             ConfigurationError: A value is invalid.
@@ -339,7 +339,7 @@ def _mode_of(chat_mode: LlamaIndexChatMode | str, mode: chat.ChatMode) -> chat.C
 
 
 def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[[], LLM]) -> BaseRetriever:
-    """Return a retriever that searches every question by its intent; without `intents`, the given one.
+    """Return a retriever that searches according to intent, or the given retriever if `intents` is not set.
 
     Raises:
         ConfigurationError: `intents` is invalid.
@@ -380,7 +380,7 @@ def _day(setting: str | None) -> date | Callable[[], date] | None:
 
 
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T | None] | None = None) -> T | None:
-    """Return the object selected by an option: the default one for True, if there is one, and None for False."""
+    """Return the object that an option selects: the default, if there is one, for True, and None for False."""
     if value is None or (usual is not None and value is False):
         return None
     if usual is not None and value is True:
@@ -406,7 +406,7 @@ def _merging(adjacent: Adjacent, retriever: ProjectRetriever) -> Callable[[Retri
 
     def merger(response: RetrievalResponse) -> AdjacentChunkMerger:
         docstore = None if adjacent == "merge" else retriever.docstore_of(response.version)
-        if docstore is None:  # or the version was removed, and its chunks can no longer be fetched
+        if docstore is None:  # or the version was removed, so its chunks can no longer be fetched
             return AdjacentChunkMerger()
         return AdjacentChunkMerger(bridge=True, docstore=docstore)
 

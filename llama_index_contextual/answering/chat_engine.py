@@ -1,4 +1,4 @@
-"""The chat engine: the conversation and its history; the query engine below it has no state."""
+"""Chat engine, which keeps the conversation history; the query engine that it uses is stateless."""
 
 from __future__ import annotations
 
@@ -43,47 +43,47 @@ CHAT_STORE_KEY = "chat_history"
 _MODES = ("blend", "condense", "simple")
 _ROLES = (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT)
 _ELLIPSIS = "… "
-_LONGEST_TOKEN = 128  # characters of the longest token of o200k_base, which consists of spaces
+_LONGEST_TOKEN = 128  # length of the longest token of o200k_base, which consists of spaces
 _SENTENCE_CUT = re.compile(r"[.!?][\"'”’)\]*_]*\s+|[。！？]|\n")
 _WORD_CUT = re.compile(r"\s+")
 
 
 @dataclass
 class GroundedChatResponse(AgentChatResponse):
-    """The answer of a turn; `grounded` is the full response of the query engine."""
+    """The answer in one turn; `grounded` is the full response of the query engine."""
 
     grounded: GroundedResponse | None = None
 
 
 @dataclass
 class GroundedChatStream(StreamingAgentChatResponse):
-    """The streamed answer of a turn; `grounded` and `metadata` are set at its end."""
+    """The streamed answer in one turn; `grounded` and `metadata` are set when the stream ends."""
 
     grounded: GroundedResponse | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
 class GroundedChatEngine(BaseChatEngine, PromptMixin):
-    """Chat engine over passages: the search and the prompt include the last exchanges, as far as they fit.
+    """Chat engine whose searches and prompts include as many recent exchanges as fit.
 
     A question about the conversation itself, such as "What did you just say?", is answered from the conversation,
-    without a search; thanks and greetings are answered with `small_talk`, without a call to the model.
+    without a search. Thanks and greetings are answered with `small_talk`, without calling the model.
 
     `get_prompts` and `update_prompts` give access to "condense_prompt" ({history} and {question}) and to the prompts
     of the query engine, whose names begin with "query_engine:".
 
     Args:
         engine: The query engine; its retriever should accept `ConversationQuery` objects.
-        mode: "blend" searches for the question together with the conversation, without another call; "condense" asks
+        mode: "blend" searches for the question together with the conversation, without an extra call; "condense" asks
             the model for a standalone question first; "simple" searches for the question as it is.
         turns: Number of exchanges to consider.
-        history_tokens: Maximum number of tokens of the exchanges in the prompt; the oldest are dropped first, and of an
-            exchange that is longer, the beginning.
+        history_tokens: Maximum number of tokens of the exchanges in the prompt. The oldest exchanges are dropped first;
+            an exchange that is too long loses its beginning.
         chat_store: The store of the history.
         chat_store_key: Key of this conversation in the store.
-        memory: LlamaIndex's memory of the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store. The
-            prompt contains what the memory returns for the question, and `history_tokens` has no effect; searches
-            still use the last `turns` exchanges.
+        memory: A LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a
+            store. The prompt contains what the memory returns for the question, and `history_tokens` has no effect;
+            searches still use the last `turns` exchanges.
 
     Raises:
         ConfigurationError: The mode is unknown, a number is negative, or both a store and a memory are given.
@@ -186,13 +186,13 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.memory.set(messages)
 
     def _recent(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the last exchanges, oldest first, beginning with a question."""
+        """Return the most recent exchanges, oldest first, starting with a question."""
         questions = [at for at, message in enumerate(messages) if message.role == MessageRole.USER]
         last = questions[len(questions) - min(self.turns, len(questions)) :]
         return list(messages[last[0] :]) if last else []
 
     def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the last exchanges that fit `history_tokens`; if not even the last one fits, its newest part."""
+        """Return the most recent exchanges that fit `history_tokens`; if even the last one is too long, its end."""
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
             messages = list(recent[start:])
@@ -217,7 +217,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         if chat_history is not None:
             await self.memory.aset(list(chat_history))
         recent = self._recent(await self.memory.aget_all())
-        # With intents, the search plans say which messages are searched.
+        # With intents, the search plans decide which messages are searched.
         by_intent = isinstance(self.engine.retriever.retriever, IntentRetriever)
         if not by_intent and (intent := unsearched_intent(message, recent)) is not None:
             response = empty_response(QueryBundle(message), intent)
@@ -253,7 +253,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
         Raises:
             InputError: The message is empty.
-            ModelError: The model cannot be reached, or does not begin to answer in time; the history is unchanged.
+            ModelError: The model cannot be reached, or does not start to answer in time; the history is unchanged.
         """
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
@@ -271,7 +271,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return run_sync(lambda: self.achat(message, chat_history))
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Stream the answer to a message: read `async_response_gen`; at its end the turn is added to the history."""
+        """Stream the answer to a message through `async_response_gen`; at its end the turn is added to the history."""
         with self.callback_manager.as_trace("chat"):
             draft = await self._adraft(message, chat_history)
             stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
@@ -298,7 +298,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return stream
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Stream the answer to a message like `astream_chat`: read `response_gen`."""
+        """Stream the answer to a message through `response_gen`; otherwise like `astream_chat`."""
         stream = run_sync(lambda: self.astream_chat(message, chat_history))
         pieces, stream.achat_stream = cast("AsyncGenerator[ChatResponse, None]", stream.achat_stream), None
         stream.chat_stream = blocking(pieces)
@@ -311,10 +311,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
 
 def _newest_part(exchange: Sequence[ChatMessage], budget: int) -> list[ChatMessage]:
-    """Return a question and its answers cut to a budget, each at its beginning.
+    """Return a question and its answers, with the beginning of each cut off to fit a budget.
 
-    The question takes up to a quarter of the budget, or more if the answers need less; of the answers, the last ones
-    come first.
+    The question takes up to a quarter of the budget, or more if the answers leave room. The last answers are kept
+    first.
     """
     question, *answers = exchange
     size = count_tokens(question.content or "")
@@ -333,7 +333,7 @@ def _newest_part(exchange: Sequence[ChatMessage], budget: int) -> list[ChatMessa
 
 
 def end_of(text: str, max_tokens: int) -> str:
-    """Return the end of a text that fits a number of tokens, from the beginning of a sentence or a word, after "… ".
+    """Return "… " and the end of a text, from the start of a sentence or word, within a number of tokens.
 
     Example:
         >>> end_of("The pump runs dry. Call the operator at once.", 8)
@@ -344,7 +344,7 @@ def end_of(text: str, max_tokens: int) -> str:
     room = max_tokens - count_tokens(_ELLIPSIS)
     if room < 1:
         return ""
-    tail = text[-room * _LONGEST_TOKEN :]  # tokens are shorter, so the end that fits is in here
+    tail = text[-room * _LONGEST_TOKEN :]  # no token is longer, so this contains the end that fits
     tokens = TokenMap.of(tail)
     earliest, middle = (tokens.offset(len(tokens) - count) for count in (room, room // 2))
     cuts = [
@@ -352,7 +352,7 @@ def end_of(text: str, max_tokens: int) -> str:
         for cut in (_SENTENCE_CUT.search(tail, earliest, middle), _WORD_CUT.search(tail, earliest, middle))
         if cut
     ]
-    # The end alone may have a token more than as a part of the text.
+    # On its own, the end may have one token more than within the text.
     for start in (*cuts, *(tokens.offset(len(tokens) - count) for count in range(room, 0, -1))):
         if (end := tail[start:].strip()) and count_tokens(_ELLIPSIS + end) <= max_tokens:
             return _ELLIPSIS + end

@@ -1,8 +1,8 @@
-"""Checking the citations of an answer against the passages it was written from.
+"""Check the citations of an answer against the passages that it is based on.
 
 An answer cites its passages as [Source N]. `check_citations` removes citations of sources that do not exist, looks up
 every quotation in the passages, and reports the numbers and dates that no cited passage contains. The first two parts
-of this module find and compare figures and quotations, whatever their notation.
+of this module find and compare figures and quotations in any notation.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WORDS: dict[str, int | Decimal] = {
 _SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
 _MAX_DIGITS = 100
-"""Maximum number of characters of a number: longer ones are not figures, and too large for decimals."""
+"""Maximum length of a number in characters; longer ones are not figures and are too large for decimals."""
 
 Date = tuple[int | None, int, int | None]
 """Year, month, day; None for a missing part."""
@@ -67,14 +67,14 @@ Date = tuple[int | None, int, int | None]
 
 @dataclass(frozen=True)
 class Figure:
-    """A number or date of a text.
+    """A number or date in a text.
 
     Attributes:
         text: The figure as written.
         start: Start offset.
         end: End offset.
-        values: Possible values of the number ("1,000" is a thousand or, in other countries, one).
-        dates: Possible dates ("3/4/2021" is in April or in March); empty for a number.
+        values: Possible values of the number ("1,000" is one thousand or, in some countries, one).
+        dates: Possible dates ("3/4/2021" may be in April or in March); empty for a number.
     """
 
     text: str
@@ -92,7 +92,7 @@ def figures_of(text: str) -> list[Figure]:
         ['March 3, 2021', '1,250.50', '4']
     """
     figures: list[Figure] = []
-    in_dates = bytearray(len(text))  # 1 for the characters of dates
+    in_dates = bytearray(len(text))  # 1 for characters that belong to a date
     for pattern in _DATES:
         for match in pattern.finditer(text):
             dates = frozenset(_dates(match.groupdict()))
@@ -168,7 +168,7 @@ class Facts:
         return not self._values.isdisjoint(figure.values)
 
     def _matches(self, date: Date, own: Date) -> bool:
-        """Return whether a date agrees with one of the passage, whose missing parts may be elsewhere in the passage."""
+        """Return whether a date agrees with one in the passage, whose missing parts may be elsewhere in the passage."""
         for part, own_part in zip(date, own, strict=True):
             if part is not None and part != own_part and (own_part is not None or Decimal(part) not in self._values):
                 return False
@@ -178,7 +178,7 @@ class Facts:
 # ---- Quotations ------------------------------------------------------------------------------------------------------
 
 MIN_WORDS = 3
-"""Minimum number of words of a quotation; fewer words between quotation marks are a term."""
+"""Minimum number of words in a quotation; fewer words in quotation marks are treated as a term."""
 
 _DROPPED = frozenset("\"'`´*_“”„‟‘’‚‛«»‹›\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _DASHES = frozenset("-‐‑‒–—―−")
@@ -242,7 +242,7 @@ class FoldedText:
         self.text = "".join(folded)
 
     def find(self, quoted: str, start: int) -> tuple[int, int] | None:
-        """Return the span of a text in the original, as whole words, from offset `start` on; None if it is absent."""
+        """Return the span of a string in the original, as whole words from `start` onwards; None if there is none."""
         needle = fold(quoted)
         at = self.text.find(needle) if needle else -1
         while at >= 0:
@@ -269,7 +269,7 @@ QuotationStatus = Literal["verified", "wrong_source", "stitched", "not_found"]
 
 @dataclass(frozen=True, kw_only=True)
 class Quotation:
-    """A quotation of an answer and the result of its check.
+    """A quotation in an answer and the result of its check.
 
     Attributes:
         text: The words between the quotation marks.
@@ -292,7 +292,7 @@ class Quotation:
 
 
 def quotations_of(answer: str) -> list[Quotation]:
-    """Return the quotations of at least three words, between quotation marks or as a Markdown block quote, unchecked.
+    """Return the unchecked quotations of at least three words, in quotation marks or Markdown block quotes.
 
     Example:
         >>> [quoted.text for quoted in quotations_of('It says “food keeps three days” and "maybe".')]
@@ -316,7 +316,7 @@ def _count(text: str) -> int:
 
 
 def locate(quoted: str, text: FoldedText) -> tuple[int, int] | None:
-    """Return the span of a quotation in a text, or None; at an ellipsis ("…") any words may be missing.
+    """Return the span of a quotation in a text, or None; an ellipsis ("…") stands for any omitted words.
 
     Example:
         >>> locate("food … three days.", FoldedText("All Food keeps for three days here."))
@@ -340,7 +340,7 @@ def _pieces(quoted: str) -> list[str]:
 
 
 def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
-    """Return whether a quotation is assembled from pieces of three or more words of the texts.
+    """Return whether a quotation is assembled from pieces of the texts, each of three or more words.
 
     Example:
         >>> texts = [FoldedText("Food keeps long."), FoldedText("Boil all water.")]
@@ -394,8 +394,8 @@ class Passage:
     Attributes:
         text: The original text, without the generated context.
         source: File, pages and offsets of the passage.
-        head: Column head of a table that began before the passage; its figures count as those of the passage.
-        locate: Returns the source of a stretch of the passage from its offsets in the document; None if only that of
+        head: Column headers of a table that begins before the passage; their figures count as part of the passage.
+        locate: Returns the source of part of the passage, given its offsets in the document; None if only the source of
             the whole passage is known.
     """
 
@@ -407,7 +407,7 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class UnsupportedFigure:
-    """A number or date of an answer that no cited passage contains.
+    """A number or date in an answer that no cited passage contains.
 
     Attributes:
         text: The figure as written in the answer.
@@ -446,7 +446,7 @@ class CitationReport:
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
     def quoted_places(self) -> dict[int, list[Source]]:
-        """Return the places of the verified quotations by the number of their passage; one for each label."""
+        """Return the sources of the verified quotations by passage number, without repeated labels."""
         places: dict[int, dict[str, Source]] = {}
         for quotation in self.quotations:
             if quotation.status == "verified" and quotation.found_in is not None and quotation.source is not None:
@@ -463,12 +463,12 @@ class CitationReport:
 
 
 def check_citations(answer: str, passages: Sequence[Passage], *, question: str = "") -> CitationReport:
-    """Check an answer that cites its passages as [Source N], N from 1.
+    """Check an answer that cites its passages as [Source N], numbered from 1.
 
     Args:
         answer: The answer.
-        passages: The passages in the prompt of the answer; the first is Source 1.
-        question: The question; its numbers need no support.
+        passages: The passages in the prompt; the first is Source 1.
+        question: The question; numbers in it need no support.
 
     Example:
         >>> passages = [Passage("Food keeps for three days."), Passage("Boil all water.")]
@@ -503,22 +503,22 @@ def citations_of(answer: str) -> list[_Citation]:
 
 
 def uncited(text: str) -> str:
-    """Return a text without its citations, and without the white space before them."""
+    """Return a text without its citations or the white space before them."""
     return re.sub(rf"[ \t]*{_CITATION_MARK}", "", text, flags=re.IGNORECASE)
 
 
 class CitationFilter:
     """Remove citations of sources that do not exist from a text that arrives in pieces.
 
-    A possible citation is held back until its bracket closes or its text cannot be a citation, so no part of an invalid
-    one is released. White space at the beginning and the end of the text, and before a removed citation, is removed
-    too, as is a citation that the text breaks off. The released text does not depend on how the text is divided.
+    Text that may be a citation is held back until its bracket closes or it cannot be a citation, so that no part of an
+    invalid citation is released. White space at either end of the text and before a removed citation is removed too, as
+    is an unfinished citation at the end. The result does not depend on how the text is divided into pieces.
 
     Args:
         sources: Number of sources; they are numbered from 1.
 
     Attributes:
-        invalid: Numbers of cited sources that do not exist, so far.
+        invalid: Numbers of the invalid sources cited so far.
 
     Example:
         >>> stream = CitationFilter(2)
@@ -529,7 +529,7 @@ class CitationFilter:
     def __init__(self, sources: int) -> None:
         self.invalid: list[int] = []
         self._sources = sources
-        self._undecided = ""  # from the bracket of a possible citation on
+        self._undecided = ""  # text from the opening bracket of a possible citation
         self._space = ""  # white space after the released text
         self._tail = ""  # end of the released text
 
@@ -559,7 +559,7 @@ class CitationFilter:
         return "".join(released)
 
     def rest(self) -> str:
-        """Return the text that is held back, without an unfinished citation."""
+        """Return the text that was held back, without an unfinished citation."""
         undecided, self._undecided = self._undecided, ""
         if _UNFINISHED.match(undecided):
             self.invalid += self._missing(_parse_numbers(undecided))
@@ -567,7 +567,7 @@ class CitationFilter:
         return self._release(undecided)
 
     def _cited(self, citation: str, listed: str) -> str:
-        """Return a citation without the sources that do not exist; empty if none of them does."""
+        """Return a citation without the sources that do not exist, or an empty string if none of them exists."""
         numbers = _parse_numbers(listed)
         wrong = self._missing(numbers)
         if not wrong and citation[0] == _OPEN[0] and citation[-1] == _CLOSE[0]:
@@ -577,7 +577,7 @@ class CitationFilter:
         return right or self._removed()
 
     def _removed(self) -> str:
-        """Return the text in place of a removed citation, and drop the white space before it."""
+        """Return the replacement for a removed citation, and drop the white space before it."""
         self._space = self._space.rstrip(" \t")
         # Within other brackets, the text around a removed citation could form another one.
         nested = max(map(self._tail.rfind, _OPEN)) > max(map(self._tail.rfind, _CLOSE))
@@ -587,7 +587,7 @@ class CitationFilter:
         return [number for number in numbers if not 1 <= number <= self._sources]
 
     def _release(self, text: str) -> str:
-        """Return the text and the white space before it; white space at its end waits for the text after it."""
+        """Return the text with the white space before it; trailing white space is held back until more text follows."""
         shown = text.rstrip()
         if not shown:
             self._space += text
@@ -636,7 +636,7 @@ class _Layout:
         return [citation for citation in self.citations if first <= citation[0] < last]
 
     def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
-        """Return the sources of a quotation: those between it and the next one, else those of its sentence."""
+        """Return the sources cited between a quotation and the next one, or else those cited in its sentence."""
         inside = [c for c in self.citations if quoted.start <= c[0] < quoted.end]
         if inside:
             return _numbers_of(inside)
@@ -646,7 +646,7 @@ class _Layout:
         return _numbers_of(_adjacent(following, self.text) or sentence) or self.citations_at(quoted.start)
 
     def citations_at(self, offset: int) -> tuple[int, ...]:
-        """Return the sources cited in the sentence at an offset, else in its paragraph, else in the answer."""
+        """Return the sources cited in the sentence at an offset, or else in its paragraph, or else in the answer."""
         for starts in (self._sentences, self._paragraphs):
             if citations := self._citations_in(starts, offset):
                 return _numbers_of(citations)
@@ -654,7 +654,7 @@ class _Layout:
 
 
 def _adjacent(citations: Sequence[_Citation], text: str) -> Sequence[_Citation]:
-    """Return the adjacent citations at the beginning of a sequence, which form one list of sources."""
+    """Return the leading citations that directly follow each other and so form one list of sources."""
     count = min(1, len(citations))
     while count < len(citations) and not text[citations[count - 1][1] : citations[count][0]].strip(" ,;"):
         count += 1
@@ -666,7 +666,7 @@ def _numbers_of(citations: Sequence[_Citation]) -> tuple[int, ...]:
 
 
 def _checked(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
-    """Return a quotation with its status, and its place if a passage contains it."""
+    """Return a quotation with its status, and with its source if a passage contains it."""
     others = (number for number in range(1, len(passages) + 1) if number not in quoted.cited)
     for number in (*quoted.cited, *others):
         if (span := locate(quoted.text, folded[number - 1])) is not None:

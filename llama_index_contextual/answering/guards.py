@@ -1,6 +1,6 @@
 """Guards: mask personal data and sanitise Markdown before an answer is shown.
 
-Masking replaces each character by one other, so that offsets stay valid.
+Masking replaces each character by exactly one other, so that offsets stay valid.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def mask_personal_data(
     Letters and digits become "•"; other characters are kept, so that the text keeps its length and layout.
 
     Args:
-        text: Any text.
+        text: The text to mask.
         kinds: The data to mask: e-mail addresses; phone numbers; payment cards with a valid check digit (Luhn); IBANs
             with valid check digits (ISO 13616); social security numbers of the United States.
-        region: Country of phone numbers without a country code, as in ISO 3166.
+        region: ISO 3166 code of the country to assume for phone numbers without a country code.
 
     Raises:
-        ConfigurationError: `kinds` contains phone numbers, and the package that finds them is not installed.
+        ConfigurationError: `kinds` contains phone numbers, but the package that finds them is not installed.
 
     Example:
         >>> mask_personal_data("Write to ann@example.org, not to 4111 1111 1111 1112.")
@@ -135,13 +135,13 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 def sanitise(text: str, *, behind: str = "") -> str:
     """Return Markdown without active HTML and without links to scripts or data; formatting is kept.
 
-    HTML for formatting is kept; scripts, styles, frames, forms and event handlers are removed. Code is unchanged,
-    because a Markdown renderer displays it, unless harmful HTML comes before it, which could hide the delimiters of
-    the code.
+    HTML for formatting is kept; scripts, styles, frames, forms and event handlers are removed. Code is left unchanged
+    because Markdown renderers display it literally, unless harmful HTML before it could hide the delimiters of the
+    code.
 
     Args:
         text: The Markdown.
-        behind: The text before it, which is already shown.
+        behind: The preceding text, which has already been shown.
 
     Raises:
         ConfigurationError: The package that sanitises HTML is not installed.
@@ -167,13 +167,13 @@ def _clean_around_code(text: str) -> str:
         codes.append(code[0])
         at = code.end()
     before, *rest = _clean_html(marked + text[at:]).split(_CODE_MARK)
-    if len(rest) != len(codes):  # some code was within HTML that is removed
+    if len(rest) != len(codes):  # some code was inside HTML that was removed
         return text
     return before + "".join(code + after for code, after in zip(codes, rest, strict=True))
 
 
 def _escape(text: str) -> str:
-    """Return a text with all HTML and links escaped: the last resort if cleaning keeps producing new markup."""
+    """Return a text with all HTML and links escaped, as a last resort if cleaning keeps producing new markup."""
     return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
 
 
@@ -204,7 +204,7 @@ def _parse(text: str) -> tuple[list[Token], list[str]]:
 
 
 def is_closed(text: str) -> bool:
-    """Return whether no code or HTML block of a Markdown text continues after it and a blank line.
+    """Return whether a Markdown text leaves no code or HTML block open after a following blank line.
 
     Example:
         >>> is_closed("It stops.\\n\\n```\\nstop()\\n```"), is_closed("It stops.\\n\\n```\\nstop()")
@@ -255,7 +255,7 @@ def _clean_links(text: str) -> str:
 
 
 def is_safe(target: str) -> bool:
-    """Return whether the target of a link is a web, mail or phone address or a place within the document.
+    """Return whether a link points to a web, mail or phone address or to a place within the document.
 
     Example:
         >>> [is_safe(target) for target in ("https://a.org", "#part", "java&#115;cript:x", "data:text/html,x")]
@@ -278,7 +278,7 @@ class Guards:
     Attributes:
         sanitise: Whether to remove harmful HTML and links.
         mask: Kinds of personal data to mask; empty for none.
-        region: Country of phone numbers without a country code.
+        region: Country to assume for phone numbers without a country code.
     """
 
     sanitise: bool = True
@@ -286,7 +286,7 @@ class Guards:
     region: str = "US"
 
     def clean(self, text: str, *, behind: str = "") -> str:
-        """Return a cleaned answer, or a cleaned part of one; `behind` is the part already shown."""
+        """Return a cleaned answer, or a cleaned part of one; `behind` is the part that has already been shown."""
         return self.hide(sanitise(text, behind=behind) if self.sanitise else text)
 
     def hide(self, text: str) -> str:
@@ -295,14 +295,14 @@ class Guards:
 
 
 def guards_of(option: Guards | bool | None) -> Guards | None:
-    """Return the guards selected by an option, or None for answers as they come from the model.
+    """Return the guards that an option selects, or None to leave answers unchanged.
 
     Args:
-        option: The guards; True for all of them, False for none. None removes harmful HTML and links if the package for
-            that is installed (extra `answering`), and masks nothing.
+        option: The guards, True for all of them, or False for none. None removes harmful HTML and links if the package
+            for this (extra `answering`) is installed, and masks nothing.
 
     Raises:
-        ConfigurationError: The option is of another type.
+        ConfigurationError: The option has an invalid type.
     """
     if isinstance(option, Guards):
         return option
