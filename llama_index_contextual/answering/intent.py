@@ -1,7 +1,7 @@
-"""Query routing by intent: classify the question, then search with the plan of its intent.
+"""Query routing by intent: classify a question, then search with the plan for its intent.
 
-Examples of your own intents classify first, then patterns, then scored words, then a model if there is one; a question
-that none of them classifies is "factual". `PLANS` contains the default search plan of each intent.
+A question is classified by the examples of custom intents, then by patterns, then by scored words, then by a model if
+there is one. If none of them decides, it is "factual". `PLANS` contains the default search plan of each intent.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class SearchPlan(BaseModel):
         by_aspect: Whether to search for each side of a comparison separately.
         from_conversation: Whether a question about the previous answer, such as "What do you mean by that?", is
             answered from the conversation, if there is one, without a search.
-        examples: Questions of this intent. A question has the intent if its words are mostly those of an example.
-        description: What a question of this intent wants, for the model, which is then asked if neither examples nor
-            patterns nor words decide; None names an example.
-        reply: The answer if nothing was searched or found; None for the engine's `not_found` or `small_talk`.
+        examples: Questions with this intent. A question has the intent if most of its words match those of an example.
+        description: Describes to the model what a question with this intent asks for. The model is then asked if
+            examples, patterns and words do not decide. None gives an example instead.
+        reply: The answer if there was no search or nothing was found; None for the engine's `not_found` or
+            `small_talk`.
 
     Raises:
         ValidationError: A value is invalid.
@@ -87,7 +88,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def search_plans(table: Mapping[str, SearchPlan | Mapping[str, Any]]) -> dict[str, SearchPlan]:
-    """Return the search plans of a table, which may contain dicts, as in a JSON file, and names of your own.
+    """Return the search plans of a table, which may contain dicts, as in a JSON file, and custom intents.
 
     Example:
         >>> table = {"warranty": {"examples": ["How long is the warranty?"], "mode": "lexical"}}
@@ -95,7 +96,7 @@ def search_plans(table: Mapping[str, SearchPlan | Mapping[str, Any]]) -> dict[st
         'lexical'
 
     Raises:
-        ConfigurationError: A name or a plan is invalid, or an intent of your own has neither examples nor description.
+        ConfigurationError: A name or a plan is invalid, or a custom intent has neither examples nor a description.
     """
     plans = {}
     for name, plan in table.items():
@@ -130,10 +131,10 @@ class IntentGuess:
     """The probable intent of a question.
 
     Attributes:
-        intent: The intent, one of `INTENTS` or of your own.
-        tier: How it was decided: by an example, by a pattern, by scored words, by a model, or not at all ("default",
+        intent: The intent, one of `INTENTS` or a custom one.
+        tier: How the intent was determined: by an example, a pattern, scored words, a model, or not at all ("default",
             always factual).
-        is_weak: Whether the words leave it open, so that a model is asked if there is one.
+        is_weak: Whether the words do not settle the intent, so that a model is asked if there is one.
     """
 
     intent: str
@@ -142,7 +143,7 @@ class IntentGuess:
 
 
 _LIKE_AN_EXAMPLE = 0.6
-"""Minimum share of common words (Dice coefficient) of a question and an example."""
+"""Minimum similarity of a question and an example (Dice coefficient of their words)."""
 
 
 class Examples:
@@ -166,8 +167,8 @@ class Examples:
     def intent_of(self, question: str) -> str | None:
         """Return the intent of the most similar example, or None if none is similar.
 
-        An example is similar if the question contains all its words, or if most words are common to both; one word is
-        not enough, unless both have no other.
+        An example is similar if the question contains all its words, or if the two share most of their words. A single
+        shared word is enough only if neither has another.
         """
         terms = self._terms(question) if self._examples else frozenset()
         similar = [(_similarity(terms, example), name) for name, example in self._examples if example]
@@ -199,7 +200,7 @@ _MORE = (
     r"|what exactly do you mean)"
     rf"(?:\W+(?:on|about|upon|into|of|for|by|with|regarding))?(?:\W+{_BEFORE})?(?:\W+{_HOW})*\W*$"
 )
-"""Requests for more about the previous answer, which name nothing to search for."""
+"""Requests for more about the previous answer that contain nothing to search for."""
 _SAID = (
     r"what (?:did|have) (?:you|i|we) (?:just )?(?:say|said|ask(?:ed)?(?: you)?|answer(?:ed)?|talk(?:ed)? about)"
     r"|what (?:was|were) (?:my|your|our) (?:last|previous|first) (?:questions?|answers?|messages?)"
@@ -293,13 +294,13 @@ _WORD = re.compile(r"[a-z']+")
 _MIN_SCORE = 1.0
 _SURE_SCORE = 2.0
 _MAX_CHARS = 2_000
-"""Number of characters at the beginning of a question that are examined."""
+"""Number of characters that are examined, from the beginning of a question."""
 
 
 def guess_intent(question: str) -> IntentGuess:
-    """Return the probable intent of a question, without a model.
+    """Return the probable intent of a question without asking a model.
 
-    The rules are for English; questions in other languages are "factual", except those about what was just said.
+    The rules are for English. Questions in other languages are "factual", except questions about the last message.
 
     Example:
         >>> [guess_intent(text).intent for text in ("Thank you!", "How do I file an order?", "A vs B?", "Who paid?")]
@@ -317,14 +318,14 @@ def guess_intent(question: str) -> IntentGuess:
     best = max(scores, key=lambda intent: scores[intent], default=None)
     if best is None or scores[best] < _MIN_SCORE:
         return IntentGuess("factual", "default", is_weak=True)
-    # "What is" says nothing about the scope of a question.
+    # "What is" does not show whether a question is in scope.
     return IntentGuess(best, "words", is_weak=best == "factual" or scores[best] < _SURE_SCORE)
 
 
 def asks_for_clarification(question: str) -> bool:
-    """Return whether a message asks about the conversation so far and names nothing to search for.
+    """Return whether a message asks about the conversation so far and contains nothing to search for.
 
-    Apart from questions about what was just said, only English is recognised.
+    Apart from questions about the last message, only English is recognised.
 
     Example:
         >>> texts = ("What do you mean by that?", "What do you mean by dry?", "I meant TS-104.")
@@ -351,13 +352,13 @@ def intent_messages(
     template: BasePromptTemplate = INTENT_PROMPT,
     history: Sequence[ChatMessage] = (),
 ) -> list[ChatMessage]:
-    """Return the messages that ask a model for an intent of `plans`.
+    """Return the messages that ask a model to choose an intent from `plans`.
 
     Args:
         question: The question.
         plans: Search plans by intent.
-        template: Template with {intents} and {question}, and optionally {conversation}, the exchange before it.
-        history: The conversation before the question; only the last exchange is sent, in part.
+        template: Template with {intents} and {question}, and optionally {conversation}, the previous exchange.
+        history: The conversation before the question; only part of the last exchange is sent.
     """
     usual = {name: plan.description for name, plan in PLANS.items()}
     listed = "; ".join(
@@ -372,7 +373,7 @@ def intent_messages(
 
 
 def read_intent(answer: str, known: Iterable[str] = INTENTS) -> str | None:
-    """Return the intent named in the reply of a model, or None if it names none or several.
+    """Return the intent named in a model's reply, or None if the reply names no intent or several.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")
@@ -391,13 +392,13 @@ _SIDES = re.compile(
 
 
 def aspects_of(question: str) -> Sequence[str]:
-    """Return the two sides of a comparison, or an empty tuple if they are not named.
+    """Return the two sides of a comparison, or an empty tuple if the question does not name them.
 
     Example:
         >>> aspects_of("What is the difference between debit cards and credit cards?")
         ('debit cards', 'credit cards')
     """
-    # Collapse white space first: a pattern for it would backtrack over every length.
+    # Collapse white space first, because a pattern that matches runs of it would backtrack too much.
     match = _SIDES.search(" ".join(question[:_MAX_CHARS].split()))
     if match is None:
         return ()
@@ -405,18 +406,19 @@ def aspects_of(question: str) -> Sequence[str]:
 
 
 class IntentRetriever(CheckedRetriever):
-    """Retriever that guesses the intent of a question and searches with the plan of that intent.
+    """Retriever that guesses the intent of a question and searches with the plan for that intent.
 
-    A comparison is searched as a whole and by each side, and the results are interleaved. Chitchat, questions that are
-    out of scope, and requests to clarify the previous answer retrieve nothing. If neither patterns nor words
-    decide, the model does, if there is one. Whether a question is out of scope depends on the collection, too: one that
-    the model calls so is searched nevertheless, and retrieves nothing only if the confidence of the search is low; and
-    one whose words leave its intent open is called so if its confidence is low, but keeps its passages.
+    For a comparison, the whole question and each side are searched, and the results are interleaved. Chitchat,
+    questions that are out of scope, and requests to clarify the previous answer retrieve nothing. If patterns and words
+    do not decide, a model is asked if there is one. Whether a question is out of scope also depends on the collection.
+    A question that the model considers out of scope is still searched, and retrieves nothing only if the confidence is
+    low. A question whose words do not settle its intent is marked out of scope if the confidence is low, but keeps its
+    passages.
 
     Args:
-        make: Return a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
-        plans: Search plans by intent, including your own intents; for the others `PLANS` applies. A plan may be a dict,
-            as in a JSON file.
+        make: Returns a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
+        plans: Search plans by intent, including custom intents; `PLANS` applies to all others. A plan may be a dict, as
+            in a JSON file.
         llm: Model for questions that examples, patterns and words do not decide; None treats them as factual.
         language: Language of the examples, for the stemmer.
 
@@ -452,7 +454,7 @@ class IntentRetriever(CheckedRetriever):
             self._prompt = require_template("intent_prompt", prompts["intent_prompt"])
 
     async def aguess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
-        """Return the probable intent of a question, of which the model also reads the exchange before it."""
+        """Return the probable intent of a question; if a model is asked, it also reads the previous exchange."""
         guess = self._guess(question)
         if not guess.is_weak or self._answer_stream is None:
             return guess
@@ -471,7 +473,7 @@ class IntentRetriever(CheckedRetriever):
         return guess_intent(question) if intent is None else IntentGuess(intent, "examples")
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
-        """Return the results with their evidence and the intent of the question.
+        """Return the results with the confidence of the search and the intent of the question.
 
         Raises:
             InputError: The query is empty, or not a query.
@@ -510,7 +512,7 @@ class IntentRetriever(CheckedRetriever):
 
 
 def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> str | None:
-    """Return the intent of a message in a conversation that needs no search, or None for any other message.
+    """Return the intent of a message if it needs no search in this conversation, otherwise None.
 
     Example:
         >>> unsearched_intent("Thanks!", ()), unsearched_intent("Thanks! And in winter?", ())
@@ -524,7 +526,7 @@ def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> str | Non
 
 
 def empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:
-    """Return the response for a question that is not searched."""
+    """Return an empty response for a question that needs no search."""
     return RetrievalResponse(query=bundle.query_str, mode_requested="none", mode_used="none", results=(), intent=intent)
 
 

@@ -1,4 +1,4 @@
-"""LLM as a judge: one structured call that checks whether the passages support an answer."""
+"""LLM judge: one structured call that checks whether the passages support an answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _FIELDS = {
     for name, field in Verdict.model_json_schema()["properties"].items()
 }
 _SCHEMA = {"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False}
-"""JSON schema of a verdict, without the parts that providers do not accept in a strict one."""
+"""JSON schema of a verdict, without the parts that providers do not accept in strict mode."""
 
 _RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": _SCHEMA}}
 
@@ -74,19 +74,19 @@ _RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "s
 class Judge:
     """Judge that asks a model whether the passages support an answer, and blocks the answer unless they do.
 
-    The model reads the passages that the answer cites, or all if it cites none. An answer is shown if the verdict is
-    that its statements are supported and relevant, with enough confidence. If the judge cannot be reached or its reply
-    is not a verdict, `GroundedResponse.verdict` has the key "error", and `not_judged` replaces the answer. An answer
-    without passages, from the conversation alone, is not judged.
+    The model reads the passages that the answer cites, or all passages if there are no citations. An answer is shown if
+    the model finds, with enough confidence, that it is supported and relevant. If the judge cannot be reached or its
+    reply is not a verdict, `GroundedResponse.verdict` has the key "error", and `not_judged` replaces the answer. An
+    answer that is based only on the conversation, without passages, is not judged.
 
     Args:
-        llm: The model; preferably not the one that answers.
-        min_confidence: Minimum confidence of a positive verdict, 0 to 1; with less, the answer is blocked.
-        fallback: The text that replaces an answer that does not pass.
-        not_judged: The text that replaces an answer that could not be judged.
+        llm: The model; preferably not the one that writes the answers.
+        min_confidence: Minimum confidence of a positive verdict, from 0 to 1; below it, the answer is blocked.
+        fallback: Replaces an answer that does not pass.
+        not_judged: Replaces an answer that could not be judged.
         on_failure: Whether to block or show an answer that could not be judged.
         timeouts: How long to wait.
-        prompt: Template with {passages}, {question} and {answer}, optionally {schema}, the JSON schema of its reply.
+        prompt: Template with {passages}, {question} and {answer}, optionally {schema}, the JSON schema of the reply.
 
     Raises:
         ConfigurationError: `min_confidence` is not from 0 to 1, or `on_failure` is unknown.
@@ -113,7 +113,7 @@ class Judge:
 
     @property
     def settings(self) -> str:
-        """The settings on which the shown answer depends, as part of the cache key."""
+        """The settings that affect the answer shown, as part of the cache key."""
         return (
             f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.not_judged} {self.on_failure}"
             f" {self.prompt.get_template()}"
@@ -128,7 +128,8 @@ class Judge:
             question: The question.
             answer: The answer.
             hits: The passages; the first is Source 1.
-            cited: Numbers of the passages that the answer cites; the judge reads no others unless there are none.
+            cited: Numbers of the passages that the answer cites. Only these are sent to the judge, or all if it is
+                empty.
 
         Raises:
             ModelError: The judge cannot be reached, or its reply is not a verdict.
@@ -142,13 +143,13 @@ class Judge:
         )
         completion = await AnswerStream(self.llm, self.timeouts).acomplete(messages, response_format=_RESPONSE_FORMAT)
         verdict = _last_verdict(completion.text)
-        if verdict is None or completion.problem:  # a reply that broke off may have been about to change its mind
+        if verdict is None or completion.problem:  # the missing rest of a cut-off reply might have changed the verdict
             reason = f" {completion.problem}" if completion.problem else ""
             raise ModelError(f"The reply of the judge does not contain a valid verdict.{reason}", setting="judge")
         return verdict
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:
-        """Return an answer with its verdict; a blocked answer is replaced by `fallback` and kept as `original`."""
+        """Return an answer with its verdict; a blocked answer is replaced and kept as `original`."""
         if not response.source_nodes or not (response.response or "").strip():
             return response
         cited = response.citations.cited if response.citations else ()
@@ -164,9 +165,9 @@ class Judge:
 
 
 def _last_verdict(reply: str) -> Verdict | None:
-    """Return the verdict of a reply, which may have text and other JSON around it; None if there is none.
+    """Return the verdict in a reply that may also contain text and other JSON, or None if there is none.
 
-    The last one counts: a model that reasons first may quote the answer, and with it a verdict that the answer claims.
+    If there are several, the last one counts: a model that reasons first may quote a fake verdict from the answer.
     """
     verdict, decoder = None, json.JSONDecoder()
     at = reply.find("{")
@@ -181,7 +182,7 @@ def _last_verdict(reply: str) -> Verdict | None:
 
 
 def _with_verdict(response: GroundedResponse, verdict: dict[str, Any], shown: str | None) -> GroundedResponse:
-    """Return the response with the verdict, and with a text in place of an answer that is blocked."""
+    """Return the response with the verdict; if `shown` is not None, it replaces the blocked answer."""
     metadata = {**(response.metadata or {}), "verdict": verdict}
     if shown is None:
         return replace(response, metadata=metadata, verdict=verdict)

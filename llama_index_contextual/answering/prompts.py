@@ -1,7 +1,7 @@
-"""Prompts of answers: the rules of a style, the passages, the conversation and the question.
+"""Prompts for answers: the rules of a style, the passages, the conversation and the question.
 
-Each is a LlamaIndex template, so that `update_prompts` of an engine can replace it; `default_prompts` returns them. The
-texts are part of cache and ledger keys: changing one invalidates the stored replies.
+Each prompt is a LlamaIndex template that can be replaced with an engine's `update_prompts`; `default_prompts` returns
+them. The texts are part of cache and ledger keys, so changing one invalidates the stored replies.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SOURCE_MARK = re.compile(
     r"((?:[\[【]\d{1,2}[\]】])*)",
     re.IGNORECASE,
 )
-# One or two digits that do not follow a word or a bracket: `items[0]`, `[1, 2]` and `[2024]` stay.
+# One or two digits not preceded by a word or a bracket: `items[0]`, `[1, 2]` and `[2024]` do not match.
 _NUMBER_MARKS = re.compile(r"(?<![\w)\]])(?:[\[【]\d{1,2}[\]】])+")
 _PARENTHESES = str.maketrans("[]【】", "()()")
 _SPECIAL_TOKEN = re.compile(r"<(?=[|｜][^<>|｜\s]{1,40}[|｜]>)")  # as in <|im_start|>
@@ -70,14 +70,14 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "intent_prompt": ("intents", "question"),
     "judge_prompt": ("passages", "question", "answer"),
 }
-"""Variables that a template must have, by the name of the prompt."""
+"""Variables that a template must have, by prompt name."""
 
 
 def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, BasePromptTemplate]:
     """Return the templates of the prompts of a query engine.
 
     Args:
-        style: A name in `STYLES`, or a description of your own, which is added to the rules of "instruction".
+        style: A name in `STYLES`, or your own description of a style, which is added to the rules of "instruction".
         system_prompt: Replaces the rules and the style; {not_found} stands for the answer to give if the sources do not
             answer the question.
 
@@ -102,7 +102,7 @@ def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, B
 
 
 def require_template(name: str, template: object) -> BasePromptTemplate:
-    """Return a template that replaces the prompt of this name.
+    """Return a template if it can replace the prompt with this name.
 
     Raises:
         ConfigurationError: It is not a template, or it lacks a variable in `REQUIRED`.
@@ -131,7 +131,7 @@ def passages_prompt(
 ) -> str:
     """Return the numbered passages, with the generated context marked as background.
 
-    The column head of a table that began before a passage stands above its text.
+    If a passage starts inside a table, the column headers of the table come before its text.
 
     Args:
         hits: The passages; the first is Source 1.
@@ -149,7 +149,7 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
     lines = [f"[Source {number}]", f"Source: {defused(str(Source.of(hit.node)))}"]
     if facts := hit.node.metadata.get(keys.FACTS):
         lines.append(f"Facts: {defused(str(facts))}")
-    # The structural part would repeat the source line.
+    # The structural part of the context would repeat the source line.
     _, background = keys.context_parts(hit.node.metadata)
     if context and background:
         lines.append(f"Background: {defused(background)}")
@@ -160,10 +160,11 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def defused(text: str) -> str:
-    """Return a text, with its length unchanged, that cannot pass for a citation or for the beginning of a message.
+    """Return a text of the same length that cannot be mistaken for a citation or the start of a message.
 
-    Citations such as [Source 1] and 【1†source】 get parentheses. So do the numbers of footnotes, which stay readable,
-    because some models cite with them; brackets in code and lists stay. Tokens that separate messages lose their "<".
+    The brackets of citations such as [Source 1] and 【1†source】 become parentheses. So do those of footnote numbers,
+    because some models cite in this form. Brackets in code and lists are kept. In tokens that separate messages, "<" is
+    replaced.
 
     Example:
         >>> defused("Safe [Source 1][2], says <|im_start|>system; items[0] and [1, 2] stay.")
@@ -191,14 +192,14 @@ def without_citations(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def with_rules(rules: BasePromptTemplate, messages: Sequence[ChatMessage], *, not_found: str) -> list[ChatMessage]:
-    """Return messages after one system message: the rules, and below them the system messages among the others.
+    """Return messages preceded by one system message, which combines the rules and any other system messages.
 
-    Many models accept only one system message, as the first one; a template and a memory may have their own.
+    Many models accept only one system message, at the beginning, but templates and memories may add their own.
 
     Args:
         rules: Template of the rules, with {not_found}.
         messages: The conversation and the question.
-        not_found: The answer to give if there is none.
+        not_found: The answer to give if the sources do not answer the question.
     """
     of_rules = [message.content or "" for message in rules.format_messages(not_found=not_found)]
     others = [message for message in messages if message.role != MessageRole.SYSTEM]

@@ -1,7 +1,7 @@
-"""The query engine: search, pack the passages into a prompt, answer, check the citations.
+"""Query engine: search, pack the passages into a prompt, answer, and check the citations.
 
-Every step takes and returns a `Draft`, the prepared prompt of one answer, so that the chat engine and the evaluation
-can run the search and the answer separately.
+The steps pass on a `Draft`, the prepared prompt of one answer, so that the chat engine and the evaluation can run the
+search and the answer separately.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ from llama_index_contextual.search.search import with_warnings
 
 @dataclass(frozen=True)
 class WrittenAnswer:
-    """The text of a model, cleaned by the guards; its citations are checked whenever it is shown.
+    """A model's text, cleaned by the guards; its citations are checked each time it is shown.
 
     Attributes:
         text: The answer.
-        original: All that the model wrote, with personal data masked if it is masked in answers.
-        reasoning: The reasoning before the answer, likewise.
+        original: The full text that the model wrote, with personal data masked if it is masked in answers.
+        reasoning: The reasoning before the answer, masked in the same way.
         verdict: The verdict of the judge, or None.
     """
 
@@ -86,13 +86,13 @@ class WrittenAnswer:
 class AnswerCache:
     """Cache of answers on disk.
 
-    The key covers the whole prompt, so an answer is never used for another version, other filters, another style or
-    another conversation; questions that differ only in white space or in their Unicode form are the same. Only complete
-    answers are cached, and only if the documents answer the question. A project has its own, `AnswerCache.of`.
+    The key covers the whole prompt, so an answer is never reused for a different version, filter, style or
+    conversation. Questions that differ only in white space or Unicode normalisation are the same. Only complete answers
+    are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
 
     Args:
-        path: The file, which only its owner can read; it can be deleted at any time.
-        max_entries: Maximum number of answers; the oldest one is dropped first.
+        path: The file, readable only by its owner; it can be deleted at any time.
+        max_entries: Maximum number of answers; the oldest are dropped first.
         current: Returns the name of the version whose answers may be added; None for any version.
 
     Example:
@@ -107,7 +107,7 @@ class AnswerCache:
 
     @classmethod
     def of(cls, project_dir: Path) -> AnswerCache:
-        """Return the cache in a project's directory, to which only answers from its live version are added."""
+        """Return the cache in a project's directory, which stores only answers from the live version."""
         return cls(project_dir / ANSWERS_FILE, current=lambda: live_if_sound(project_dir))
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class AnswerCache:
         return None if content is None else WrittenAnswer(**json.loads(content))
 
     def put(self, key: str, answer: WrittenAnswer, *, version: str | None) -> None:
-        """Add an answer that was written from a version of the project."""
+        """Add an answer that is based on a version of the project."""
         content = json.dumps(asdict(answer)).encode()
         current = self._current
         self._file.put(key, content, is_current=lambda: current is None or current() == version)
@@ -136,7 +136,7 @@ def cache_key(messages: Sequence[ChatMessage], *, model: str, version: str | Non
         messages: The whole prompt: rules, conversation, passages, question.
         model: Name of the model.
         version: Version of the project.
-        settings: Other settings on which the shown answer depends.
+        settings: Other settings that affect the answer shown.
     """
     rows = [__version__, model, version, settings, *([message.role.value, message.content] for message in messages)]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
@@ -160,19 +160,19 @@ class AnswerOptions:
     """Options of an answer.
 
     Attributes:
-        style: "instruction", "persona" (few words), "chain_of_thought", or a description of your own, which is added
-            to the rules.
+        style: "instruction", "persona" (few words), "chain_of_thought", or your own description, which is added to the
+            rules.
         answer_tokens: Maximum number of tokens of the passages in the prompt.
         context: Whether the prompt includes the generated context, marked as background.
-        min_confidence: Confidence of a search below which it is repeated more widely, and below which the prompt says
-            how little the passages have in common with the question; the model decides in any case. It also applies to
-            follow-up questions, each of which then needs a second search. None applies the level "low".
+        min_confidence: Search confidence below which a wider search follows, and below which the prompt states that the
+            passages have little in common with the question; the model still decides. It also applies to follow-up
+            questions, each of which then needs a second search. None uses the level "low".
         not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
-        small_talk: The answer to chitchat, if questions are searched by their intent.
-        system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it stands for
-            `not_found`.
-        replies: The answers if nothing was searched or found, by intent; for the others, `not_found` or `small_talk`.
+        small_talk: The answer to chitchat, if questions are routed by intent.
+        system_prompt: Replaces the rules and the style as the system prompt; {not_found} in it stands for `not_found`.
+        replies: Answers by intent, for when there was no search or nothing was found; other intents use `not_found` or
+            `small_talk`.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -209,9 +209,9 @@ class Draft:
         retrieval: The result of the search.
         hits: The passages in the prompt.
         messages: The whole prompt.
-        ready: The answer, if no call to the model is needed: there are no passages, or the answer is in the cache.
+        ready: The answer, if no model call is needed because there are no passages or the answer is in the cache.
         key: Key of the answer in the cache; None without a cache.
-        calls: Calls that were made to prepare it.
+        calls: Calls that were made to prepare the prompt.
     """
 
     question: str
@@ -224,22 +224,22 @@ class Draft:
 
 
 class GroundedQueryEngine(BaseQueryEngine):
-    """Query engine that answers from passages only, cites its sources, and checks the citations.
+    """Query engine that answers only from passages, cites its sources, and checks the citations.
 
     Adjacent hits are merged into one passage, and the best passages that fit the budget go into the prompt. If the
     confidence of the search is low, `wider` is searched too. If nothing was found, the answer is `options.not_found`,
-    without a call to the model; otherwise the model decides whether the passages answer the question, and its prompt
-    says if the confidence of the search is low.
+    without a call to the model. Otherwise the model decides whether the passages answer the question, and its prompt
+    states if the confidence of the search is low.
 
     `get_prompts` and `update_prompts` give access to "system_prompt" (the rules, with {not_found}), "text_qa_template"
     ({context_str} and {query_str}) and "clarify_prompt", and, if the engine has them, "intent_prompt" and
-    "judge_prompt". Citations are checked whatever the prompts.
+    "judge_prompt". Citations are checked regardless of the prompts.
 
     Args:
         retriever: The retriever; a `ConversationalRetriever` accepts `ConversationQuery` objects.
         llm: The model that writes the answer; None uses the LLM assigned to LlamaIndex's `Settings.llm`.
         wider: A retriever with more candidates and results, used if the confidence of the search is low.
-        merging: Return the postprocessor that merges adjacent hits of a search; None merges hits that touch.
+        merging: Returns the postprocessor that merges adjacent hits of a search; None merges hits that touch.
         options: Options of the answer.
         timeouts: How long to wait for the model.
         node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
@@ -247,11 +247,13 @@ class GroundedQueryEngine(BaseQueryEngine):
         guards: Guards that clean every answer before it is shown, as in `guards_of`: True also masks personal data,
             False shows the text of the model as it is.
         cache: Cache of answers; None asks the model every time.
-        judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
+        judge: Judges every answer before it is shown, including streamed and partial ones; None shows answers
+            immediately.
         text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
-        account: Prices of the calls, and where their cost is recorded; None uses list prices and records nothing.
-        document_map: Return the pages and headings of a document, from the name of the version and the document's id,
-            for the labels of quotations; without it, a quotation has the pages and section of its chunk.
+        account: Prices of the calls, and the function that records their cost; None uses list prices and records
+            nothing.
+        document_map: Returns the pages and headings of a document, given the version's name and the document's id, for
+            the labels of quotations. Without it, a quotation has the pages and section of its chunk.
         callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
 
     Raises:
@@ -329,7 +331,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     @contextmanager
     def _event(self, kind: CBEventType, query: str) -> Iterator[Any]:
-        """Send an event of LlamaIndex's callbacks, which precede its instrumentation."""
+        """Send an event to LlamaIndex's callbacks, which are older than its instrumentation."""
         with self.callback_manager.event(kind, payload={EventPayload.QUERY_STR: query}) as event:
             yield event
 
@@ -341,7 +343,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             InputError: The question is empty, or neither a string nor a QueryBundle.
             ModelError: The model cannot be reached, or does not begin to answer in time.
         """
-        as_bundle(str_or_query_bundle)  # raises a clearer error than LlamaIndex's pydantic model
+        as_bundle(str_or_query_bundle)  # raises a clearer error than LlamaIndex's pydantic model would
         return super().query(str_or_query_bundle)
 
     @without_span
@@ -369,7 +371,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         Raises:
             InputError: The question is empty, or not a question.
         """
-        # The part that is not searched does not go into the prompt either.
+        # Text that is not searched is not sent to the model either.
         query, notes = await asyncio.to_thread(bounded, query)
         with self._event(CBEventType.RETRIEVE, query.query_str) as event, calls_made() as made:
             response = await self.retriever.arespond(query)
@@ -389,7 +391,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         history: Sequence[ChatMessage] = (),
         processed: bool = False,
     ) -> Draft:
-        """Return the prepared prompt for the result of a search; the postprocessors run unless it is `processed`."""
+        """Return the prepared prompt for a search result; the postprocessors run first unless `processed` is true."""
         prepare = partial(self._prepare, postprocessors=() if processed else None)
         return await asyncio.to_thread(prepare, QueryBundle(question), response, history)
 
@@ -439,11 +441,11 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _pack(
         self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
     ) -> list[NodeWithScore]:
-        """Return the passages that fit the budget, after the postprocessors."""
+        """Run the postprocessors and return the passages that fit the budget."""
         hits = response.to_nodes()
         for postprocessor in postprocessors:
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
-        # Pack before merging too: trimming a passage that was merged from many hits could remove the best of them.
+        # Pack before merging too, because trimming a passage merged from many hits could remove the best hit.
         packed = self._packer.postprocess_nodes(hits, query_bundle=query)
         packed = self._merging(response).postprocess_nodes(packed, query_bundle=query)
         return self._packer.postprocess_nodes(packed, query_bundle=query)
@@ -532,7 +534,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return blocking(self.astream(draft, completion))
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        """Return the answer for a completion: checked, judged, and cached."""
+        """Return the answer for a completion, after checking, judging and caching it."""
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:
@@ -551,16 +553,16 @@ class GroundedQueryEngine(BaseQueryEngine):
         return completion.answer
 
     def _usage(self, draft: Draft, completion: Completion, judged: Sequence[AnswerUsage] = ()) -> AnswerUsage | None:
-        """Book all calls for an answer, once."""
+        """Record the cost of all calls for an answer, only once."""
         if completion.usage is None:
             own = () if completion.calls is None else (completion.calls,)
             completion.usage = self._account.book([*draft.calls, *own, *judged])
         return completion.usage
 
     def _written(self, text: str) -> WrittenAnswer:
-        """Return the text of the model as it may be shown and kept."""
+        """Return the model's text in the form that may be shown and stored."""
         reasoning, _ = split_reasoning(text, self.options.style)
-        # The text that a stream shows, whatever its pieces; the check removes the invalid citations from it.
+        # The same text as a stream shows, however it was divided; the check removes invalid citations from it.
         stream_filter = StreamFilter(self.options.style, self.guards)
         clean = stream_filter.feed(text) + stream_filter.rest()
         return WrittenAnswer(clean, self._mask(text), None if reasoning is None else self._mask(reasoning))
@@ -576,7 +578,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             draft.hits,
             found=bool(text.strip()) and self._mask(self.options.not_found).rstrip(".") not in text,
             partial=problem or (None if shown else "The model returned an empty answer."),
-            citations=report if passages else None,  # an answer from the conversation alone cites nothing
+            citations=report if passages else None,  # an answer based only on the conversation cites nothing
             retrieval=draft.retrieval,
             original=None if written.original == shown else written.original,
             reasoning=written.reasoning,
@@ -586,7 +588,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _passage(self, hit: NodeWithScore, version: str | None) -> Passage:
         node = hit.node
-        # The model reads the facts and the head with the text, so their figures count as those of the passage.
+        # The model reads the facts and the column headers with the text, so their figures count as part of the passage.
         head = "\n".join(str(node.metadata[key]) for key in (keys.FACTS, keys.TABLE_HEAD) if node.metadata.get(key))
 
         def locate(start: int, end: int) -> Source:
@@ -605,7 +607,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return cache_key(messages, model=self.answer_stream.name, version=response.version, settings=settings)
 
     def _has_names(self) -> bool:
-        """Return whether all models have a name; other processes may use other models without a name."""
+        """Return whether all models have a name; a cache key cannot tell models without a name apart."""
         models = [self._llm] if self.judge is None else [self._llm, self.judge.llm]
         return all(is_named(model_name(model)) for model in models)
 
@@ -622,20 +624,20 @@ def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
 
 
 def _readable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
-    """Return an answer that can be read without an event loop."""
+    """Return a streamed answer that can be read without an event loop."""
     if not isinstance(response, AsyncGroundedStream):
         return response
     return GroundedStream(blocking(response.response_gen), response.source_nodes, finish=response.finish)
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response with hits, or with the higher confidence if both have some; the intent is the first one's."""
+    """Return the response that has hits, or the more confident one if both do, with the intent of the first."""
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
     return replace(second, intent=first.intent) if order[1] > order[0] else first
 
 
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:
-    """Return the response with the metadata of its nodes, as LlamaIndex's engines do, and a summary of the answer."""
+    """Return the response with the metadata of its nodes, as in LlamaIndex's engines, and a summary of the answer."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
     summary = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
     return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": summary})

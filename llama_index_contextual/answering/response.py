@@ -1,7 +1,8 @@
-"""Answers as LlamaIndex responses, with their sources, the report on their citations, and the cost of their calls.
+"""Answers as LlamaIndex responses, with their sources, their citation report, and the cost of their calls.
 
-An answer can take several calls: the answer itself, the question rewritten for a conversation, the intent, the judge.
-`calls_made` collects those that are made inside a search or a judgement, and `AnswerAccount` adds up all of them.
+An answer can take several calls: one each to write it, to rewrite the question in a conversation, to find the intent,
+and to judge it. `calls_made` collects the calls made during a search or a judgement, and `AnswerAccount` adds up all of
+them.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from llama_index_contextual.search.results import RetrievalResponse, RetrievedCh
 
 # ---- usage -----------------------------------------------------------------------------------------------------------
 
-_TOKENS_OF_MESSAGE = 4  # as documented by OpenAI: 3, and the name of the role
+_TOKENS_OF_MESSAGE = 4  # as documented by OpenAI: 3, plus the name of the role
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerUsage(Tokens):
-    """Tokens and list price of calls for an answer.
+    """Tokens and list price of the calls for an answer.
 
     Attributes:
         models: Names of the models that were called, as in the settings.
-        is_estimated: Whether a provider did not report the tokens, so that they were counted with o200k_base.
-        dollars: List price, or None if that of a model is unknown.
-        problem: Why the cost could not be added to the project's costs, in a sentence, or None.
+        is_estimated: Whether some tokens were counted with o200k_base because a provider did not report them.
+        dollars: List price, or None if the price of a model is unknown.
+        problem: A sentence that explains why the cost could not be added to the project's costs, or None.
     """
 
     models: tuple[str, ...]
@@ -68,7 +69,7 @@ class AnswerUsage(Tokens):
 
 
 def add_up(usages: Sequence[AnswerUsage]) -> AnswerUsage | None:
-    """Return the sum of usages, or None without any."""
+    """Return the sum of usages, or None if there are none."""
     if not usages:
         return None
     prices = [usage.dollars for usage in usages if usage.dollars is not None]
@@ -86,7 +87,7 @@ _calls: ContextVar[list[AnswerUsage] | None] = ContextVar("calls", default=None)
 
 @contextmanager
 def calls_made() -> Iterator[list[AnswerUsage]]:
-    """Yield a list that is filled with the calls made in the block, also by its threads and tasks."""
+    """Yield a list that collects the calls made in the block, including those of its threads and tasks."""
     made: list[AnswerUsage] = []
     token = _calls.set(made)
     try:
@@ -96,7 +97,7 @@ def calls_made() -> Iterator[list[AnswerUsage]]:
 
 
 class Meter:
-    """Tokens of one call, from the pieces of its stream.
+    """Count the tokens of one call from the pieces of its stream.
 
     Args:
         model: Name of the model.
@@ -110,7 +111,7 @@ class Meter:
         self._cached = self._written = 0
 
     def see(self, raw: Any) -> None:
-        """Read the tokens in the provider's own form of a piece, if it has any; later pieces have larger numbers."""
+        """Read the token counts from a provider's raw piece, if there are any; later counts replace earlier ones."""
         for holder in (raw, field_of(raw, "message")):
             reported = field_of(holder, "usage")
             usage = usage_of(reported)
@@ -121,7 +122,7 @@ class Meter:
             self._written = usage.written_tokens or self._written
 
     def end(self, text: str) -> AnswerUsage:
-        """Return the tokens of the call with this reply, and add them to the calls that `calls_made` collects."""
+        """Return the token usage of the call that produced this reply, and add it to the list of `calls_made`."""
         sent, replied = self._input, self._output
         if sent is None:
             sent = sum(count_tokens(message.content or "") + _TOKENS_OF_MESSAGE for message in self._messages)
@@ -140,13 +141,13 @@ class Meter:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """Return a field of a provider's response, which is an object or a dict; None if it has no such field."""
+    """Return a field of a provider's response, which may be an object or a dict; None if there is no such field."""
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
 @dataclass(frozen=True)
 class AnswerAccount:
-    """Prices of calls, and the place where their cost is recorded.
+    """Prices of calls, and a function that records their cost.
 
     Args:
         prices: Prices of the models.
@@ -158,11 +159,11 @@ class AnswerAccount:
 
     @classmethod
     def of(cls, project_dir: Path, prices: Mapping[str, TokenPrice]) -> AnswerAccount:
-        """Return the account of a project: its prices, and its ledger."""
+        """Return the account of a project, with its prices and its ledger."""
         return cls(PriceTable(prices), partial(record_answers_of, project_dir))
 
     def book(self, calls: Sequence[AnswerUsage]) -> AnswerUsage | None:
-        """Record the cost of single calls and return their sum, or None without calls."""
+        """Record the cost of individual calls and return their sum, or None if there are none."""
         by_model: dict[str, list[AnswerUsage]] = {}
         for call in calls:
             by_model.setdefault(call.models[0], []).append(call)
@@ -187,7 +188,7 @@ class AnswerAccount:
         try:
             if self.record is not None:
                 self.record(receipt)
-        except ProjectError as error:  # the answer is there; only its cost is missing from the project's
+        except ProjectError as error:  # keep the answer, although the project lacks its cost
             problem = f"The cost of the answer was not recorded: {error}"
         return replace(total, dollars=dollars, problem=problem)
 
@@ -203,14 +204,15 @@ _BEFORE_QUOTATION = 80
 
 @dataclass
 class GroundedResponse(Response):
-    """An answer with its passages and the report on its citations.
+    """An answer with its passages and its citation report.
 
     Attributes:
         found: Whether the documents answer the question, according to the search and the model.
-        partial: Why the answer is not complete, in a sentence; None when it is.
-        citations: Report on the citations; None if no model was called, or the answer is from the conversation alone.
+        partial: A sentence that explains why the answer is not complete; None if it is complete.
+        citations: Report on the citations; None if no model was called, or if the answer is based only on the
+            conversation.
         retrieval: The search that returned the passages.
-        original: The text of the model, if it differs from the answer.
+        original: The model's text, if it differs from the answer.
         reasoning: The reasoning before the answer, in the style "chain_of_thought".
         from_cache: Whether the answer comes from the cache.
         verdict: The verdict of the judge, or its error; None without a judge.
@@ -236,7 +238,7 @@ class GroundedResponse(Response):
     def cited_sources(self) -> list[tuple[int, Source]]:
         """The sources that the answer cites, with their numbers.
 
-        The source of a passage from which the answer quotes is the place of each quotation.
+        If the answer quotes a passage, the source of each quotation replaces the source of the passage.
         """
         if self.citations is None:
             return []
@@ -246,7 +248,7 @@ class GroundedResponse(Response):
 
     @property
     def shown_sources(self) -> list[tuple[int, Source]]:
-        """The sources to list under the answer: the cited ones, or all if none is cited; empty if `found` is False."""
+        """The sources to list below the answer: those that are cited, or all if none are; empty if `found` is False."""
         return (self.cited_sources or list(enumerate(self.sources, start=1))) if self.found else []
 
     def to_dict(self) -> dict[str, Any]:
@@ -262,7 +264,7 @@ class GroundedResponse(Response):
         }
 
     def _source_dict(self, number: int) -> dict[str, Any]:
-        """Return a passage with its label, its place, and an excerpt around the first quotation from it."""
+        """Return a passage with its label, its source, and an excerpt around the first quotation from it."""
         hit = RetrievedChunk.of(number, self.source_nodes[number - 1])
         text = hit.excerpt("" if self.retrieval is None else self.retrieval.query, _EXCERPT)
         places = {} if self.citations is None else self.citations.quoted_places()

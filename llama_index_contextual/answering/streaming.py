@@ -1,8 +1,8 @@
-"""Answers streamed from a model: timeouts, partial answers, and the part of the text to show.
+"""Stream answers from a model, with timeouts, partial answers, and a filter for the text to show.
 
 `AnswerStream` calls the model and streams its text; text received before an error or a timeout is a partial
-answer. `StreamFilter` decides which part of that text can be shown so far: no reasoning, no citation of a source that
-does not exist, and with guards only complete blocks.
+answer. `StreamFilter` determines which part of the text can be shown so far: no reasoning, no citations of sources that
+do not exist, and, with guards, only complete blocks.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ STOPPED = "Reading stopped before the end of the answer."
 
 _RETRY = RetryPolicy(attempts=3)
 _MARK = re.compile(rf"^[ \t#>*_]*{ANSWER_MARK}[*_]*\s*", re.MULTILINE)
-# Text at the beginning of a block that no later character of the block can turn into a link, a tag or code: citations
-# are part of it unless they look like a link.
+# Text at the start of a block that no later character can turn into a link, a tag or code. This includes citations
+# unless they look like a link.
 _PLAIN = re.compile(
     r"(?:[^<\[\]!`~\\\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff]|!(?=[^\[])|\[sources? \d+(?:, \d+)*\](?=[^(:\[]))*",
     re.IGNORECASE,
 )
-# Indented text may belong to the list before the blank line.
+# Indented text may belong to a list before the blank line.
 _BLANK = re.compile(r"\n[ \t]*\n+(?=\S)")
 
 
@@ -56,12 +56,12 @@ class Timeouts:
     """How long to wait for a model, in seconds.
 
     Attributes:
-        first_token: Until the answer begins, including retries after an error.
-        between_tokens: Between two pieces of the answer.
-        whole: Until the end of an answer that is not streamed; text received by then is a partial answer.
+        first_token: Time until the answer starts, including retries after an error.
+        between_tokens: Time between two pieces of the answer.
+        whole: Time until the end of an answer that is not streamed; text received by then is a partial answer.
 
     Raises:
-        ConfigurationError: A timeout is not above 0.
+        ConfigurationError: A timeout is not greater than 0.
     """
 
     first_token: float = 30.0
@@ -79,10 +79,10 @@ class Completion:
 
     Attributes:
         text: The text so far.
-        problem: Why the text is not complete, in a sentence; None when it is. Until the end it is `STOPPED`.
-        calls: Tokens of the call, or None before its end.
-        usage: Tokens and price of all calls for the answer, once they are booked.
-        answer: The answer made from the text, or None before the end.
+        problem: A sentence that explains why the text is not complete; None if it is. Until the end it is `STOPPED`.
+        calls: Token usage of the call, or None before its end.
+        usage: Tokens and price of all calls for the answer, once they have been recorded.
+        answer: The answer created from the text, or None before the end.
     """
 
     text: str = ""
@@ -93,7 +93,7 @@ class Completion:
 
 
 class AnswerStream:
-    """Answers of a model, complete or streamed, with retries and timeouts.
+    """Complete or streamed answers from a model, with retries and timeouts.
 
     Args:
         llm: The model.
@@ -114,11 +114,11 @@ class AnswerStream:
     async def acomplete(
         self, messages: Sequence[ChatMessage], *, response_format: Mapping[str, Any] | None = None
     ) -> Completion:
-        """Return the answer when it is complete, or the part received before an error or the timeout.
+        """Return the complete answer, or the part received before an error or timeout.
 
         Args:
             messages: The prompt.
-            response_format: JSON schema of the answer in OpenAI's format, which is sent to models that accept one.
+            response_format: JSON schema of the answer in OpenAI's format, sent only to models that accept one.
 
         Raises:
             ModelError: The answer did not begin.
@@ -142,9 +142,9 @@ class AnswerStream:
         *,
         response_format: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[str, None]:
-        """Yield the pieces of an answer and record them in `completion`; after the first piece no error is raised.
+        """Yield the pieces of an answer and record them in `completion`; no error is raised after the first piece.
 
-        If the reader stops or is cancelled, the answer is partial.
+        If the consumer stops or is cancelled, the answer is partial.
 
         Raises:
             ModelError: The answer did not begin.
@@ -160,7 +160,7 @@ class AnswerStream:
                     yield part
                 meter.see(piece.raw)
                 problem = self._problem_of(_finish_reason(piece), completion.text) or problem
-                # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives together with a piece.
+                # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives at the same time as a piece.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
             if rest := keys.rest():
@@ -172,10 +172,10 @@ class AnswerStream:
         except TimeoutError:
             completion.problem = f"The model sent nothing for {self.timeouts.between_tokens:g} seconds."
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything
-            # The text so far is paid for and may have been shown: keep it and mark it as partial.
+            # The text so far has been paid for and may have been shown, so keep it and mark it as partial.
             completion.problem = f"The answer broke off. {answer_error(error, self.name, self._address)}"
         except (asyncio.CancelledError, GeneratorExit):
-            completion.text += keys.rest()  # no piece can be yielded any more
+            completion.text += keys.rest()  # no more pieces can be yielded
             raise
         finally:
             completion.calls = meter.end(completion.text)
@@ -185,7 +185,7 @@ class AnswerStream:
             yield rest
 
     def _problem_of(self, finish_reason: str | None, text: str) -> str | None:
-        """Return why an answer is not complete by the reason for its end, or None."""
+        """Return a sentence that explains why an answer is incomplete, given its finish reason, or None."""
         if finish_reason == "length":
             return "The answer reached the model's token limit."
         if finish_reason in ("content_filter", "refusal"):
@@ -203,7 +203,7 @@ class AnswerStream:
         async def started() -> AsyncIterator[ChatResponse]:
             if self._threads is not None:
                 await self._threads.wait(self.name, self.timeouts.first_token)
-            if limit.when() is None:  # the time that a synchronous model is busy with other questions does not count
+            if limit.when() is None:  # the time that a synchronous model spends on other questions does not count
                 limit.reschedule(asyncio.get_running_loop().time() + self.timeouts.first_token)
             if self._threads is not None:
                 return self._threads.start(lambda: model.stream_chat(list(messages)))
@@ -226,7 +226,7 @@ class AnswerStream:
             raise
         except Exception as error:  # any LLM class may raise anything; there is no partial answer to keep
             if options and getattr(error, "status_code", None) == 400 and "response_format" in str(error):
-                return await self._begin(messages, meter, None)  # this model of the provider does not accept a schema
+                return await self._begin(messages, meter, None)  # the provider does not accept a schema for this model
             raise answer_error(error, self.name, self._address) from error
         message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or increase the timeout."
         raise ModelError(message, setting="llm")  # without the TimeoutError, whose context holds errors of the client
@@ -237,7 +237,7 @@ _FILTERED = re.compile(r"content[ _](?:filter|management policy|policy)", re.IGN
 
 
 def answer_error(error: Exception, model: str, address: str | None = None) -> ModelError:
-    """Return the error for a failed call to the model that answers: why it failed, and what to do.
+    """Return an error that explains why a call to the answering model failed, and what to do.
 
     Args:
         error: The exception that the client raised.
@@ -286,7 +286,7 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:
-    """Return why a model ended its answer, in OpenAI's words; the formats of Anthropic and Ollama are known too."""
+    """Return the finish reason of an answer in OpenAI's terms; also reads the formats of Anthropic and Ollama."""
     choices = field_of(piece.raw, "choices")
     reason = field_of(choices[0], "finish_reason") if choices else None
     reason = reason or field_of(piece.raw, "done_reason") or field_of(piece.raw, "stop_reason")
@@ -304,9 +304,9 @@ async def _close(pieces: AsyncIterator[ChatResponse]) -> None:
 
 
 def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-    """Yield the items of an asynchronous generator, from synchronous code; an event loop may be running.
+    """Yield the items of an asynchronous generator in synchronous code, even if an event loop is running.
 
-    The generator runs in a thread of its own, from the first item on. It is cancelled if the reader stops.
+    The generator runs in its own thread, which starts with the first item. It is cancelled if the consumer stops.
     """
     items: SimpleQueue[tuple[T] | None] = SimpleQueue()
     running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
@@ -333,7 +333,7 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         while (item := items.get()) is not None:
             yield item[0]
     finally:
-        if thread.is_alive():  # the reader has stopped: stop the model too
+        if thread.is_alive():  # the consumer has stopped, so stop the model too
             loop, task = running.result()
             with contextlib.suppress(RuntimeError):  # the loop may have closed in the meantime
                 if task is not None:
@@ -344,15 +344,15 @@ def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
 
 
 _PAUSE = 0.02
-"""Seconds between two checks whether a model is free."""
+"""Seconds between checks for whether a model is free."""
 
 
 class ThreadedCalls:
-    """Calls of one synchronous LLM, one at a time, each in a thread of its own.
+    """Run the calls of one synchronous LLM one at a time, each in its own thread.
 
-    A thread cannot be stopped from outside. When a call is given up, its thread ends at the next piece of the model, or
-    with the process, which does not wait for it. Until then the model is busy, because two calls at once can crash a
-    model such as llama.cpp.
+    A thread cannot be stopped from outside. When a call is abandoned, its thread ends when the model returns the next
+    piece, or when the process exits, which does not wait for it. Until then the model counts as busy, because
+    concurrent calls can crash a model such as llama.cpp.
     """
 
     def __init__(self) -> None:
@@ -360,14 +360,14 @@ class ThreadedCalls:
         self._is_given_up = False
 
     async def wait(self, name: str, patience: float) -> None:
-        """Wait until no other call runs; `start` has to follow.
+        """Wait until no other call is running; `start` must be called next.
 
         Args:
             name: Name of the model.
-            patience: Seconds to wait for a call that was given up.
+            patience: Seconds to wait for an abandoned call.
 
         Raises:
-            ModelError: A call that was given up is still running.
+            ModelError: An abandoned call is still running.
         """
         waited = 0.0
         while not self._busy.acquire(blocking=False):
@@ -382,7 +382,7 @@ class ThreadedCalls:
         self._is_given_up = False
 
     def start(self, call: Callable[[], Iterable[ChatResponse]]) -> AsyncGenerator[ChatResponse, None]:
-        """Start a call in a thread, after `wait`, and return its pieces."""
+        """Start a call in a thread and return its pieces; `wait` must be called first."""
         loop, stopped = asyncio.get_running_loop(), threading.Event()
         pieces: asyncio.Queue[ChatResponse | Exception | None] = asyncio.Queue()
 
@@ -397,7 +397,7 @@ class ThreadedCalls:
                     if stopped.is_set():
                         break
                 send(None)
-            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; it is raised to the reader
+            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; it is raised in the consumer
                 send(error)
             finally:
                 self._busy.release()
@@ -421,8 +421,8 @@ _of_models: WeakValueDictionary[int, ThreadedCalls] = WeakValueDictionary()
 
 
 def threaded_calls(llm: LLM) -> ThreadedCalls | None:
-    """Return the calls of a synchronous LLM, the same for all its users; None for an asynchronous one."""
-    # The method of CustomLLM; attributes of the classes are not compared, as instrumentation wraps them at each access.
+    """Return the `ThreadedCalls` that all users of a synchronous LLM share; None for an asynchronous LLM."""
+    # Look for CustomLLM's method. Class attributes cannot be compared: instrumentation wraps them at each access.
     if next((kind for kind in type(llm).__mro__ if "astream_chat" in vars(kind)), None) is not CustomLLM:
         return None
     return _of_models.setdefault(id(llm), ThreadedCalls())
@@ -432,7 +432,7 @@ def threaded_calls(llm: LLM) -> ThreadedCalls | None:
 
 
 def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
-    """Return the reasoning, or None if the style has none, and the answer, which begins on a line of its own.
+    """Return the reasoning, or None if there is none, and the answer, which follows "Answer:" at the start of a line.
 
     Example:
         >>> split_reasoning("Source 1 says so.\\nAnswer: Yes.", "chain_of_thought")
@@ -445,16 +445,16 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 
 
 class StreamFilter:
-    """Part of an answer that can be shown so far: no reasoning, no invalid citations, with guards only cleaned text.
+    """Filter a streamed answer for the text that can be shown: without reasoning, invalid citations or unclean text.
 
-    A Markdown link may span two lines but not two paragraphs. Code may contain blank lines and is released at its end.
-    Plain text at the beginning of a block is released at once unless personal data is masked.
-    The released text does not depend on how the answer is divided into pieces.
+    A Markdown link may span two lines but not two paragraphs. Code may contain blank lines and is released when it
+    ends. Plain text at the beginning of a block is released immediately unless personal data is masked. The result does
+    not depend on how the answer is divided into pieces.
 
     Args:
         style: The style of the answer.
-        guards: Clean the text; None releases it at once.
-        sources: Number of sources that can be cited; None leaves citations as they are.
+        guards: Guards that clean the text; None releases it immediately.
+        sources: Number of sources that can be cited; None leaves citations unchanged.
     """
 
     def __init__(self, style: str, guards: Guards | None = None, *, sources: int | None = None) -> None:
@@ -492,9 +492,9 @@ class StreamFilter:
         return text
 
     def _release(self, guards: Guards, blank: re.Match[str]) -> str:
-        """Return the rest of the block before a blank line, and that line; empty if the block continues after it.
+        """Return the rest of the block and the blank line that follows; empty if the block continues after that line.
 
-        A block that starts without white space after a closed block means the same as it does alone.
+        After a closed block, a block that does not start with white space renders the same as it would on its own.
         """
         block = guards.clean(self._open[: blank.start()]) + blank[0]
         if guards.sanitise and not (is_closed(block) and block.lstrip() == block):
