@@ -1,6 +1,6 @@
-"""Knowledge and tools for Agno agents: Agno's `KnowledgeProtocol` and `Toolkit` for a project, with Agno's filters.
+"""Agno's `KnowledgeProtocol` and `Toolkit` for the documents of a project, with Agno's filters.
 
-Filters are converted to LlamaIndex's: dicts of values, or filter expressions in their dict form.
+Dicts of values and filter expressions are converted to LlamaIndex's filters.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _MAX_DEPTH = 10
 
 
 def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
-    """Convert Agno's filters to LlamaIndex's; return None if there are none.
+    """Convert Agno's filters to LlamaIndex's, or return None if there are none.
 
     Args:
-        filters: A dict (each key must have the value, or one of a list of values), a `FilterExpr`, its dict form, or
-            a list of expressions that must all match.
+        filters: A dict (each key must have the given value or one of a list of values), a `FilterExpr`, its dict form,
+            or a list of expressions that must all match.
 
     Raises:
         InputError: An operator is unknown, or the expression is nested too deeply.
@@ -99,7 +99,7 @@ def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
 
 
 def _starts_with(key: str, value: str) -> MetadataFilters:
-    # With a character after it, a date is not a date any more, so that all values are compared as text.
+    # With a character appended, a date is no longer recognised as one, so all values are compared as text.
     longer = [
         metadata_filter(key, value + _FIRST_CHARACTER, FilterOperator.GTE),
         metadata_filter(key, value + _AFTER_ANY_CHARACTER, FilterOperator.LT),
@@ -116,14 +116,15 @@ def _starts_with(key: str, value: str) -> MetadataFilters:
 class ContextualKnowledge:
     """Agno's `KnowledgeProtocol` over a project.
 
-    Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. Passages have node
-    id, score, relevance, file, pages and context in `meta_data`. Errors are returned to the model as messages
-    that it can act on; `search` and `asearch` raise them instead.
+    Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. The `meta_data` of a
+    passage contains its node id, score, relevance, file, pages and context. Errors are returned to the model as
+    messages that it can act on; only `search` and `asearch` raise them.
 
     Args:
-        source: A project, or its retriever, whose mode and filters then apply.
+        source: A project, or a project's retriever, whose mode and filters are then used.
         max_results: Default number of passages of a search; None uses the setting `top_k` of the project or retriever.
-        description: Description of the documents for the system prompt; None describes the project's documents.
+        description: Description of the documents for the system prompt; None generates one from the project's
+            documents.
 
     Example:
         >>> from agno.agent import Agent  # doctest: +SKIP
@@ -149,15 +150,15 @@ class ContextualKnowledge:
     # ---- searching -------------------------------------------------------------------------------------------------
 
     def search(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
-        """Return the passages that answer a question best.
+        """Return the passages that best answer a question.
 
         Args:
             query: The question.
             max_results: Maximum number of passages; None uses the knowledge base's default.
-            filters: Restrict the search to passages with matching metadata, before ranking.
+            filters: Restricts the search to passages with matching metadata, before ranking.
 
         Raises:
-            ContextualError: The search failed; the message says why and what to do.
+            ContextualError: The search failed; the message explains why and what to do.
         """
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
         converted = to_metadata_filters(filters)
@@ -169,11 +170,11 @@ class ContextualKnowledge:
     async def asearch(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
-        """Do the same as `search`, without blocking the event loop."""
+        """Async version of `search`."""
         return await asyncio.to_thread(self.search, query, max_results, filters)
 
     def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
-        """Do the same as `search`, but return an error as a document that the model can read."""
+        """Like `search`, but return an error as a document that the model can read."""
         try:
             return self.search(query, max_results, filters)
         except ContextualError as error:
@@ -182,32 +183,32 @@ class ContextualKnowledge:
     async def aretrieve(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
-        """Do the same as `retrieve`, without blocking the event loop."""
+        """Async version of `retrieve`."""
         return await asyncio.to_thread(self.retrieve, query, max_results, filters)
 
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys available for filters; none if nothing has been ingested yet."""
+        """Return the metadata keys available for filters; empty if nothing has been ingested yet."""
         try:
             return usable_keys(self._retriever.metadata_keys())
         except NoVersionError:  # an agent may be created before anything is ingested
             return set()
 
     async def aget_valid_filters(self, **_: Any) -> set[str]:
-        """Do the same as `get_valid_filters`, without blocking the event loop."""
+        """Async version of `get_valid_filters`."""
         return await asyncio.to_thread(self.get_valid_filters)
 
     def validate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
         """Return the filters unchanged, and an empty list of invalid keys.
 
-        Agno would drop an unknown key and search without it. Instead, the search itself reports an unknown key with the
+        Agno would drop an unknown key and search without it. Instead, the search reports the unknown key and lists the
         valid ones.
         """
         return filters, []
 
     async def avalidate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
-        """Do the same as `validate_filters`."""
+        """Async version of `validate_filters`."""
         return self.validate_filters(filters)
 
     # ---- instructions and tools ------------------------------------------------------------------------------------
@@ -253,13 +254,13 @@ class ContextualKnowledge:
 class ContextualTools(Toolkit):
     """The tools `search`, `grep`, `outline` and `read` over a project, for an Agno agent or team.
 
-    The model reads text; an error is a message that it can act on. They include the search, so an agent that has them
-    needs no `ContextualKnowledge`.
+    The model receives text; errors are returned as messages that it can act on. The tools include the search, so an
+    agent with them does not need `ContextualKnowledge`.
 
     Args:
         project: The project.
-        suffix: Added to the names of the tools after an underscore; None uses the project's name, so that an agent can
-            have the tools of several projects, and "" adds nothing.
+        suffix: Appended to the tool names after an underscore. None uses the project's name, so that an agent can use
+            several projects; "" appends nothing.
         mode: Default mode of the search; None uses `config.mode`.
         top_k: Default number of passages of a search; None uses `config.top_k`.
         filters: Restricts every tool to documents and passages with this metadata.
@@ -318,7 +319,7 @@ def _entry_points(
 
 
 def _documents(response: RetrievalResponse) -> list[Document]:
-    """Return the passages as Agno documents; notes to the model are in the metadata of the first one."""
+    """Return the passages as Agno documents; notes for the model are in the metadata of the first one."""
     documents = [_document(chunk, response) for chunk in response]
     if documents and (notes := [*response.warnings, *models.doubts(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}

@@ -1,8 +1,8 @@
-"""Server of the Model Context Protocol: tools to search, list, read and ask; they change no document.
+"""Model Context Protocol server with read-only tools to search, list and read documents and ask questions.
 
-`make_server` returns it for standard input and output, and `make_http_app` for streamable HTTP. The tools are those of
-`DocumentTools`, and `ask`; each result has a text for the model and structured content with a schema. The documents
-are resources too.
+`make_server` creates a server for standard input and output, and `make_http_app` one for streamable HTTP. The tools are
+those of `DocumentTools` and `ask`. Each result consists of text for the model and structured content with a schema. The
+documents are also available as resources.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Answer(BaseModel):
 
 
 def make_server(projects: Sequence[Project], *, token: str | None = None) -> MCPServer[Any]:
-    """Return a server for some projects; start it with `server.run("stdio")`.
+    """Return a server for the given projects; start it with `server.run("stdio")`.
 
     Args:
-        projects: The projects to serve. If there are several, each call names one of them.
-        token: Token that HTTP clients have to send as `Authorization: Bearer TOKEN`; see `make_http_app`.
+        projects: The projects to serve. If there are several, each call must name one.
+        token: Token that HTTP clients must send as `Authorization: Bearer TOKEN`; see `make_http_app`.
 
     Raises:
         InputError: No project was given.
@@ -92,17 +92,17 @@ def make_http_app(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> Starlette:
-    """Return an ASGI application that serves some projects over streamable HTTP, at the path `/mcp`.
+    """Return an ASGI application that serves the given projects over streamable HTTP at the path `/mcp`.
 
-    Requests whose Host or Origin names another host are refused, so that no web page can reach the server through a
-    name that it controls (DNS rebinding).
+    Requests with a different Host or Origin are refused, so that a web page cannot reach the server through its own
+    domain name (DNS rebinding).
 
     Args:
         projects: The projects to serve.
-        host: Address to which the application will be bound.
-        token: Token that clients have to send as `Authorization: Bearer TOKEN`; needed unless `host` is a loopback
+        host: Address that the application will be bound to.
+        token: Token that clients must send as `Authorization: Bearer TOKEN`; required unless `host` is a loopback
             address.
-        allowed_hosts: Further names under which clients reach the server, such as that of a proxy.
+        allowed_hosts: Other host names through which clients reach the server, such as that of a proxy.
 
     Raises:
         InputError: No project was given.
@@ -120,9 +120,9 @@ def serve_http(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serve some projects over streamable HTTP at `http://HOST:PORT/mcp` until the process is interrupted.
+    """Serve the given projects over streamable HTTP at `http://HOST:PORT/mcp` until interrupted.
 
-    The arguments are those of `make_http_app`, and the port.
+    The arguments are those of `make_http_app` and the port.
     """
     server = make_server(projects, token=token)
     server.run("streamable-http", host=host, port=port, transport_security=_security(host, token, allowed_hosts))
@@ -137,21 +137,21 @@ def _security(host: str, token: str | None, allowed_hosts: Sequence[str]) -> Tra
 
 
 class _Token:
-    """Accepts one token; the comparison takes the same time for every wrong one."""
+    """Verifier that accepts one token and compares it in constant time."""
 
     def __init__(self, token: str) -> None:
         require_token(token)
         self._token = token.encode()
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return access rights for the right token, or None."""
+        """Return access rights if the token is correct, otherwise None."""
         if not hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token):
             return None
         return AccessToken(token=token, client_id="client", scopes=[])
 
 
 class _Server(MCPServer[Any]):
-    """A server of some projects, which reports an invalid argument in one sentence."""
+    """Server that reports an invalid argument in one sentence."""
 
     def __init__(self, projects: Mapping[str, Project], token: str | None) -> None:
         self._projects = projects
@@ -159,9 +159,9 @@ class _Server(MCPServer[Any]):
         super().__init__(
             "llama-index-contextual",
             version=__version__,
-            log_level="WARNING",  # the SDK's default logs each request to the models as well
+            log_level="WARNING",  # the SDK's default also logs each request to a model
             instructions=f"Tools for the documents of {names}. {INSTRUCTIONS}",
-            # The tokens are not issued by a server; the SDK requires its address all the same.
+            # The SDK requires the address of an issuing server, although there is none.
             auth=None if token is None else AuthSettings(issuer_url=_NO_ISSUER, resource_server_url=None),
             token_verifier=None if token is None else _Token(token),
         )
@@ -172,7 +172,7 @@ class _Server(MCPServer[Any]):
             description = numbered if len(described) > 1 else described[0]
             self.add_tool(self._tool(name), description=description, annotations=read_only)
         self.add_tool(self._ask, name="ask", annotations=read_only)
-        # Ids are looked up among the documents; no path is opened.
+        # Ids are only looked up among the documents; no file path is opened.
         security = ResourceSecurity(exempt_params={"doc_id"})
         as_resource = self.resource(f"{_RESOURCE}{{project}}/{{+doc_id}}", mime_type="text/plain", security=security)
         as_resource(self._document)
@@ -205,7 +205,7 @@ class _Server(MCPServer[Any]):
             raise
 
     def _tool(self, name: models.ToolName) -> Callable[..., Coroutine[Any, Any, CallToolResult]]:
-        """Return a tool as an async function with the signature of its input model, and the project."""
+        """Return a tool as an async function with the signature of its input model and a `project` parameter."""
 
         async def tool(context: Context, project: str | None = None, **arguments: Any) -> CallToolResult:
             async def work() -> CallToolResult:
@@ -306,12 +306,12 @@ def _reply(result: BaseModel, text: str | None = None) -> CallToolResult:
 
 
 async def _finished(context: Context, tool: str, work: Callable[[], Awaitable[T]]) -> T:
-    """Await the work of a tool, and report the seconds that it has taken so far as progress.
+    """Await a tool's work, and report the elapsed seconds as progress.
 
     Raises:
-        ToolError: The work failed; the error is a message for the model.
+        ToolError: The work failed; the message is written for the model.
     """
-    # The server logs other exceptions as they are, so keys are removed first.
+    # The server logs other exceptions unchanged, so keys are removed first.
     running = asyncio.ensure_future(awithout_secrets(work))
     try:
         for seconds in itertools.count(1):

@@ -1,1 +1,1 @@
-"""Tools with which agents explore the documents of a project: `search`, `grep`, `outline` and `read`."""
+"""Tools for agents to explore the documents of a project: `search`, `grep`, `outline` and `read`."""

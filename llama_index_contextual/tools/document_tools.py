@@ -1,9 +1,9 @@
 """The tools `search`, `grep`, `outline` and `read` over the live version of a project.
 
-`DocumentTools` has them as methods with structured results, without any agent framework. The adapters offer the same
+`DocumentTools` provides them as methods with structured results and needs no agent framework. Adapters offer the same
 tools: `function_tools` for LlamaIndex, `ContextualTools` in `agno.py` and `make_server` in `mcp.py`.
 
-Each call sees one version: the one that is live when the call begins.
+Each call uses one version: the one that is live when the call starts.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class DocumentTools:
     Args:
         name: Name of the project.
         indexes: The indexes of its live version.
-        settings: Returns its present settings.
+        settings: Returns the project's current settings.
         mode: Default mode of `search`; None uses the setting.
         top_k: Default number of passages of `search`; None uses the setting.
-        filters: Restricts all four tools: `search` to passages that pass, the others to documents with such a passage.
+        filters: Restricts `search` to passages that match, and the other tools to documents with such a passage.
 
     Example:
         >>> tools = project.document_tools()  # doctest: +SKIP
@@ -81,13 +81,13 @@ class DocumentTools:
     def search(
         self, query: str, *, filters: Filters | None = None, mode: Mode | None = None, top_k: int | None = None
     ) -> models.SearchResult:
-        """Return the passages that answer a question best.
+        """Return the passages that best answer a question.
 
         Args:
             query: The question.
-            filters: Only passages with this metadata are searched; see `to_filters`.
+            filters: Restricts the search to passages with this metadata; see `to_filters`.
             mode: "semantic", "lexical" or "hybrid"; None uses the default.
-            top_k: Number of passages; None uses the default, and more than 50 are not returned.
+            top_k: Number of passages; None uses the default; at most 50 are returned.
 
         Raises:
             InputError: The query is empty, or an argument is invalid.
@@ -112,7 +112,7 @@ class DocumentTools:
         return self._indexes.run(search)
 
     def _all_filters(self, version: SearchableVersion, filters: Filters | None) -> MetadataFilters | None:
-        """Return the filters of a call together with those of all calls; reject keys that no passage has."""
+        """Combine the filters of one call with those for all calls; reject keys that no passage has."""
         given = to_filters(filters)
         if given is not None:
             keys = usable_keys(version.docstore.metadata_keys())
@@ -131,18 +131,18 @@ class DocumentTools:
         offset: int = 0,
         limit: int = 20,
     ) -> models.GrepResult:
-        """Return the lines of the original texts in which an exact text or a regular expression occurs.
+        """Return the lines of the original texts that match an exact string or a regular expression.
 
-        In an exact text, white space matches any white space, so that line breaks do not matter. A regular expression
-        is searched line by line with `^` and `$`; a match may span lines. After five seconds the search stops, and the
-        result says which documents were not searched.
+        In an exact string, white space matches any white space, so that line breaks do not matter. In a regular
+        expression, `^` and `$` match at line boundaries, and a match may span several lines. The search stops after
+        five seconds; the result then lists the documents that were not searched.
 
         Args:
-            pattern: The text, or a regular expression in the syntax of the package `regex`.
+            pattern: The string, or a regular expression in the syntax of the package `regex`.
             regex: Whether `pattern` is a regular expression.
-            case_sensitive: Whether upper and lower case differ.
+            case_sensitive: Whether to distinguish upper and lower case.
             doc_id: Only search this document.
-            filters: Only search documents of which a passage has this metadata.
+            filters: Only search documents with a passage that has this metadata.
             offset: Number of matching lines to skip.
             limit: Maximum number of lines to return, at most 50.
 
@@ -167,11 +167,11 @@ class DocumentTools:
     def outline(
         self, doc_id: str | None = None, *, filters: Filters | None = None, offset: int = 0
     ) -> models.OutlineResult:
-        """Return the documents with their sizes, or the sections of one document with their pages.
+        """List the documents with their sizes, or the sections of one document with their pages.
 
         Args:
             doc_id: The document; None lists the documents.
-            filters: Only list documents of which a passage has this metadata.
+            filters: Only list documents with a passage that has this metadata.
             offset: Number of entries to skip.
 
         Raises:
@@ -208,18 +208,18 @@ class DocumentTools:
         pages: str | int | None = None,
         neighbours: int = 0,
     ) -> models.ReadResult:
-        """Return original text of a document, at most 20,000 characters, and where to read on.
+        """Return up to 20,000 characters of a document's original text, and the offset at which to continue.
 
         Args:
             doc_id: The document.
             start: Offset of the first character; None means 0.
             end: Offset after the last character; None means the end of the document.
-            section: A heading, its path, or its number in the outline such as "#7", instead of offsets.
-            pages: A page, slide or sheet, or a range such as "3-5", instead of offsets.
-            neighbours: Number of chunks to read before and after those that the offsets touch.
+            section: A heading, its path, or its number in the outline, such as "#7"; replaces the offsets.
+            pages: A page, slide or sheet, or a range such as "3-5"; replaces the offsets.
+            neighbours: Number of extra chunks to read before and after those that overlap the offsets.
 
         Raises:
-            InputError: There is no such document, section or page, or two of them contradict each other.
+            InputError: There is no such document, section or page, or arguments contradict each other.
             NoVersionError: Nothing has been ingested yet.
         """
         offset = start if start is not None else end
@@ -253,10 +253,10 @@ class DocumentTools:
     # ---- for adapters ------------------------------------------------------------------------------------------
 
     def call(self, tool: models.ToolName, arguments: Mapping[str, Any]) -> models.ToolResult:
-        """Run a tool with the arguments that a model has chosen.
+        """Run a tool with arguments chosen by a model.
 
         Raises:
-            InputError: An argument is missing, unknown or invalid; the message says which one.
+            InputError: An argument is missing, unknown or invalid; the message names it.
             ContextualError: The call failed.
         """
         try:
@@ -269,13 +269,13 @@ class DocumentTools:
     acall = twin(call)
 
     def describe(self, tool: models.ToolName) -> str:
-        """Return the description of a tool for a model, with the documents and filters of the live version."""
+        """Return a tool's description for a model, with the documents and filters of the live version."""
         if tool == "search":
             return " ".join(filter(None, [describe_documents(self.name, self._listed()), self.describe_filters()]))
         return _DESCRIPTIONS[tool].format(name=repr(self.name))
 
     def describe_filters(self) -> str:
-        """Return the metadata keys for filters with their values, as text for a model; empty without any."""
+        """Return the metadata keys for filters and their values as text for a model; empty if there are none."""
         if not self._listed():
             return ""
         return self._indexes.run(lambda version: describe_filters(version, restricted=self._filters is not None))
@@ -307,7 +307,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
 def _with_places(
     result: models.SearchResult, response: RetrievalResponse, version: SearchableVersion
 ) -> models.SearchResult:
-    """Add the offsets of chunks that have none, in the joined text of their document."""
+    """Give chunks without offsets their offsets in the joined text of their document."""
     joined: dict[str, Mapping[str, tuple[int, int]]] = {}
     for passage, chunk in zip(result.passages, response, strict=True):
         record = version.record(passage.doc_id) if passage.start is None and passage.doc_id else None
@@ -326,7 +326,7 @@ _LONGEST_TOOL_NAME = 64
 
 
 def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
-    """Return a description of the search over a project, for a model that has to choose a tool."""
+    """Describe the search over a project to a model that has to choose a tool."""
     named = (record.title or record.file_name or record.doc_id for record in documents)
     titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
     shown = [title if len(title) <= _LONGEST_TITLE else _beginning(title) for title in titles]
@@ -346,9 +346,9 @@ def _beginning(title: str) -> str:
 
 
 def tool_name(name: str) -> str:
-    """Return a tool name that every provider accepts: at most 64 letters a to z, digits, `_` and `-`.
+    """Return a tool name that all providers accept: up to 64 characters from a to z, A to Z, 0 to 9, `_` and `-`.
 
-    If characters are replaced or cut off, a hash of the whole name follows, so that different names stay different.
+    If characters are replaced or cut off, a hash of the full name is appended to keep names distinct.
 
     Example:
         >>> tool_name("search_contracts"), tool_name("search_契約"), tool_name("search_報告")
@@ -362,17 +362,17 @@ def tool_name(name: str) -> str:
 
 
 class ToolNames(dict[models.ToolName, str]):
-    """The names under which the four tools are offered, by their own names.
+    """Mapping from the original names of the four tools to the names under which they are offered.
 
     Args:
-        suffix: Added to the name of each tool after an underscore, unless empty; see `tool_name`.
+        suffix: Appended to each name after an underscore, unless it is empty; see `tool_name`.
     """
 
     def __init__(self, suffix: str) -> None:
         super().__init__((tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in models.TOOLS)
 
     def within(self, text: str) -> str:
-        """Return a text in which the tools in backquotes have these names.
+        """Replace the names of tools in backquotes in a text with these names.
 
         Example:
             >>> ToolNames("a").within("`grep` finds words, then `read` them.")
@@ -389,8 +389,8 @@ class ToolNames(dict[models.ToolName, str]):
 def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
     """Return the four tools as LlamaIndex tools, for FunctionAgent, ReActAgent or any other agent.
 
-    The model reads the text of a result; `ToolOutput.raw_output` is the result itself. The model also reads the
-    message of an error, so that it can react.
+    The model receives a result as text; `ToolOutput.raw_output` is the result itself. It also receives error messages,
+    so that it can react to them.
 
     Args:
         tools: The tools of a project.
@@ -417,15 +417,15 @@ def function_tools(tools: DocumentTools, *, suffix: str) -> list[FunctionTool]:
 
 
 def text_of(tool: str, output: object) -> str:
-    """Return the text that a model reads for the result of a tool, or for its error."""
+    """Return the text that a model receives for a tool's result or error."""
     return f"The {tool} failed: {output}" if isinstance(output, ContextualError) else str(output)
 
 
 def search_tool(name: str, description: str, retrieve: Callable[[str], RetrievalResponse]) -> FunctionTool:
     """Return a search as a LlamaIndex tool for FunctionAgent, ReActAgent or any other agent.
 
-    The model reads the passages; `ToolOutput.raw_output` is the `RetrievalResponse`. The model also reads the
-    message of an error, so that it can react.
+    The model receives the passages as text; `ToolOutput.raw_output` is the `RetrievalResponse`. It also receives error
+    messages, so that it can react to them.
 
     Args:
         name: Name of the tool; see `tool_name`.

@@ -1,7 +1,7 @@
-"""Filters on metadata and files, as models and people write them, as filters of LlamaIndex.
+"""Convert filters written by models and people to LlamaIndex's filters.
 
-A model or a program writes a dict, see `to_filters`; a person writes conditions such as "kind=report", and names of
-files, see `parse_conditions`.
+Models and programs pass dicts (see `to_filters`); people write conditions such as "kind=report" and file names (see
+`parse_conditions`).
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _USELESS_KEYS = frozenset(
     {keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT, keys.TABLE_HEAD}
     | {keys.FACTS}
 )
-"""Keys that are useless in a filter."""
+"""Keys that are not useful in a filter."""
 
 _LONGEST_VALUE = 40
 _SHOWN_VALUES = 8
 
 
 def to_filters(filters: Filters | None) -> MetadataFilters | None:
-    """Return LlamaIndex's filters for a dict, or None if there are none.
+    """Convert a dict to LlamaIndex's filters, or return None if there are none.
 
     Args:
-        filters: A dict in which each key has a value, a list of allowed values, or a dict of operators and values; the
+        filters: A dict that maps each key to a value, a list of allowed values, or a dict of operators and values; the
             dict form of MetadataFilters; or MetadataFilters.
 
     Raises:
-        InputError: An operator is unknown, or a value is neither a text nor a number.
+        InputError: An operator is unknown, or a value is neither a string nor a number.
 
     Example:
         >>> filters = to_filters({"kind": "a", "year": {">=": 2023}})
@@ -87,7 +87,7 @@ def _of_key(key: str, value: Any) -> Iterator[MetadataFilter]:
 
 
 def equality_filter(key: str, value: Any) -> MetadataFilter:
-    """Return the filter for a key that has a value, or one of a list of values."""
+    """Return a filter for a key with a value or any of a list of values."""
     is_list = isinstance(value, list | tuple | set | frozenset)
     return metadata_filter(key, list(value) if is_list else value, FilterOperator.IN if is_list else FilterOperator.EQ)
 
@@ -96,7 +96,7 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
     """Return a filter.
 
     Raises:
-        InputError: The value is neither a text nor a number, nor a list of them.
+        InputError: The value is not a string, a number or a list of these.
     """
     value = [_number(one) for one in value] if isinstance(value, list) else _number(value)
     try:
@@ -106,12 +106,12 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
 
 
 def _number(value: Any) -> Any:
-    """Return a boolean as 0 or 1, as which it is stored; other values unchanged."""
+    """Return a boolean as 0 or 1, the form in which it is stored, and any other value unchanged."""
     return int(value) if isinstance(value, bool) else value
 
 
 def filter_keys(filters: MetadataFilters) -> set[str]:
-    """Return the metadata keys that the filters name."""
+    """Return the metadata keys that the filters use."""
     names: set[str] = set()
     for item in filters.filters:
         names |= filter_keys(item) if isinstance(item, MetadataFilters) else {item.key}
@@ -124,15 +124,15 @@ def usable_keys(names: Sequence[str]) -> set[str]:
 
 
 def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted: bool = False) -> None:
-    """Check that passages have the keys of the filters.
+    """Check that each key in the filters exists in some passage.
 
     Args:
         filters: The filters.
-        valid: Keys that passages have.
-        restricted: Whether the keys must not be listed; see `describe_filters`.
+        valid: The keys that exist.
+        restricted: Whether to leave the valid keys out of the message; see `describe_filters`.
 
     Raises:
-        InputError: No passage has one of the keys.
+        InputError: A key exists in no passage.
     """
     if unknown := sorted(filter_keys(filters) - valid):
         listed = "" if restricted else f" Valid keys: {', '.join(sorted(valid))}."
@@ -140,11 +140,11 @@ def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted:
 
 
 def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
-    """Return the user's own metadata keys with their values, and that of the file's name, as text for a model.
+    """Describe the user's metadata keys with their values, and the file name key, as text for a model.
 
     Args:
         version: The version.
-        restricted: Whether only a part of the documents may be seen; keys and values of others would disclose them.
+        restricted: Whether only some documents may be seen; keys and values could then disclose others.
     """
     if restricted:
         return "Filters narrow the search by metadata keys of the passages, which each result shows."
@@ -165,7 +165,7 @@ def _values(values: Sequence[str | int | float]) -> str:
 # ---- conditions and files --------------------------------------------------------------------------------------------
 
 _CONDITION = re.compile(r"(?s)([^=!<>~]+)(!=|<=|>=|==?|<|>|~)(.*)")
-_MAX_NAMES = 8  # known names in a message
+_MAX_NAMES = 8  # maximum number of known names in a message
 _SIGNS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "~": "text_match_insensitive"}
 
 
@@ -177,19 +177,19 @@ def parse_conditions(
     condition: str = "--filter",
     listing: str = "`documents`",
 ) -> MetadataFilters | None:
-    """Return the filters for conditions such as "kind=report" and names of files; None without any.
+    """Return the filters for conditions such as "kind=report" and for file names; None if there are none.
 
-    All conditions must hold, and of several values of one field any.
+    All conditions must hold, but only one of several values for the same field.
 
     Args:
         project: The project.
-        conditions: FIELD=VALUE, or with !=, <, <=, >, >= or ~ (contains).
-        files: Ids, the ends of ids, or globs for one of them.
-        condition: What a condition is called in messages.
-        listing: What lists the documents, in messages.
+        conditions: FIELD=VALUE, or the same with !=, <, <=, >, >= or ~ (contains).
+        files: Ids, ends of ids, or globs for either.
+        condition: Term for a condition in messages.
+        listing: Command or method that lists the documents, for messages.
 
     Raises:
-        InputError: A condition cannot be read, or no document has that field or that file.
+        InputError: A condition cannot be parsed, or no document has the field or matches the file.
     """
     filters = _conditions(project, conditions or (), condition)
     if files:
@@ -224,7 +224,7 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
 
 
 def field_and_pattern(condition: str) -> tuple[str, str] | None:
-    """Return the field and the value of FIELD=VALUE if the value looks like a pattern, such as `X*`, else None."""
+    """Return the field and value of FIELD=VALUE if the value looks like a pattern such as `X*`, otherwise None."""
     match = _CONDITION.fullmatch(condition)
     if match is None or match[2] not in ("=", "==") or not re.search(r"[*?]", match[3]):
         return None
@@ -232,7 +232,7 @@ def field_and_pattern(condition: str) -> tuple[str, str] | None:
 
 
 def _readings(text: str) -> list[Any]:
-    """Return what a value can mean: a number or a boolean first, then its text; "2024" may be stored as either."""
+    """Return the possible readings of a value: a number or boolean first, then the string; "2024" may be either."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -245,12 +245,12 @@ def _readings(text: str) -> list[Any]:
 def documents_named(
     pattern: str, records: Sequence[DocumentRecord], *, listing: str = "`documents`"
 ) -> list[DocumentRecord]:
-    """Return the documents with an id, file name or glob.
+    """Return the documents that match an id, file name or glob.
 
     Args:
-        pattern: Id, the end of an id, or a glob for one of them.
+        pattern: Id, end of an id, or a glob for either.
         records: The documents.
-        listing: What lists the documents, in the message.
+        listing: Command or method that lists the documents, for the message.
 
     Raises:
         InputError: There is none.
@@ -264,14 +264,14 @@ def documents_named(
 
 
 def is_named(pattern: str, doc_id: str) -> bool:
-    """Return whether a file is meant by its id, the end of its id, or a glob for one of them."""
+    """Return whether a pattern matches a file's id or the end of it, literally or as a glob."""
     pattern = PurePath(pattern).as_posix().removeprefix("./")
     ends = (doc_id[at:] for at in [0, *(i + 1 for i, sign in enumerate(doc_id) if sign == "/")])
     return any(end == pattern or fnmatchcase(end, pattern) for end in ends)
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message that names the most similar known name, or the first known ones."""
+    """Return the end of a message, which suggests the most similar known name or lists the first ones."""
     names = list(dict.fromkeys(known))
     containing = [name for name in names if word.casefold() in name.casefold()]
     if close := get_close_matches(word, names, n=1) or containing:

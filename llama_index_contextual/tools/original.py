@@ -1,4 +1,4 @@
-"""The original texts of a version: documents by name, their sections, pages and chunks, and `grep` in them."""
+"""Access to original texts: find a document, read its sections, pages and chunks, and search with `grep`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.tools import models
 
 MAX_CHARACTERS = 20_000
-"""Maximum number of characters of the original text in one reply of `read`."""
+"""Maximum number of characters of original text in one reply of `read`."""
 
 GREP_SECONDS = 5.0
-"""Seconds after which `grep` stops and reports what was not searched."""
+"""Seconds after which `grep` stops and reports the documents that were not searched."""
 
 Span = tuple[int, int]
 
@@ -36,10 +36,10 @@ _MAX_NAMED = 8
 
 
 def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> DocumentRecord:
-    """Return the document with an id, or else the only one with that file name or title.
+    """Return the document with this id, or else the only one with this file name or title.
 
     Raises:
-        InputError: There is none, or there are several.
+        InputError: No document matches, or several do.
     """
     for names in ("doc_id", "file_name", "title"):
         named = [record for record in records if getattr(record, names) == name]
@@ -61,7 +61,7 @@ def _aliases(record: DocumentRecord) -> Iterator[str]:
 class Original:
     """The original text of a document in one version, with its pages, sections and chunks.
 
-    A document that was ingested as chunks without offsets has no original text: its chunks are joined by blank lines.
+    If a document was ingested as chunks without offsets, the chunks, joined by blank lines, replace the original text.
 
     Args:
         version: The version.
@@ -91,7 +91,7 @@ class Original:
 
     @cached_property
     def places_of_nodes(self) -> Mapping[str, tuple[int, int]]:
-        """Offsets of each chunk, by node id, in the order of the text."""
+        """Offsets of each chunk by node id, in text order."""
         places, at = {}, 0
         for node in self._nodes:
             length = len(node.get_content(MetadataMode.NONE))
@@ -102,7 +102,7 @@ class Original:
 
     @cached_property
     def map(self) -> DocumentMap:
-        """Pages and headings; without marked headings, the sections that the chunks name."""
+        """Pages and headings; if no headings are marked, they are taken from the sections of the chunks."""
         known = self._frame_map or DocumentMap()
         if known.headings:
             return known
@@ -115,7 +115,7 @@ class Original:
 
     @property
     def length(self) -> int:
-        """Number of characters."""
+        """Length of the text in characters."""
         return self.record.characters if self._joined is None else len(self._joined)
 
     def text(self, start: int = 0, end: int | None = None) -> str:
@@ -157,10 +157,10 @@ class Original:
         )
 
     def section_span(self, name: str) -> Span:
-        """Return the offsets of a section by number, path or heading; letter case and white space do not matter.
+        """Return the offsets of a section by number, path or heading; case and white space are ignored.
 
         Raises:
-            InputError: There is no such section, or there are several.
+            InputError: No section matches, or several do.
         """
         doc_id, sections, wanted = self.record.doc_id, self.sections, _plain(name)
         if not sections:
@@ -207,7 +207,7 @@ class Original:
         return starts[first - 1], starts[last] if last < len(starts) else self.length
 
     def with_neighbours(self, span: Span, number: int) -> Span:
-        """Return the offsets of the chunks that a span touches, and of some chunks before and after them."""
+        """Extend a span to whole chunks, and by a number of chunks before and after."""
         places = list(self.places_of_nodes.values())
         touched = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]
         if not touched:
@@ -216,7 +216,7 @@ class Original:
         return min(start for start, _ in around), max(end for _, end in around)
 
     def read(self, start: int, end: int) -> models.ReadResult:
-        """Return the text between two offsets, up to the maximum."""
+        """Return the text between two offsets, up to the maximum length."""
         stop, record = min(end, start + MAX_CHARACTERS), self.record
         source = Source(doc_id=record.doc_id, file_name=record.file_name, title=record.title).at(start, stop, self.map)
         return models.ReadResult(
@@ -236,7 +236,7 @@ class Original:
 
 
 def _section_ends(headings: Sequence[Heading], length: int) -> list[int]:
-    """Return the end of each section: where the next heading of the same or a higher level begins."""
+    """Return the end of each section, which is the start of the next heading of the same or a higher level."""
     ends = [length] * len(headings)
     open_sections: list[int] = []
     for at, heading in enumerate(headings):
@@ -264,11 +264,11 @@ _FIRST_SLICE = 0.1  # processor seconds
 
 
 class TimeLimit:
-    """Limit of a search by the clock, divided into slices of processor time.
+    """Wall-clock time limit for a search, divided into slices of processor time.
 
-    The timeout of `regex` counts the processor time of the whole process: other threads use it up, and on a busy
-    machine it lasts longer than it says. Each slice is therefore scaled by how long the previous one has lasted, and
-    the clock alone decides when the search ends.
+    The timeout of `regex` measures the processor time of the whole process, so other threads shorten it and a busy
+    machine lengthens it. Each slice is therefore scaled by the real duration of the previous one, and only the clock
+    determines when the search ends.
 
     Args:
         seconds: Seconds from now.
@@ -277,10 +277,10 @@ class TimeLimit:
     def __init__(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
         self._started = self._slice = 0.0
-        self._pace = 1.0  # seconds for each processor second
+        self._pace = 1.0  # wall-clock seconds per processor second
 
     def next_slice(self, attempt: int = 0) -> float:
-        """Return the processor seconds of the next slice, which double with each attempt.
+        """Return the length of the next slice in processor seconds, which doubles with each attempt.
 
         Raises:
             TimeoutError: The time is up.
@@ -292,17 +292,17 @@ class TimeLimit:
         return self._slice
 
     def measure(self) -> None:
-        """Measure how long the slice that was used up has lasted."""
+        """Measure the real duration of the slice that has just ended."""
         self._pace = max((time.monotonic() - self._started) / self._slice, 1e-3)
 
 
 def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Any:
-    """Return the pattern for an exact text or a regular expression.
+    """Compile an exact string or a regular expression.
 
-    In an exact text, white space matches any white space, and an accent may be written in one character or in two.
+    In an exact string, white space matches any white space, and accented letters match in composed and decomposed form.
 
     Raises:
-        InputError: The pattern is empty, too long, or no regular expression.
+        InputError: The pattern is empty, too long, or not a valid regular expression.
     """
     if not pattern.strip():
         raise InputError("The pattern is empty: pass the text to find.", value=pattern)
@@ -331,7 +331,7 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> An
 
 
 def _literal(text: str) -> str:
-    """Return the expression for an exact text; accents may be written in one character or in two."""
+    """Return the expression for an exact string, with accented letters in composed or decomposed form."""
     forms = dict.fromkeys((text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)))
     return "|".join(r"\s+".join(map(regex.escape, form.split())) for form in forms)
 
@@ -345,15 +345,15 @@ def find_lines(
     offset: int,
     limit: int,
 ) -> models.GrepResult:
-    """Return the lines of some documents in which a pattern occurs.
+    """Return the lines of some documents that match a pattern.
 
     Args:
         version: The version with the documents.
         records: The documents to search.
         compiled: The compiled pattern.
-        pattern: The pattern as it was given.
+        pattern: The pattern as entered.
         offset: Number of lines to skip.
-        limit: Maximum number of lines to return; all are counted.
+        limit: Maximum number of lines to return; all matches are counted.
 
     Raises:
         InputError: The pattern needs too much memory.
@@ -385,7 +385,7 @@ def find_lines(
 
 
 def _matching_lines(original: Original, compiled: Any, limit: TimeLimit) -> Iterator[models.Match]:
-    """Yield the lines of a document with a match, each with the number of matches that begin in it.
+    """Yield each line of a document with a match, and the number of matches that start in it.
 
     Raises:
         TimeoutError: The time is up.
@@ -409,10 +409,10 @@ def _matching_lines(original: Original, compiled: Any, limit: TimeLimit) -> Iter
 
 
 def _by_line(text: str, spans: Iterator[Span]) -> Iterator[tuple[Span, Span, int]]:
-    """Yield the span of each line with a match, its first match, and the number of matches that begin in it.
+    """Yield the span of each line with a match, the first match, and the number of matches that start in the line.
 
     Raises:
-        TimeoutError: The search timed out; the line with the last match is yielded before.
+        TimeoutError: The search timed out; the line with the last match is yielded first.
     """
     line, first, count = (0, -1), (0, 0), 0
     timeout: TimeoutError | None = None
@@ -433,10 +433,10 @@ def _by_line(text: str, spans: Iterator[Span]) -> Iterator[tuple[Span, Span, int
 
 
 def _matches(text: str, compiled: Any, limit: TimeLimit) -> Iterator[Span]:
-    """Yield the offsets of all matches with text.
+    """Yield the offsets of all matches that are not empty.
 
-    The text is searched in windows that overlap, because the memory and the time of an expression can grow with the
-    length of the text; a match that is longer than the overlap may be cut.
+    The text is searched in overlapping windows, because an expression may need more memory and time for longer text. A
+    match that is longer than the overlap may be cut.
 
     Raises:
         TimeoutError: The time is up.
@@ -465,7 +465,7 @@ def _matches(text: str, compiled: Any, limit: TimeLimit) -> Iterator[Span]:
 
 
 def _line_break(text: str, near: int) -> int:
-    """Return the offset of the line break before `near`, or `near` in a long line."""
+    """Return the offset of the last line break before `near`, or `near` itself in a long line."""
     if near >= len(text):
         return len(text)
     found = text.rfind("\n", near - _OVERLAP // 2, near)
@@ -473,7 +473,7 @@ def _line_break(text: str, near: int) -> int:
 
 
 def _around(text: str, line: Span, match: Span) -> str:
-    """Return a line, or the part of a long line around a match, without control characters."""
+    """Return a line without control characters, or for a long line, the part around a match."""
     shown = min(match[1] - match[0], _LONGEST_LINE)
     first, last = line[0], max(line[1], match[0] + shown)
     if last - first <= _LONGEST_LINE:
