@@ -1,4 +1,4 @@
-"""Postprocessors for results: merge adjacent chunks, fit passages into a budget, cut off by relevance."""
+"""Postprocessors for results: merge adjacent chunks, fit passages into a budget, rerank or filter by relevance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ logger = get_logger(__name__)
 # ---- consecutive chunks ----------------------------------------------------------------------------------------------
 
 _MOST_UNKNOWN = 2
-"""Maximum number of unknown characters between linked chunks that are assumed to be white space: a paragraph break."""
+"""Maximum number of unknown characters between linked chunks that are taken to be a paragraph break."""
 
 _MOST_SECTIONS = 3
 
@@ -54,16 +54,16 @@ _OF_FIRST = (
 
 @dataclass
 class _Run:
-    """Consecutive chunks of one document, in the order of its text, without missing text between them."""
+    """Consecutive chunks of one document, in text order, with no text missing between them."""
 
     start: int
     text: str
     nodes: list[TextNode]
 
     def take(self, node: TextNode, gaps: Mapping[int, str], max_tokens: int) -> bool:
-        """Append a chunk that begins no earlier than this run.
+        """Append a chunk that starts no earlier than this run.
 
-        Return False if text is missing between them, or the run would become too long.
+        Return False if text is missing between them or the run would become too long.
         """
         end, at = self.start + len(self.text), _start(node) - self.start
         between = self._white_space(node, _start(node) - end, gaps.get(end))
@@ -90,11 +90,11 @@ class _Run:
 
 
 def _join(nodes: Iterable[TextNode], gaps: Mapping[int, str], max_tokens: int) -> list[_Run]:
-    """Return the runs that chunks of one document form, in the order of the text, without repeated overlaps.
+    """Join consecutive chunks of one document into runs, in text order, without repeated overlaps.
 
     Args:
         nodes: Chunks with offsets, in any order.
-        gaps: White space between chunks, by its offset, as far as it is known.
+        gaps: Known white space between chunks, by offset.
         max_tokens: Maximum number of tokens of a run of several chunks.
     """
     runs: list[_Run] = []
@@ -105,7 +105,7 @@ def _join(nodes: Iterable[TextNode], gaps: Mapping[int, str], max_tokens: int) -
 
 
 def _has_span(node: object) -> bool:
-    """Return whether a node has offsets in its document that agree with the length of its text."""
+    """Return whether a node has offsets that agree with the length of its text."""
     if not isinstance(node, TextNode) or node.ref_doc_id is None:
         return False
     start, end = node.start_char_idx, node.end_char_idx
@@ -127,9 +127,9 @@ def _follows(node: TextNode, other: TextNode) -> bool:
 
 
 def joint_section(paths: Sequence[str | None]) -> str | None:
-    """Return one path for the sections of chunks: the common part once, then the rest of each path.
+    """Return one path for the sections of several chunks: the common part, then the rest of each path.
 
-    Of more than three paths, only the first and the last are named.
+    If there are more than three paths, only the first and the last are included.
 
     Args:
         paths: The section of each chunk, in the order of the text; None for a chunk without a section.
@@ -153,7 +153,7 @@ def joint_section(paths: Sequence[str | None]) -> str | None:
 
 
 class MergedChunk(RetrievedChunk):
-    """A passage of several chunks, with the score and the evidence of its best hit."""
+    """A passage of several chunks, with the score and evidence of its best hit."""
 
     chunks: list[TextNode] = Field(default_factory=list, description="The chunks, in the order of the text.")
 
@@ -168,14 +168,13 @@ class MergedChunk(RetrievedChunk):
 
 
 class AdjacentChunkMerger(BaseNodePostprocessor):
-    """Merge consecutive hits of a document into one passage, in which overlaps are not repeated.
+    """Merge consecutive hits of a document into one passage without repeating overlaps.
 
-    A passage takes the position of its best hit and keeps its id, score and evidence; offsets, pages and sections are
-    those of the whole passage, and its context has the sentences written for each chunk, one per line. A run of hits
-    that is longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Without the
-    docstore, chunks with white space between them are merged only if they are linked and at most two characters apart.
-
-    `docstore` is not serialised: set it again after `from_dict`.
+    A passage takes the position, id, score and evidence of its best hit. Its offsets, pages and sections cover the
+    whole passage, and its context contains the sentences written for each chunk, one per line. A run of hits that is
+    longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Without a docstore, chunks
+    separated by white space are merged only if they are linked and at most two characters apart. `docstore` is not
+    serialised: set it again after `from_dict`.
 
     Example:
         >>> merger = AdjacentChunkMerger()
@@ -203,7 +202,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        places: dict[str, list[int]] = {}  # of the hits with offsets, by document
+        places: dict[str, list[int]] = {}  # nodes of the hits with offsets, by document
         for place, hit in enumerate(nodes):
             if _has_span(hit.node):
                 places.setdefault(hit.node.ref_doc_id or "", []).append(place)
@@ -214,7 +213,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
                 ids = {node.node_id for node in run.nodes}
                 inside = [place for place in of_document if nodes[place].node.node_id in ids]
                 if not inside:
-                    continue  # a chunk between hits whose offsets do not fit
+                    continue  # a chunk that was added between hits, but whose offsets do not fit
                 best = min(inside, key=lambda place: (-(nodes[place].score or 0.0), place))
                 merged[best] = nodes[best] if len(run.nodes) == 1 else _merge(run, nodes[best])
         return [merged[place] for place in sorted(merged)]
@@ -226,7 +225,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
         return _join([*nodes, *self._between(runs)], gaps, self.max_tokens) if self.bridge else runs
 
     def _between(self, runs: Sequence[_Run]) -> list[TextNode]:
-        """Return the chunks that are the only one between a run and the next."""
+        """Return each chunk that alone fills the gap between two runs."""
         if self.docstore is None:
             raise ConfigurationError("AdjacentChunkMerger needs `docstore` for bridge: pass it.", setting="docstore")
         links = {link.node_id: other.nodes[0] for run, other in pairwise(runs) if (link := run.nodes[-1].next_node)}
@@ -278,7 +277,7 @@ def _metadata(run: _Run, best: TextNode) -> dict[str, Any]:
 
 
 def _context(run: _Run, best: TextNode) -> dict[str, Any]:
-    """Return the metadata of the joint context: the structural part of the best hit, and what was written for each."""
+    """Return the metadata of the joint context: the structural part of the best hit and all written sentences."""
     written = {keys.context_parts(node.metadata)[1]: node for node in reversed(run.nodes)}
     written.pop("", None)
     if not written:
@@ -295,24 +294,23 @@ def _context(run: _Run, best: TextNode) -> dict[str, Any]:
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
 
-# A word has at least two letters; in scripts without spaces, every character counts as a word.
+# A word has at least two letters; in scripts without spaces, each character counts as a word.
 _WORD = re.compile(r"[^\W_\u2e80-\U0003ffff]{2,}|\d|[^\W_\x00-\u2e7f]")
 
 
 def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
-    """Return the span of consecutive sentences that cover most of a query within a token budget.
+    """Return the span of consecutive sentences that best cover a query within a token budget.
 
-    A word of the query has more weight if fewer sentences contain it, and counts once per run. Of equally good runs,
-    the shortest one is taken, then the first. If no sentence contains a word of the query, the beginning is taken.
+    A query word has more weight if fewer sentences contain it, and counts only once. If several spans are equally good,
+    the shortest is chosen, then the first. If no sentence contains a query word, the beginning is chosen.
 
     Args:
         text: The passage.
-        query: The question; words of one letter are ignored.
+        query: The question; one-letter words are ignored.
         max_tokens: Maximum number of tokens of the span.
 
     Returns:
-        Offset of the first character and offset after the last, without white space at the ends; None if no sentence
-        fits.
+        Start and end offset, excluding white space at both ends; None if no sentence fits.
 
     Example:
         >>> text = "The plant opened in 1998. Error TS-999 means a dry pump. Call the operator."
@@ -324,14 +322,14 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     counts = Counter(word for words in matches for word in words)
     weight = {word: math.log(1 + len(sentences) / count) for word, count in counts.items()}
     starts = [start for start, _ in sentences]
-    # Including the white space after each sentence, so that a run takes no more than the sum of its sentences.
+    # Include the white space after each sentence, so that a run takes no more than the sum of its sentences.
     sizes = [count_tokens(text[start:stop]) for start, stop in pairwise([*starts, len(text)])]
     if not counts:
         fitting = [end for (_, end), tokens in zip(sentences, accumulate(sizes), strict=True) if tokens <= max_tokens]
         return (starts[0], fitting[-1]) if fitting else None
     best: tuple[float, int, int] | None = None
     span: tuple[int, int] | None = None
-    # The best run begins with a sentence that contains a word of the query, and ends with one that adds a word.
+    # The best run starts with a sentence that contains a query word, and ends with one that adds a word.
     for first in (at for at, words in enumerate(matches) if words):
         words: set[str] = set()
         value = 0.0
@@ -376,22 +374,22 @@ def _words(text: str) -> list[str]:
 # ---- packing ---------------------------------------------------------------------------------------------------------
 
 SEPARATOR_TOKENS = 2
-"""Tokens between two passages: an empty line, and one to spare."""
+"""Tokens between two passages: an empty line, plus one in reserve."""
 
 
 class ContextWindowPacker(BaseNodePostprocessor):
     """Keep the best results that fit into a token budget, in an order for reading.
 
-    Results are taken greedily, by score if all have one, or else in the given order. A result that does not fit is left
-    out, or compressed to its best sentences, and the next one is tried. If none fits, the best one is cut to its best
-    sentences, with or without `compress`. Documents are in the order of their best results, passages of a document in
-    the order of its text. Tokens are counted with o200k_base, for the text that an LLM reads, including metadata.
+    Results are chosen greedily, by score if all have one, otherwise in the given order. A result that does not fit is
+    left out, or compressed to its best sentences, before the next one is tried. If no result fits, the best one is cut
+    to its best sentences, even without `compress`. Documents are ordered by their best result, and the passages of a
+    document are in text order. Tokens are counted with o200k_base in the text that an LLM reads, including metadata.
 
-    Use it before an `AdjacentChunkMerger`: of a passage that is merged from many results, the best part could be cut
-    away. After a merger that adds chunks, use it a second time.
+    Use it before an `AdjacentChunkMerger`; otherwise the best part of a passage merged from many results could be cut
+    off. If the merger adds chunks, use it again afterwards.
 
     Raises:
-        ConfigurationError: Not even a sentence of the best result fits; the message names the budget that it needs.
+        ConfigurationError: Not even one sentence of the best result fits; the message states the budget that is needed.
 
     Example:
         >>> packer = ContextWindowPacker(max_tokens=4000, compress=True)
@@ -416,7 +414,7 @@ class ContextWindowPacker(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         query = "" if query_bundle is None else query_bundle.query_str
-        # Not by `relevance`: a reranker only changes the score.
+        # Do not sort by `relevance`: rerankers only change the score.
         has_scores = all(hit.score is not None for hit in nodes)
         ranked = sorted(nodes, key=lambda hit: -(hit.score or 0.0)) if has_scores else list(nodes)
         packed: list[NodeWithScore] = []
@@ -434,7 +432,7 @@ class ContextWindowPacker(BaseNodePostprocessor):
         return _in_reading_order(packed)
 
     def _squeeze(self, best: NodeWithScore, query: str) -> NodeWithScore:
-        """Return the best result, if none fits, cut to the sentences that fit."""
+        """Return the best result, cut to the sentences that fit, for when no result fits."""
         shorter = _shortened(best, query, self.max_tokens) or _shortest(best, query)
         if (needed := _tokens(shorter)) > self.max_tokens:
             raise ConfigurationError(
@@ -446,7 +444,7 @@ class ContextWindowPacker(BaseNodePostprocessor):
 
 
 def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Return hits, given best first: documents by their best hit, then passages by their position in the text."""
+    """Sort hits, given best first, by the best hit of their document, then by position in the text."""
     documents = [hit.node.ref_doc_id or hit.node.node_id for hit in packed]
     first = {document: rank for rank, document in reversed(list(enumerate(documents)))}
 
@@ -471,12 +469,12 @@ def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | Non
         shorter = _cut(hit, node, *span)
         if (excess := _tokens(shorter) - free) <= 0:
             return shorter
-        allowance -= excess  # together with the metadata, the text may take more tokens than alone
+        allowance -= excess  # the text may take more tokens together with the metadata than on its own
     return None
 
 
 def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
-    """Return a hit with the shortest sentence about the query; unchanged if its node has no text."""
+    """Return a hit cut to the shortest sentence about the query; unchanged if its node has no text."""
     node = hit.node
     if not isinstance(node, TextNode):
         return hit
@@ -486,7 +484,7 @@ def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
 
 
 def _cut(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWithScore:
-    """Return a hit whose node has a part of its text and the offsets of that part."""
+    """Return a hit whose node contains only part of the text, with matching offsets."""
     text = node.text[start:end]
     update: dict[str, object] = {"text": text, "embedding": None}
     if node.start_char_idx is not None and node.end_char_idx is not None:
@@ -502,10 +500,10 @@ def _cut(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWithSc
 class RelevancePostprocessor(BaseNodePostprocessor):
     """Replace the score of each hit by its relevance, and optionally drop hits below a cut-off.
 
-    The score of a hybrid search is a weighted sum without fixed range, comparable only within one search, so that a
-    fixed cut-off on it, such as `SimilarityPostprocessor(similarity_cutoff=0.5)`, is meaningless. `relevance` is the
-    estimated probability that a passage is relevant. If a hit has none, because its search estimates none, all hits
-    keep their scores, nothing is dropped, and a warning is logged.
+    The score of a hybrid search is a weighted sum without a fixed range, comparable only within one search, so a fixed
+    cut-off such as `SimilarityPostprocessor(similarity_cutoff=0.5)` is meaningless. `relevance` is the estimated
+    probability that a passage is relevant. If a hit has no relevance because its search does not estimate it, all hits
+    keep their scores, none are dropped, and a warning is logged.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -543,14 +541,15 @@ class RelevancePostprocessor(BaseNodePostprocessor):
 
 
 class SpotlightRerank(BaseNodePostprocessor):
-    """Rerank nodes by their best sentence or row of a table.
+    """Rerank nodes by their best sentence or table row.
 
-    A chunk of 800 tokens answers with one place. This reranker looks for it in each node: the sentence or the row that
-    has most of the question's words, or similar ones, weighted by how rare they are among the nodes, and the one that
-    is nearest to the question in meaning. Both are added to the score of the node, in standard deviations. It needs no
-    model beyond the word vectors of WordLlama, no key and no network, and takes some milliseconds.
+    In a chunk of 800 tokens, usually only one place answers the question. This reranker finds two places in each node:
+    the sentence or row that contains most of the question's words or similar ones, weighted by their rarity among the
+    nodes, and the one closest to the question in meaning. The scores of both are added to the score of the node, in
+    standard deviations. It needs no key, no network, and no model except the word vectors of WordLlama, and takes a few
+    milliseconds.
 
-    Nodes of any retriever can be passed, with or without scores. Source code is left as it is ranked.
+    The nodes may come from any retriever, with or without scores. The ranking of source code is not changed.
 
     Requires the extra `local` (`pip install "llama-index-contextual[local]"`).
 
@@ -612,7 +611,7 @@ class SpotlightRerank(BaseNodePostprocessor):
 
 
 def _passage(hit: NodeWithScore) -> HeadedText:
-    """Return a node as it is compared: what it embeds before its text stands before the passage."""
+    """Return the passage to compare: the text of a node, preceded by the metadata that is embedded with it."""
     text = replace_surrogates(hit.node.get_content(MetadataMode.NONE))
     before = replace_surrogates(hit.node.get_metadata_str(mode=MetadataMode.EMBED))
     heading = replace_surrogates(HeadedText.of("", hit.node.metadata).heading)
@@ -620,7 +619,7 @@ def _passage(hit: NodeWithScore) -> HeadedText:
 
 
 def _rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedText]) -> Mapping[str, float]:
-    """Return the idf of each term of a question among some passages."""
+    """Return the inverse document frequency of each question term among the passages."""
     terms = list(dict.fromkeys(analyzer.query_terms(question)))
     having = [frozenset(analyzer.terms(f"{passage.before}\n{passage.text}")) for passage in passages]
     counts = {term: sum(term in one for one in having) for term in terms}
@@ -630,7 +629,7 @@ def _rarity(analyzer: Analyzer, question: str, passages: Sequence[HeadedText]) -
 
 
 def _standardised(values: Sequence[float]) -> NDArray[np.float64]:
-    """Return values less their mean, in standard deviations; zeros if all are equal."""
+    """Return standard scores (z-scores) of values; zeros if all are equal."""
     array = np.asarray(values, dtype=np.float64)
     deviation = float(array.std())
     return (array - array.mean()) / deviation if deviation > 0 else np.zeros(len(array))
