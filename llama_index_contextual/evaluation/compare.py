@@ -1,7 +1,7 @@
-"""Comparing retrievers on the same questions, with intervals, p-values and a recommendation.
+"""Compare retrievers on the same questions, with intervals, p-values and a recommendation.
 
-`compare` takes any retrievers. `compare_variants` builds a project's documents with several kinds of context in a
-temporary directory and compares those.
+`compare` accepts any retrievers. `compare_variants` indexes a project's documents with several kinds of context in a
+temporary directory and compares the results.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import LiveIndexes
 
 RELEVANT = 0.05
-"""Mean difference that a question set should be able to show; if it cannot, the recommendation says so."""
+"""Mean difference that a question set should be able to detect; if it cannot, the recommendation mentions this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Difference:
         low: Lower end of the 95 % interval (paired bootstrap).
         high: Upper end of the interval.
         p_value: Two-sided p-value of a paired permutation test.
-        detectable: The smallest mean difference that so many questions would probably show (see
+        detectable: The smallest mean difference that this number of questions would probably detect (see
             `detectable_difference`), or None if it cannot be estimated.
     """
 
@@ -103,7 +103,7 @@ class Comparison:
         evaluations: The evaluations in the order given.
         metric: Metric of the recommendation.
         costs: Cost of the retrievers on these documents in dollars, by name, if known.
-        notes: Notes on the figures, in sentences.
+        notes: Notes on the figures, one sentence each.
         seed: Seed of the random numbers.
     """
 
@@ -115,11 +115,11 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """The names of the retrievers."""
+        """Names of the retrievers."""
         return [evaluation.name for evaluation in self.evaluations]
 
     def __getitem__(self, name: str) -> Evaluation:
-        """Return the evaluation of that name."""
+        """Return the evaluation with this name."""
         return self.evaluations[self.names.index(name)]
 
     def difference(self, baseline: str, variant: str, metric: str | None = None) -> Difference:
@@ -147,7 +147,7 @@ class Comparison:
         return [self.difference(one, other, metric) for one, other in combinations(self.names, 2)]
 
     def cost_per_point(self, variant: str, metric: str | None = None) -> float | None:
-        """Return the dollars per percentage point gained over the baseline; None if unknown or without a gain."""
+        """Return the dollars per percentage point gained over the baseline; None if unknown or if there is no gain."""
         cost, baseline = self.costs.get(variant), self.costs.get(self.names[0])
         points = 100 * self.difference(self.names[0], variant, metric).mean
         return None if cost is None or points <= 0 else (cost - (baseline or 0.0)) / points
@@ -156,7 +156,7 @@ class Comparison:
     def recommended(self) -> str:
         """Name of the recommended retriever.
 
-        This is the best one of those that cost least, unless a more expensive one is significantly better.
+        This is the best of the cheapest retrievers, unless a more expensive one is significantly better.
         """
         by_cost = self._names_by_cost()
         least = self.costs.get(by_cost[0])
@@ -171,7 +171,7 @@ class Comparison:
         return chosen
 
     def _names_by_cost(self) -> list[str]:
-        """Return the names, the cheapest first; those of unknown cost last, in the order given."""
+        """Return the names, cheapest first; retrievers with unknown cost come last, in the order given."""
         if self.costs.get(self.names[0]) is None:
             return self.names
 
@@ -210,7 +210,7 @@ class Comparison:
         return f"{' and '.join(parts)} {verb} not significantly better"
 
     def _doubts(self, chosen: str) -> Iterator[str]:
-        """Yield a sentence if the questions are too few to tell the recommended retriever from another one."""
+        """Yield a sentence if there are too few questions to distinguish the recommended retriever from another."""
         number = len(self.evaluations[0].results)
         differences = [self.difference(chosen, name) for name in self.names if name != chosen]
         undecided = [difference for difference in differences if not difference.significant]
@@ -251,7 +251,7 @@ def compare(
         ks: Numbers of results to evaluate.
         metric: Metric of the recommendation; None for nDCG@10, or at the largest of `ks` if that is smaller.
         costs: Cost of each retriever on these documents in dollars, if known.
-        notes: Notes on the figures, in sentences.
+        notes: Notes on the figures, one sentence each.
         embed_model: Model for the context relevance; None leaves it out.
         seed: Seed of the random numbers for intervals and p-values.
         progress: Called after each question, counting over all retrievers.
@@ -272,7 +272,7 @@ def compare(
         report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
         evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, embed_model=embed_model, progress=report))
     metric = metric or evaluations[0].main_metric
-    evaluations[0].values(metric)  # raises if there is no such metric
+    evaluations[0].values(metric)  # raises an error if the metric is unknown
     return Comparison(
         evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes), seed=seed
     )
@@ -305,7 +305,7 @@ ShowVariants = Callable[[VariantProgress], None]
 
 @dataclass(frozen=True)
 class Sample:
-    """Some documents of a version, and the questions with their evidence in them.
+    """Sample of the documents of a version, with the questions whose evidence is in them.
 
     Attributes:
         questions: The questions, in the order of the set.
@@ -319,7 +319,7 @@ class Sample:
 
 
 def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int | None, *, seed: int = 0) -> Sample:
-    """Draw documents with evidence at random, and return them with the questions that have all evidence in them.
+    """Draw documents with evidence at random; return them with the questions whose evidence they fully contain.
 
     Documents without evidence fill the rest of the sample, since they compete in retrieval.
 
@@ -330,8 +330,8 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
         seed: Seed of the random numbers.
 
     Raises:
-        InputError: The size is not positive or too small for any question, or all evidence is in files that are not
-            documents of the version.
+        InputError: The size is not positive or too small for any question, or the version contains none of the files
+            with evidence.
     """
     require_files(version.records, questions)
     ids = [record.doc_id for record in version.records]
@@ -360,7 +360,7 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
 
 
 def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
-    """Return for each question the documents of its evidence; empty if the document of an item is unknown."""
+    """Return the documents with evidence for each question; empty if the document of any evidence item is unknown."""
     by_name = ids_by_name(version.records)
     chunk_ids = [item.chunk_id for question in questions for item in question.evidence if item.chunk_id is not None]
     chunks = version.docstore.get_nodes(version.docstore.known(list(dict.fromkeys(chunk_ids))))
@@ -398,7 +398,7 @@ class Variant:
     Attributes:
         plan: The settings.
         live: The indexes.
-        cost: Cost of its contexts in dollars, including those from earlier runs; None if unknown.
+        cost: Cost of the contexts in dollars, including those from earlier runs; None if unknown.
     """
 
     plan: Plan
@@ -412,7 +412,7 @@ class Variant:
 
     @property
     def failures(self) -> int:
-        """Number of chunks with a structural context because the LLM failed."""
+        """Number of chunks with only a structural context because the LLM failed."""
         return sum(len(record.fallback_chunks) for record in self.live.current().records)
 
     def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
@@ -429,20 +429,20 @@ def built_variants(
     max_cost: float | None,
     report: ShowVariants,
 ) -> Iterator[dict[str, Variant]]:
-    """Build variants of a project next to it, after their price was reported, and remove them at the end.
+    """Report the price of variants of a project, build them next to the project, and remove them at the end.
 
-    Contexts and embeddings in the ledger of the project are reused, and new ones stay there. Remains of an interrupted
-    run are removed.
+    Contexts and embeddings in the project's ledger are reused, and new ones are kept there. Files left over from an
+    interrupted run are removed.
 
     Args:
         origin: The project.
         plans: The settings by name.
         sample: The documents.
         max_cost: Maximum cost in dollars; None for no limit.
-        report: Called with the price, and then as the work proceeds.
+        report: Called first with the price, then as the work proceeds.
 
     Raises:
-        InputError: There is a limit, and the cost is higher or unknown.
+        InputError: There is a limit, and the cost exceeds it or is unknown.
         ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
         ProjectLockedError: Another process is writing to the project, or comparing variants of it.
     """
@@ -461,7 +461,7 @@ def built_variants(
 def _build(
     origin: ProjectState, name: str, plan: Plan, directory: Path, excluded: frozenset[str], report: ShowVariants
 ) -> Variant:
-    """Build a variant in a new directory; if the live version has the same settings, it is the variant."""
+    """Build a variant in a new directory, or use the live version if its settings are the same."""
     config, before = plan.config, origin.live.current()
     with write_lock(origin.directory), project_ledger(origin.directory) as ledger:
         built_with = ProjectConfig(**before.manifest.config)
@@ -489,7 +489,7 @@ def _build(
 
 
 def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
-    """Return the cost of the LLM's contexts of a version in dollars, computed from the ledger."""
+    """Return the cost in dollars of the contexts that an LLM wrote for a version, according to the ledger."""
     if config.context != "llm":
         return 0.0
     contexts = [
@@ -515,7 +515,7 @@ def embedding_cost(variant: Variant) -> float | None:
 
 
 def price(origin: ProjectState, plan: Plan, *, excluded: frozenset[str] = frozenset()) -> float | None:
-    """Return the cost of building a variant now in dollars, or None if a price is unknown.
+    """Return the cost in dollars of building a variant now, or None if a price is unknown.
 
     Contexts and embeddings in the project's ledger cost nothing.
 
@@ -537,7 +537,7 @@ def price(origin: ProjectState, plan: Plan, *, excluded: frozenset[str] = frozen
 
 
 def total_price(prices: Sequence[float | None]) -> float | None:
-    """Return the sum of prices; None if one of them is not known."""
+    """Return the sum of prices, or None if any of them is unknown."""
     known = [dollars for dollars in prices if dollars is not None]
     return sum(known) if len(known) == len(prices) else None
 
@@ -564,7 +564,7 @@ KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
 """The kinds of context, from the cheapest to the most expensive."""
 
 CONTEXTUAL_EMBEDDING = "contextual embedding"
-"""Name of the variant without contexts whose embedding model embeds the chunks of a document together."""
+"""Name of the variant without contexts in which the chunks of a document are embedded together."""
 
 
 @suggests_keywords
@@ -582,20 +582,20 @@ def compare_variants(
     seed: int = 0,
     progress: ShowVariants | None = None,
 ) -> Comparison:
-    """Index the documents of a project with several kinds of context and evaluate all on the same questions.
+    """Index a project's documents with several kinds of context, and evaluate each on the same questions.
 
-    The variants are built next to the project and removed afterwards; their contexts and embeddings stay in the
-    ledger of the project. Evidence is easier to find in a sample than among all documents: compare the differences,
-    not the levels.
+    The variants are built next to the project and removed afterwards; their contexts and embeddings are kept in the
+    project's ledger. Evidence is easier to find in a sample than among all documents, so compare the differences rather
+    than the absolute values.
 
     Args:
         project: The project.
-        questions: Questions, or the path of a question file; None has the project's LLM write some.
+        questions: Questions, or the path of a question file; None lets the project's LLM write some.
         variants: Kinds of context, at least two; the first is the baseline. With `contextual_embedding`, one is enough.
-        contextual_embedding: Contextual embedding model, or its name, for one more variant: without contexts, with the
-            vectors of this model. It comes before "llm", which is more expensive. The costs of all variants then
-            include their embeddings.
-        sample: Maximum number of documents to build, preferring those with evidence; None for all.
+        contextual_embedding: Contextual embedding model, or its name, for an additional variant that has no contexts
+            and uses the vectors of this model. This variant comes before "llm", which is more expensive. The costs of
+            all variants then include their embeddings.
+        sample: Maximum number of documents to index, preferring those with evidence; None for all.
         ks: Numbers of results to evaluate.
         metric: Metric of the recommendation; None for nDCG@10.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
@@ -655,11 +655,11 @@ def _check_variants(variants: Sequence[ContextKind], *, at_least: int) -> Sequen
 
 
 def _contextual_model(origin: ProjectState, wanted: str | BaseEmbedding) -> ContextualEmbedding:
-    """Return the model of the variant with a contextual embedding.
+    """Return the model for the variant with contextual embeddings.
 
     Raises:
         ConfigurationError: The project has no semantic index.
-        InputError: It is not a contextual embedding model, or it is the project's own.
+        InputError: The model is not a contextual embedding model, or the project already uses it.
         ModelError: The model cannot be loaded.
     """
     if not origin.config.builds_semantic:

@@ -1,8 +1,8 @@
 """Retrieval metrics, bootstrap intervals and permutation tests, as pure functions.
 
-A metric compares the ranking of one question with its evidence. `ranks` contains for each evidence item the rank (from
-1) of the first result that contains it, or None if no result does; it is never empty. Every metric is between 0 and 1,
-and 0 for an empty retrieval.
+A metric compares the ranking for one question with its evidence. `ranks` contains, for each evidence item, the rank
+(from 1) of the first result that contains it, or None if no result does; it is never empty. Every metric is between 0
+and 1, and is 0 if nothing was retrieved.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def precision(relevant: Sequence[bool], k: int) -> float:
     """Return the share of the first k results that contain evidence; missing results count as irrelevant.
 
     Args:
-        relevant: For each result, in order, whether it contains any evidence item.
+        relevant: Whether each result, in order, contains any evidence item.
         k: Number of results.
 
     Example:
@@ -65,10 +65,10 @@ def reciprocal_rank(ranks: Ranks) -> float:
 
 
 def average_precision(ranks: Ranks) -> float:
-    """Return the mean over evidence items of the precision at their ranks; its mean over questions is the MAP.
+    """Return the mean precision at the ranks of the evidence items; its mean over questions is the MAP.
 
-    If every item is in a different result, this is the usual average precision. Items in the same result count as
-    found there together, and no precision exceeds 1.
+    If every item is in a different result, this is the usual average precision. Items in the same result are counted
+    together, and precision never exceeds 1.
 
     Source: Buckley, Voorhees, "Evaluating Evaluation Measure Stability", SIGIR 2000.
 
@@ -105,11 +105,11 @@ def _within(ranks: Ranks, k: int) -> list[int]:
 
 RESAMPLES = 10_000
 ALPHA = 0.05
-"""Level of significance: a difference with a smaller p-value is significant."""
+"""Significance level: a difference with a smaller p-value is significant."""
 POWER = 0.8
-"""Probability with which a difference of the detectable size is significant."""
+"""Statistical power: probability that a difference of the detectable size is significant."""
 FEWEST = 6
-"""Minimum number of questions for a significant difference: with 5, the p-value is at least 2 / 2**5 = 0.0625."""
+"""Minimum number of questions for a significant difference: with 5, no p-value is below 2 / 2**5 = 0.0625."""
 
 _BLOCK = 500_000
 _EXACT_UP_TO = 12
@@ -133,7 +133,7 @@ class Interval:
 def bootstrap_interval(
     values: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """Return the mean of values with its percentile bootstrap interval.
+    """Return the mean of values and its percentile bootstrap interval.
 
     For a paired comparison, `values` are the differences, one per question.
 
@@ -181,7 +181,7 @@ def permutation_p_value(differences: ArrayLike, *, resamples: int = RESAMPLES, s
     row = row[row != 0]
     if not len(row):
         return 1.0
-    # Tolerance for rounding: sums that are mathematically equal must count as equal.
+    # Allow for rounding, so that sums that are mathematically equal count as equal.
     observed = abs(row.sum()) - 1e-9 * np.abs(row).sum()
     if len(row) <= _EXACT_UP_TO:
         signs = 1 - 2 * ((np.arange(2 ** len(row))[:, None] >> np.arange(len(row))) & 1)
@@ -221,11 +221,11 @@ def detectable_difference(differences: ArrayLike) -> float | None:
 
 
 def questions_needed(differences: ArrayLike, difference: float) -> int | None:
-    """Return the number of questions that would show a mean difference, as in `detectable_difference`.
+    """Return the number of questions needed to detect a mean difference, as in `detectable_difference`.
 
     Args:
         differences: One observed difference per question, shape (questions,).
-        difference: The mean difference to show, above 0.
+        difference: The mean difference to detect, above 0.
 
     Returns:
         The number, at least 6; None if it cannot be estimated.
@@ -239,7 +239,7 @@ def questions_needed(differences: ArrayLike, difference: float) -> int | None:
     return None if detectable is None else max(FEWEST, math.ceil(len(row) * (detectable / difference) ** 2))
 
 
-_NO_SPREAD = 1e-9  # below it, the spread is due to rounding
+_NO_SPREAD = 1e-9  # a smaller spread is due to rounding
 _QUANTILES = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
 
 

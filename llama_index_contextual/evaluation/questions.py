@@ -1,13 +1,14 @@
-"""Questions: their evidence and which results contain it, the question file, and questions written by an LLM.
+"""Questions and their evidence, the format of question files, and questions written by an LLM.
 
-A question set is a file of JSON lines. Every line has a `question`; its evidence has one of these forms:
+A question set is a file of JSON lines. Each line has a `question` and its evidence in one of these forms:
 
     {"question": "…", "relevant": ["chunk id", …]}                                    the chunks themselves
     {"question": "…", "file": "a.pdf", "evidence": [{"start": 120, "end": 340}]}      character spans
     {"question": "…", "file": "a.pdf", "evidence": [{"page": 3}, {"pages": [5, 6]}]}  physical pages, from 1
     {"question": "…", "file": "a.pdf", "evidence": ["…", {"text": "…"}]}              the text that answers it
 
-`file` may also be in an evidence item, and is optional for texts only. `id` is optional; other keys are ignored.
+`file` may also be given in an evidence item. It is optional only if the evidence is text. `id` is optional; other keys
+are ignored.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ T = TypeVar("T")
 Row = TypeVar("Row", bound=BaseModel)
 
 SPAN_SHARE = 0.5
-"""Minimum share of the characters of a span (or of the pages of a range) that a result must cover."""
+"""Minimum share of the characters of a span, or of the pages of a range, that a result must cover."""
 TEXT_SHARE = 0.8
 """Minimum share of the word tokens of a text that a result must contain."""
 
-# Runs of ASCII letters and digits; any other letter is a token of its own, since many scripts have no spaces.
+# Runs of ASCII letters and digits; any other letter is a separate token because many scripts have no spaces.
 _WORD = re.compile(r"[a-z0-9]+|[^\W_\x00-\x7f]")
 
 
@@ -80,7 +81,7 @@ class Passage:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names that evidence may use for its document."""
+        """Names by which evidence may refer to the result's document."""
         source = self.chunk.source
         return frozenset(name for name in (source.file_name, source.file_path, source.doc_id) if name)
 
@@ -121,14 +122,14 @@ class Evidence:
         tokens = words(self.text or "")
         ascii_tokens = [token for token in tokens if token.isascii()]
         letters = len(tokens) - len(ascii_tokens)
-        # Ignore a few non-ASCII letters: each would weigh as much as a word.
+        # Ignore a few non-ASCII letters, because each would count as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
     def is_in(self, passage: Passage) -> bool:
         """Return whether a result contains this item.
 
-        A result contains a chunk if it is that chunk. It contains other items if it is from the same file and covers
-        at least half of the characters or pages, or has at least 80 % of the word tokens.
+        A result contains a chunk only if it is that chunk. It contains any other item if it is from the same file and
+        covers at least half of the characters or pages, or at least 80 % of the word tokens.
         """
         if self.chunk_id is not None:
             return passage.chunk.node_id == self.chunk_id
@@ -177,7 +178,7 @@ class Question:
             raise InputError("The question has no evidence, so its results cannot be evaluated.")
 
     def ranks(self, passages: Sequence[Passage]) -> list[int | None]:
-        """Return for each evidence item the rank (from 1) of the first result that contains it, or None."""
+        """Return, for each evidence item, the rank (from 1) of the first result that contains it, or None."""
         return [
             next((rank for rank, passage in enumerate(passages, start=1) if item.is_in(passage)), None)
             for item in self.evidence
@@ -189,7 +190,7 @@ class Question:
 
 
 def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
-    """Return the ids of documents by the names that evidence may use: document ids and file names."""
+    """Map the names that evidence may use, which are document ids and file names, to document ids."""
     ids: dict[str, set[str]] = {}
     for record in documents:
         for name in filter(None, (record.doc_id, record.file_name)):
@@ -198,7 +199,7 @@ def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
 
 
 def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> None:
-    """Check that at least some evidence is in the project; otherwise every figure would be zero.
+    """Check that the project contains at least some of the evidence; otherwise every figure would be zero.
 
     Raises:
         InputError: The evidence of every question is in files that are not documents of the project.
@@ -214,7 +215,7 @@ def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Quest
 
 
 def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
-    """Return a note if questions have evidence in files that are not documents of the project.
+    """Return a note if some questions have evidence in files that are not in the project.
 
     Args:
         documents: The documents of the project.
@@ -248,7 +249,7 @@ class _Item(BaseModel):
     text: _Text | None = None
 
     def evidence(self, file: str | None) -> Evidence:
-        """Return the evidence in the form that the item has; `file` is that of the whole line."""
+        """Parse an evidence item in any of its forms; `file` is the file given for the whole line."""
         if (self.start is None) != (self.end is None):
             raise InputError('an evidence item has only one of "start" and "end".')
         forms: dict[str, Any] = {
@@ -280,7 +281,7 @@ class _AnswerRow(BaseModel):
 
 
 def load_questions(path: str | Path) -> list[Question]:
-    """Read a question file; the module docstring of `evaluation/questions.py` describes its format.
+    """Read a question file in the format described in the module docstring of `evaluation/questions.py`.
 
     Raises:
         InputError: The file cannot be read, or a line is not a question with evidence; the message names the line.
@@ -321,8 +322,8 @@ def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
 def load_qa(path: str | Path) -> list[QA]:
     """Read questions with their correct answers from a file of JSON lines.
 
-    A line is `{"question": "…", "answers": ["…"]}`; `"answer": "…"` is one answer, and both may be missing. The first
-    text in `"evidence"` is used to find out whether the evidence was retrieved.
+    A line has the form `{"question": "…", "answers": ["…"]}`; `"answer": "…"` gives a single answer, and both keys are
+    optional. The first text in `"evidence"` is used to determine whether the evidence was retrieved.
 
     Raises:
         InputError: The file cannot be read, or a line is not a question; the message names the line.
@@ -349,7 +350,7 @@ def _read(path: str | Path) -> bytes:
 
 
 def _parse_lines(data: bytes, name: str, row: type[Row], parse: Callable[[Row, int], T]) -> list[T]:
-    """Return the parsed objects of the lines that are not blank; an error names its line."""
+    """Parse the lines that are not blank as JSON objects; errors state the line number."""
     items = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
@@ -405,10 +406,10 @@ def generate_questions(
     excluded: frozenset[str] = frozenset(),
     seed: int = 0,
 ) -> list[Question]:
-    """Return questions that an LLM writes about chunks drawn at random.
+    """Let an LLM write questions about randomly chosen chunks.
 
-    The prompt contains the text of a chunk without its document and context, so that chunk is the evidence. Questions
-    written from a passage share its words, which makes them easier than real questions for every retriever.
+    The prompt contains the text of a chunk without its document and context, so the chunk is the evidence. Such
+    questions share words with the passage, which makes them easier than real questions for every retriever.
 
     Args:
         version: The version with the chunks.
@@ -450,7 +451,7 @@ async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
-        except ExceptionGroup as errors:  # any LLM class may raise anything; the first error cancels the other tasks
+        except ExceptionGroup as errors:  # an LLM class may raise anything; the first error cancels the other tasks
             error = errors.exceptions[0]
             raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error
     return [task.result() for task in tasks]

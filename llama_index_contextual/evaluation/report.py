@@ -1,6 +1,6 @@
-"""Reports of evaluations, comparisons and sweeps, as CSV, JSON or one HTML page.
+"""Reports on evaluations, comparisons and sweeps as CSV, JSON or an HTML page.
 
-The page is rendered by Jinja2 with autoescape, so that documents and questions cannot inject markup.
+The page is rendered by Jinja2 with autoescaping, so that documents and questions cannot inject markup.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_report(path: str | Path) -> None:
-    """Check that a report can be written, before a long evaluation.
+    """Check before a long evaluation that its report can be written.
 
     Raises:
         InputError: The extension is not .csv, .json or .html, or the folder does not exist.
@@ -48,10 +48,10 @@ def check_report(path: str | Path) -> None:
 
 
 def write_report(result: Result, path: str | Path) -> Path:
-    """Write a report, in the format of the extension: .csv, .json or .html.
+    """Write a report in the format given by the extension: .csv, .json or .html.
 
     Raises:
-        InputError: The extension is another one, or the folder does not exist.
+        InputError: The extension is unknown, or the folder does not exist.
     """
     check_report(path)
     path = Path(path)
@@ -62,7 +62,7 @@ def write_report(result: Result, path: str | Path) -> Path:
 def to_csv(result: Result) -> str:
     """Return one row for each question and retriever, or for each setting of a sweep.
 
-    An apostrophe is put before any text that a spreadsheet would interpret as a formula.
+    Text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
     """
     rows = result.table() if isinstance(result, Sweep) else _question_rows(_evaluations_of(result))
     file = io.StringIO()
@@ -73,7 +73,7 @@ def to_csv(result: Result) -> str:
 
 
 def to_json(result: Result) -> str:
-    """Return the figures, all questions with their results, and the hard negatives of failed questions, as JSON."""
+    """Return as JSON the figures, all questions with their results, and the hard negatives of failed questions."""
     return json.dumps(to_dict(result), ensure_ascii=False, indent=1, allow_nan=False)
 
 
@@ -105,7 +105,7 @@ def _evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
 
 
 def _all_differences(comparison: Comparison) -> list[Difference]:
-    """Return the differences of all pairs, first in the metric of the recommendation, then in the others."""
+    """Return the differences of all pairs, first for the metric of the recommendation, then for the others."""
     others = (name for name in comparison.evaluations[0].metrics if not name.startswith(("precision@", "hit@")))
     metrics = dict.fromkeys([comparison.metric, *others])
     return [difference for metric in metrics for difference in comparison.differences(metric)]
@@ -154,7 +154,7 @@ def _cell(value: Any) -> Any:
 
 
 def to_html(result: Result) -> str:
-    """Return a self-contained HTML page with bars and intervals, which loads nothing."""
+    """Return a self-contained HTML page with bars and intervals that loads no other files."""
     from jinja2 import Environment
 
     values: dict[str, Any] = {"pluralize": pluralize, "snippet": _SNIPPET}

@@ -1,4 +1,4 @@
-"""Evaluating a retriever on a question set: results, ranks, metrics, and an assertion for tests."""
+"""Evaluate a retriever on a question set: results, ranks, metrics, and an assertion for tests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from llama_index_contextual.evaluation.questions import Passage, Question, load_
 from llama_index_contextual.search.results import RetrievedChunk
 
 FIRST = 5
-"""Number of passages per question that count for the context relevance."""
+"""Number of passages per question that are used for the context relevance."""
 
 
 def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
     """Return the mean cosine similarity of each question with its first five passages; 0 without passages.
 
-    The figure needs no evidence and does not measure correctness: passages that share words with the question are
-    similar to it whether they answer it or not. Each text is embedded once, without its context.
+    This figure needs no evidence and does not measure correctness: passages that share words with the question are
+    similar to it, regardless of whether they answer it. Each text is embedded once, without its context.
 
     Args:
         embed_model: Any LlamaIndex embedding.
@@ -40,7 +40,7 @@ def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, S
     for question, passages in answers:
         query = embed_model.get_query_embedding(question) if passages else []
         values = [similarity(query, vectors[text]) for text in passages[:FIRST]]
-        means.append(float(np.nan_to_num(np.mean(values))) if values else 0.0)  # a vector of zeros has no direction
+        means.append(float(np.nan_to_num(np.mean(values))) if values else 0.0)  # a zero vector has no direction
     return means
 
 
@@ -51,7 +51,7 @@ _AT_K = {"recall": metrics.recall, "hit": metrics.hit, "nDCG": metrics.ndcg}
 _SPELLINGS = {name.casefold(): name for name in (*_AT_K, "precision", "MRR", "MAP")}
 
 ShowProgress = Callable[[int, int], None]
-"""Callback with the number of questions done and the total."""
+"""Callback that receives the number of questions done and the total."""
 
 
 class HasRetriever(Protocol):
@@ -86,7 +86,7 @@ class QuestionResult:
     context_relevance: float | None = None
 
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
-        """Return those of the first k results that contain no evidence."""
+        """Return the results among the first k that contain no evidence."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
 
@@ -96,7 +96,7 @@ class Evaluation:
 
     Attributes:
         name: Name of the retriever.
-        results: One per question, in the order of the set.
+        results: One result per question, in the order of the set.
         ks: Evaluated numbers of results, ascending.
     """
 
@@ -108,7 +108,7 @@ class Evaluation:
     def main_metric(self) -> str:
         """The metric that compares retrievers by default: nDCG@10, or at the largest of `ks` if that is smaller.
 
-        It is rarely at its ceiling: unlike recall@10, it also improves if evidence moves up from rank 5 to rank 1.
+        It rarely reaches its maximum: unlike recall@10, it also improves if evidence moves up from rank 5 to rank 1.
         """
         return f"nDCG@{min(NDCG_K, max(self.ks))}"
 
@@ -149,7 +149,7 @@ class Evaluation:
         return float(np.mean(values)) if values else None
 
     def failures(self, k: int | None = None) -> list[QuestionResult]:
-        """Return the questions whose evidence is not all in the first k results (default: all), worst first."""
+        """Return the questions with evidence missing from the first k results (default: all), worst first."""
         k = max(self.ks) if k is None else k
         failed = [result for result in self.results if metrics.recall(result.ranks, k) < 1]
         return sorted(failed, key=lambda result: metrics.recall(result.ranks, k))

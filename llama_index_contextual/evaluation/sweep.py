@@ -1,6 +1,6 @@
-"""Sweeps of settings: every combination of chunk sizes, kinds of context, modes and numbers of results, in one table.
+"""Sweep over settings: compare all combinations of chunk size, kind of context, mode and number of results.
 
-`sweep_variants` measures what is retrieved, and `sweep_answers` what an LLM answers.
+`sweep_variants` evaluates the retrieved passages, and `sweep_answers` the answers of an LLM.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from llama_index_contextual.retrievers.project import ProjectRetriever
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
 OVERLAP = 0.1
-"""Chunk overlap, as a share of the chunk size."""
+"""Chunk overlap as a share of the chunk size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class SweepSetting:
     Attributes:
         context: Kind of context.
         chunk_size: Maximum number of tokens of a chunk.
-        mode: Indexes that are searched.
-        top_k: Number of results of a search.
+        mode: Indexes to search.
+        top_k: Number of search results.
     """
 
     context: ContextKind
@@ -68,7 +68,7 @@ class SweepSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow(SweepSetting):
-    """The retrieval figures of one setting.
+    """Retrieval figures for one setting.
 
     Attributes:
         recall: Mean recall@top_k.
@@ -90,7 +90,7 @@ class SweepRow(SweepSetting):
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key of the best setting: the largest number of results, then recall, then nDCG."""
+        """Sort key for the best setting: the largest number of results, then recall, then nDCG."""
         return self.top_k, self.recall, self.ndcg
 
     def figures(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class SweepRow(SweepSetting):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRow(SweepSetting):
-    """The answers with one setting.
+    """The answers for one setting.
 
     Attributes:
         predictions: The answers.
@@ -110,7 +110,7 @@ class AnswerRow(SweepSetting):
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key of the best setting: F1, then exact match, then fewer results."""
+        """Sort key for the best setting: F1, then exact match, then fewer results."""
         return self.predictions.f1 or 0.0, self.predictions.exact or 0.0, -self.top_k
 
     def figures(self) -> dict[str, Any]:
@@ -130,8 +130,8 @@ class Sweep(Generic[Row]):
     Attributes:
         rows: One row per setting, in the order of contexts, chunk sizes, modes and numbers of results.
         questions: Number of questions.
-        measure: Figure that the chart shows, between 0 and 1.
-        notes: Notes on the figures, in sentences.
+        measure: The figure shown in the chart, between 0 and 1.
+        notes: Notes on the figures, one sentence each.
     """
 
     rows: Sequence[Row]
@@ -140,7 +140,7 @@ class Sweep(Generic[Row]):
     notes: Sequence[str] = ()
 
     def best(self, top_k: int | None = None) -> Row:
-        """Return the best setting, or the best one with `top_k` results; see `order` of its row."""
+        """Return the best setting, or the best one with `top_k` results; see `order` of the rows."""
         return max((row for row in self.rows if top_k in (None, row.top_k)), key=lambda row: row.order)
 
     def table(self) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ def sweep_variants(
         contexts: Kinds of context; empty for the project's.
         modes: Modes of retrieval.
         top_ks: Numbers of results.
-        sample: Maximum number of documents to build; None for all.
+        sample: Maximum number of documents to index; None for all.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown.
         seed: Seed of the random numbers.
@@ -219,7 +219,7 @@ def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], con
 
 
 def _plans(config: ProjectConfig, contexts: Sequence[ContextKind], sizes: Sequence[int]) -> dict[str, Plan]:
-    """Return the settings of each kind of context and chunk size; the overlap is scaled with the size."""
+    """Return the settings for each kind of context and chunk size; the overlap is scaled with the size."""
     plans = {}
     for kind, size in product(contexts or [config.context], sizes or [config.chunk_size]):
         overlap = config.chunk_overlap if size == config.chunk_size else int(OVERLAP * size)
@@ -277,7 +277,7 @@ def sweep_answers(
     node_postprocessors: Sequence[BaseNodePostprocessor] = (),
     **options: Unpack[EngineOptions],
 ) -> Sweep[AnswerRow]:
-    """Answer the questions with every combination of settings; variants are built for it and removed afterwards.
+    """Answer the questions with every combination of settings; variants are built temporarily for this.
 
     Args:
         project: The project.
