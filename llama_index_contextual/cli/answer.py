@@ -1,4 +1,4 @@
-"""Commands that answer questions, `search`, `ask` and `chat`, and their output on the terminal."""
+"""The commands `search`, `ask` and `chat`, which answer questions, and their terminal output."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def search(
     ] = False,
 ) -> None:
     """Show the passages that answer a question best."""
-    # Imported here, because the other commands need none of it.
+    # Imported here because other commands do not need it.
     from llama_index_contextual.index.project_file import read_config
     from llama_index_contextual.project.lookup import existing_project, search_locally
 
@@ -92,7 +92,7 @@ def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Se
 
 
 def _hint_at_patterns(conditions: Sequence[str] | None) -> None:
-    """Print what to use instead of a filter that compares values with a pattern such as `X*`."""
+    """Suggest an alternative to a filter that compares values with a pattern such as `X*`."""
     from llama_index_contextual.tools.filters import field_and_pattern
 
     for field, pattern in filter(None, map(field_and_pattern, conditions or ())):
@@ -109,7 +109,7 @@ def _hint_at_patterns(conditions: Sequence[str] | None) -> None:
 
 
 def _open_to_answer(name: str, options: common.AnswerOptions) -> tuple[Project, dict[str, Any]]:
-    """Return a project with the settings that options override, and the arguments that its engines take."""
+    """Return a project with the settings overridden by options, and the arguments for its engines."""
     from llama_index_contextual.models import missing_for
 
     project = common.open_project(name)
@@ -117,7 +117,7 @@ def _open_to_answer(name: str, options: common.AnswerOptions) -> tuple[Project, 
         field: value for field, value in options.items() if field in ProjectConfig.model_fields and value is not None
     }
     if options["answer_llm"] is not None:
-        # Raises an error if it is not the name of a model.
+        # Raises an error if this is not the name of a model.
         missing_for(options["answer_llm"], setting="answer_llm", option="--llm")
     if options["llm_intents"]:
         changes["intents"] = "llm"
@@ -217,7 +217,7 @@ def chat(
 
 
 def typed_lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not blank, up to one that ends the conversation."""
+    """Yield the lines of standard input that are not blank, until one ends the conversation."""
     while True:
         try:
             line = err.input("[bold cyan]?[/] " if sys.stdin.isatty() else "").strip()
@@ -231,13 +231,13 @@ def typed_lines() -> Iterator[str]:
 
 
 def _end_line() -> None:
-    """End the line of an unanswered prompt."""
+    """End the line of a prompt that was left unanswered."""
     if sys.stdin.isatty():
         err.print()
 
 
 def _turn(project: Project, engine: GroundedChatEngine | None, question: str, filters: Any) -> dict[str, Any]:
-    """Answer one line; an error is printed, and the conversation continues."""
+    """Answer one line; errors are printed, and the conversation continues."""
     try:
         if engine is None:
             return {"question": question, **_passages(project, question, filters)}
@@ -256,7 +256,7 @@ def _turn(project: Project, engine: GroundedChatEngine | None, question: str, fi
 
 
 def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
-    """Return the best passages as JSON values, and show them unless JSON is printed."""
+    """Return the best passages as JSON values, and print them unless the output is JSON."""
     response = project.retrieve(question, top_k=TOP_K_WITHOUT_LLM, filters=filters)
     if not wants_json():
         show_response(response, project.config.language)
@@ -264,14 +264,14 @@ def _passages(project: Project, question: str, filters: Any) -> dict[str, Any]:
 
 
 def _show_pieces(pieces: Iterable[str]) -> None:
-    """Print an answer as it arrives: rendered as Markdown on a terminal, otherwise unchanged."""
+    """Print an answer as it arrives, rendered as Markdown on a terminal and unchanged otherwise."""
     harmless = (_harmless(piece, "\n\t") for piece in pieces)
     text = ""
     if out.is_terminal:
         with Live(get_renderable=lambda: _last_lines(text), console=out, transient=True):
             for piece in harmless:
                 text += piece
-        # Without links that can be clicked: the address of a link in an answer has to be visible.
+        # No clickable links, because the target of a link in an answer must be visible.
         out.print(Markdown(text, hyperlinks=False))
         return
     for piece in harmless:
@@ -282,13 +282,13 @@ def _show_pieces(pieces: Iterable[str]) -> None:
 
 
 def _last_lines(text: str) -> Segments:
-    """Return as many of the last lines of a Markdown text as fit on the terminal."""
+    """Return the last lines of a Markdown text that fit on the terminal."""
     lines = out.render_lines(Markdown(text, hyperlinks=False), pad=False)
     return Segments(segment for line in lines[1 - out.height :] for segment in (*line, Segment.line()))
 
 
 def _harmless(text: str, kept: str) -> str:
-    """Return a text with spaces for characters that control the terminal, except for `kept`."""
+    """Replace control characters in a text, except those in `kept`, with spaces."""
     return "".join(sign if sign.isprintable() or sign in kept else " " for sign in text)
 
 
@@ -331,16 +331,16 @@ def _show_findings(answer: GroundedResponse) -> None:
 # ---- results of a search ---------------------------------------------------------------------------------------------
 
 MEASURE = 110
-"""Maximum length of a line in characters: longer lines are hard to read, however wide the terminal is."""
+"""Maximum length of a line in characters; longer lines are hard to read, even on a wide terminal."""
 
 EXCERPT_LINES = 3
-PLAIN_WIDTH = 320  # characters of an excerpt for other programs, which wrap lines themselves or not at all
+PLAIN_WIDTH = 320  # characters of an excerpt for other programs, which may not wrap lines
 
 LEAST_SHOWN = 3
-"""Minimum number of results on a terminal, however low it is."""
+"""Minimum number of results to print on a terminal, even if few lines fit."""
 
 _INDENT = 4
-_LINES_AROUND = 6  # the command, the headline with an empty line, the number of further results, the advice, the prompt
+_LINES_AROUND = 6  # the command, the headline with an empty line, the number of remaining results, the hint, the prompt
 _COLOURS = {"high": "green", "medium": "cyan", "low": "yellow"}
 
 
@@ -351,10 +351,10 @@ def show_response(
 
     Args:
         response: The results.
-        language: Language of the lexical index, by whose rules terms are highlighted.
-        full: Print whole passages with their contexts.
-        next_step: Command that shows the passages in their documents; printed on a terminal only.
-        fit: On a terminal, print only as many results as fit, so that the best one stays visible.
+        language: Language of the lexical index, which determines how terms are highlighted.
+        full: Whether to print whole passages with their contexts.
+        next_step: Command that shows the passages in their documents; printed only on a terminal.
+        fit: Whether to print, on a terminal, only as many results as fit, so that the best one stays visible.
     """
     from llama_index_contextual.index.analysis import Analyzer
 
@@ -390,7 +390,7 @@ def show_response(
 
 
 def _headline(response: SearchResponse) -> str:
-    """Return the number of results and the verdict on them, as markup."""
+    """Return the number of results and their confidence as markup."""
     count = f"[bold]{pluralize(len(response.results), 'result')}[/]"
     colour = _COLOURS.get(response.confidence_level or "")
     return f"{count}. [{colour}]{response.verdict()}[/]" if colour else count
@@ -419,13 +419,13 @@ def _show_result(chunk: Passage, question: str, analyzer: Analyzer, *, full: boo
 
 
 def _place(source: Source) -> str:
-    """Return the id of the document and the pages; the id, because several files can have the same name."""
+    """Return the document's id and the pages; file names are not used because they need not be unique."""
     name = source.doc_id if source.file_name and source.doc_id else source.file_name
     return str(replace(source, file_name=name, section=None))
 
 
 def _section(source: Source) -> str:
-    """Return the path of headings, without the title of the document at its beginning."""
+    """Return the path of headings without the document title at the beginning."""
     section, title = source.section or "", source.title or ""
     if title and section.startswith(title):
         section = section[len(title) :].removeprefix(" > ")
@@ -433,7 +433,7 @@ def _section(source: Source) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return the beginning of a text, up to the end of a word."""
+    """Return the beginning of a text, cut at the end of a word."""
     if len(text) <= width:
         return text
     end = text.rfind(" ", 0, width - 1)
@@ -441,7 +441,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _show_text(label: str, text: str, terms: Sequence[str], analyzer: Analyzer, *, style: str) -> None:
-    """Print a text of a document with its terms highlighted, without characters that control the terminal."""
+    """Print document text with highlighted terms and without control characters."""
     from llama_index_contextual.index.analysis import match_spans
 
     for number, line in enumerate(_harmless(text, "\n").split("\n")):

@@ -1,4 +1,4 @@
-"""The command line, `llama-index-contextual COMMAND`, and the commands about projects as a whole.
+"""The command line, `llama-index-contextual COMMAND`, and the commands that manage projects.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
 """
@@ -75,15 +75,15 @@ def main() -> None:
     output = sys.stdout
     for stream in (output, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A character that the terminal cannot show must not end the command.
+            # A character that the terminal cannot display must not make the command fail.
             stream.reconfigure(errors="backslashreplace")
     read_dotenv(Path(".env"), os.environ)
-    # Warnings are part of the output of commands; without a handler, Python would print them again.
+    # Commands print warnings in their output; without a handler, Python would print them again.
     logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
     try:
         app()
     except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
-        # `Command` handles expected errors. Any other is a bug.
+        # `Command` handles expected errors; any other error is a bug.
         if os.environ.get(TRACEBACK_VARIABLE):
             err.out(scrub("".join(traceback.format_exception(error))), highlight=False)
         else:
@@ -98,11 +98,11 @@ def main() -> None:
 
 
 def _flush(output: TextIO) -> None:
-    """Write what is left of the output; exit if that fails, silently if the program that reads it has ended."""
+    """Write the rest of the output. If that fails, exit, without a message if the reading program has ended."""
     try:
         output.flush()
     except OSError as error:
-        # Python flushes once more at exit.
+        # Python flushes again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         if not isinstance(error, BrokenPipeError):
             say_error(in_words(error))
@@ -308,7 +308,7 @@ def _contents(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
     except ProjectNotFoundError:
         raise
     except ContextualError as error:
-        # A damaged project can be deleted too.
+        # Even a damaged project can be deleted.
         say(f"[yellow]{safe(in_words(error))}[/]", to=err)
         return ""
     contexts = "" if keep_ledger else f" and {pluralize(info.ledger.contexts, 'paid context')}"

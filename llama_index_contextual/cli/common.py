@@ -1,4 +1,4 @@
-"""What the commands share: their class, examples and options, opened projects, confirmations, and completion."""
+"""Shared parts of the commands: classes, examples, options, opening projects, confirmation and completion."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PROGRAM = "llama-index-contextual"
 
-SEARCH, ANSWER, TIMEOUTS = "Search", "Answer", "Timeouts"  # panels of options in `--help`
+SEARCH, ANSWER, TIMEOUTS = "Search", "Answer", "Timeouts"  # option panels in `--help`
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": ("open FOLDER", "create contracts --local", "ingest contracts FOLDER", 'search contracts "notice period"'),
@@ -83,11 +83,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ledger export": ("ledger export contracts paid.jsonl",),
     "ledger import": ("ledger import contracts paid.jsonl",),
 }
-"""Examples in the help of the commands that take more than the name of a project, without the name of the program."""
+"""Examples for the help of commands that take more than a project name, without the program name."""
 
 
 class Command(TyperCommand):
-    """A command that prints expected errors in one line."""
+    """Command that prints expected errors in one line."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -101,12 +101,12 @@ class Command(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """Typer whose commands have examples in their help and print expected errors in one line.
+    """Typer application whose commands show examples in their help and print expected errors in one line.
 
     Args:
-        panel: Panel of the commands in the help of the program.
+        panel: Panel for the commands in the program's help.
         group: Name of a group of commands, such as "ledger".
-        options: Further options of `Typer`.
+        options: Other options of `Typer`.
     """
 
     def __init__(self, panel: str | None = None, *, group: str = "", **options: Any) -> None:
@@ -116,9 +116,9 @@ class Commands(typer.Typer):
     def command(
         self, name: str | None = None, *, root: bool = True, as_json: bool = True, **options: Any
     ) -> Callable[[F], F]:
-        """Return a decorator that adds a command, with `--root` and `--json` unless these are False.
+        """Return a decorator that adds a command, with `--root` and `--json` unless `root` or `as_json` is False.
 
-        The values of the two are not passed to the function: see `root` and `wants_json`.
+        The values of these two options are not passed to the function; use `root` and `wants_json` instead.
         """
         add = super().command
         common: dict[str, tuple[Any, Any]] = {"root": (Root, DEFAULT_ROOT)} if root else {}
@@ -138,7 +138,7 @@ class Commands(typer.Typer):
 
 
 def _add_options(function: Callable[..., Any], added: Mapping[str, tuple[Any, Any]]) -> None:
-    """Add options, with their type and default, to the signature of a command; Typer does not read `**options`."""
+    """Add options with their type and default to a command's signature, because Typer does not read `**options`."""
     signature = inspect.signature(function, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
@@ -153,7 +153,7 @@ def _add_options(function: Callable[..., Any], added: Mapping[str, tuple[Any, An
 
 def _examples(name: str) -> str | None:
     lines = [f"  {escape(f'{PROGRAM} {line}')}" for line in EXAMPLES.get(name, ())]
-    # Blank lines, because Typer joins lines that follow each other.
+    # Use blank lines because Typer joins consecutive lines.
     return "\n\n".join(["[bold]Examples[/]", *lines]) if lines else None
 
 
@@ -161,13 +161,13 @@ def _examples(name: str) -> str | None:
 
 
 def complete_project(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of the projects that begin with a text."""
+    """Return the names of projects that start with the given string."""
     names = (file.parent.name for file in _root(ctx).glob("*/project.json"))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
 def complete_setting(incomplete: str) -> list[tuple[str, str]]:
-    """Return the names of the settings that begin with a text, with their descriptions."""
+    """Return the names and descriptions of settings that start with the given string."""
     return [(f"{name}=", described(name)) for name in ProjectConfig.model_fields if name.startswith(incomplete)]
 
 
@@ -193,7 +193,7 @@ DEFAULT_ROOT = Path("knowledge")
 
 
 def _overriding(setting: str, *names: str, metavar: str | None = None, panel: str = ANSWER) -> Any:
-    """Return an option that overrides a setting, with its description; what None stands for is left out."""
+    """Return an option that overrides a setting, with the setting's description except the meaning of None."""
     help_text = described(setting).partition("; None")[0].rstrip(".") + "."
     return typer.Option(*names, metavar=metavar, rich_help_panel=panel, help=help_text)
 
@@ -297,12 +297,12 @@ def open_root() -> ProjectManager:
 OF_A_COMMAND = RETRIEVAL_FIELDS - {"keep_versions"}
 """Settings that the environment overrides when an existing project is queried or built.
 
-These are the settings that need no new version, except `keep_versions`, which would remove versions.
+These are the settings that do not require a new version, except `keep_versions`, which would remove versions.
 """
 
 
 def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> ProjectConfig:
-    """Return the settings of a project, overridden by those of `OF_A_COMMAND` that are set in the environment.
+    """Return a project's settings, overridden by those in `OF_A_COMMAND` that are set in the environment.
 
     Raises:
         ConfigurationError: A value in the environment is invalid.
@@ -322,7 +322,7 @@ def open_project(name: str) -> Project:
 
 
 def proposed(command: str, *arguments: str) -> str:
-    """Return a command line that the user can copy, with `--root` if the running command has it."""
+    """Return a command line that the user can copy, with `--root` if it was given to the running command."""
     return shlex.join([PROGRAM, command, *arguments, *root_option()])
 
 
@@ -346,11 +346,11 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def read_object(path: Path, form: str) -> dict[str, Any]:
-    """Return the JSON object in a file that an option names.
+    """Read a JSON object from the file given by an option.
 
     Args:
         path: The file.
-        form: What to write, for messages.
+        form: Expected form of the content, for messages.
 
     Raises:
         ConfigurationError: The file cannot be read, or it does not contain a JSON object.
@@ -368,7 +368,7 @@ def read_object(path: Path, form: str) -> dict[str, Any]:
 
 
 def parse_setting(item: str) -> tuple[str, Any]:
-    """Return the name and the value of FIELD=VALUE; a value that is valid JSON is parsed, any other is a string."""
+    """Return the name and value of FIELD=VALUE; the value is parsed if it is valid JSON, otherwise it is a string."""
     field, equals, value = item.partition("=")
     if not equals:
         raise typer.BadParameter(f"{item!r} is not FIELD=VALUE.")
@@ -376,9 +376,9 @@ def parse_setting(item: str) -> tuple[str, Any]:
 
 
 def interruptible(project: Project, work: Callable[[], T]) -> T:
-    """Run `work`, and print what it logs about paid calls on standard error.
+    """Run `work`, and print its log messages about paid calls on standard error.
 
-    On Ctrl-C, print the live version and the contents of the ledger, and exit with code 130.
+    On Ctrl-C, print the live version and the state of the ledger, and exit with code 130.
     """
     try:
         with notices():

@@ -1,6 +1,6 @@
-"""The demo: the same questions with and without contexts, without a key or a network.
+"""Demo that asks the same questions with and without contexts, and needs no key or network.
 
-The contexts are imported from a ledger file in the folder of the example documents, as if they had been paid for.
+The contexts are imported from a ledger file in the folder of the example documents, so no LLM is called.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ TOP_K = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DemoAnswer:
-    """The results of both projects for a question.
+    """The results of both projects for one question.
 
     Attributes:
         question: The question.
         evidence: The text that answers it.
-        rank_without: Rank of the passage with the evidence, without contexts; None if it was not found.
+        rank_without: Rank of the passage with the evidence without contexts; None if it was not found.
         rank_with: The same with contexts.
         first_without: The first result without contexts.
         hit: The passage with the evidence, from the search with contexts.
@@ -54,16 +54,16 @@ class DemoAnswer:
 
 
 class RecordedLLM(CustomLLM):
-    """Stand-in for the default LLM, under whose name the contexts were recorded; it refuses all calls.
+    """Stand-in for the default LLM, which wrote the recorded contexts; refuses all calls.
 
-    It prevents paid calls with a key from the environment if a context is missing.
+    It prevents paid calls with a key from the environment if a context is missing from the ledger.
     """
 
     model: str = Field(default=DEFAULT_LLM.removeprefix("openai:"), description="Name of the default LLM.")
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the class name of the default LLM, as in the table of providers."""
+        """Return the default LLM's class name, as in the table of providers."""
         return "openai_llm"
 
     @property
@@ -84,10 +84,10 @@ class RecordedLLM(CustomLLM):
 
 
 def data_directory() -> Path:
-    """Return the folder of the example documents: inside the installed package, or in the source tree.
+    """Return the folder of the example documents in the installed package or the source tree.
 
     Raises:
-        InputError: The folder does not exist in either place.
+        InputError: The folder exists in neither place.
     """
     here = Path(__file__).parents[1]
     for candidate in (here / "_demo_data", here.parent / "examples" / "data"):
@@ -143,7 +143,7 @@ def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> Demo
 
 
 def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any]) -> RetrievedChunk | None:
-    """Return the first result that contains one of the evidence texts, ignoring white space, or None.
+    """Return the first result that contains any of the evidence texts, ignoring white space, or None.
 
     Args:
         results: Results, best first.

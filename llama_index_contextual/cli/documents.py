@@ -1,4 +1,4 @@
-"""Commands about the documents of a project: reading them in, their cost, listing and removing them."""
+"""Commands that ingest, list and remove the documents of a project, and show their cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 commands = Commands("Documents")
 
-ALL_FILES = "*"  # key of the password for all files without one of their own
+ALL_FILES = "*"  # key for the password of all files that have no password of their own
 _FILE_AND_PASSWORD = re.compile(r"(?is)(.+?\.pdf)=(.*)")
 
 Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
@@ -68,7 +68,7 @@ Reread = Annotated[bool, typer.Option("--reread", help="Read files again whose c
 
 
 def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
-    """Return the passwords of the options `--password` by file."""
+    """Return the passwords given by `--password`, by file."""
     passwords = {}
     for option in options or ():
         of_one = _FILE_AND_PASSWORD.fullmatch(option)
@@ -81,11 +81,11 @@ def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
 
 
 class Facts:
-    """Facts about files from a JSON file, as a `file_metadata` function that notes which entries were used.
+    """Facts about files from a JSON file, as a `file_metadata` function that records which entries are used.
 
     Args:
-        path: JSON file with an object of facts for each file name, path or glob. If several match a file, later ones
-            override earlier ones.
+        path: JSON file that contains an object with facts for each file name, path or glob. If several match a file,
+            later entries override earlier ones.
 
     Raises:
         ConfigurationError: The file cannot be read, or it is not a JSON object.
@@ -111,7 +111,7 @@ class Facts:
         return facts
 
     def warn_of_unused(self) -> None:
-        """Print the entries that no file matched."""
+        """Print the entries that matched no file."""
         for pattern in self._unused:
             say(f"[yellow]note[/] The facts about {safe(pattern)} were not used: no file has that name.", to=err)
 
@@ -189,7 +189,7 @@ def ingest(
         address=ray,
         show_progress=not quiet,
     )
-    # Ray prints the log of a node that died to standard output, which is for the report.
+    # Ray prints the log of a dead node to standard output, which is reserved for the report.
     with contextlib.redirect_stdout(sys.stderr) if ray is not None else contextlib.nullcontext():
         report = common.interruptible(project, work)
     show_report(report, name)
@@ -199,20 +199,20 @@ def ingest(
 
 
 def _exit_if_absent(skipped: Sequence[SkippedFile]) -> None:
-    """Exit with code 1 if no file exists at one of the given paths."""
+    """Exit with code 1 if any of the given paths does not exist."""
     if any(file.absent for file in skipped):
         raise typer.Exit(1)
 
 
 def show_estimate(estimate: CostEstimate) -> None:
-    """Print the expected cost of an ingestion, with a row for each way to request contexts."""
+    """Print the expected cost of an ingestion, with a row for each method of requesting contexts."""
     from llama_index_contextual.ingestion.estimate import CHOSEN
     from llama_index_contextual.ingestion.report import skipped_lines
 
     for line in skipped_lines(estimate.skipped):
         say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for line in str(estimate).splitlines():
-        if line.startswith(("  ", CHOSEN)):  # a row: wrapping words would collapse its columns
+        if line.startswith(("  ", CHOSEN)):  # this is a table row, so wrapping words would collapse its columns
             out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
         else:
             say(safe(line))
@@ -221,12 +221,12 @@ def show_estimate(estimate: CostEstimate) -> None:
 
 
 def show_report(report: IngestReport, name: str, *, is_new: bool = True) -> None:
-    """Print the report of an ingestion, as JSON or as text; as text, problems go to standard error.
+    """Print the report of an ingestion as JSON, or as text with problems on standard error.
 
     Args:
         report: The report.
         name: Name of the project.
-        is_new: Whether its version was not printed before; otherwise only problems and costs are printed as text.
+        is_new: Whether the version has not been printed before; if False, only problems and costs are printed as text.
     """
     from llama_index_contextual.ingestion.report import skipped_lines
 
@@ -316,12 +316,12 @@ def documents(
     else:
         for record in records:
             cells = [record.doc_id, record.chunks, record.tokens, len(record.fallback_chunks), record.title or ""]
-            # Rich would replace the tabs by spaces.
+            # Rich would replace tabs with spaces.
             typer.echo("\t".join(Text.from_markup(safe(str(cell)), emoji=False).plain for cell in cells))
 
 
 def _show_documents(records: Sequence[DocumentRecord]) -> None:
-    """Print documents with their titles and totals; an id is never cut or broken, so that it can be copied."""
+    """Print documents with their titles and totals; ids are never cut or wrapped, so that they can be copied."""
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
         facts = [snippet(title, 60)] if title else []
@@ -374,7 +374,7 @@ def forget(
 
 
 def _show_removal(removed: ForgetReport, *, to: Console, done: bool = False) -> None:
-    """Print what `forget` removes, or has removed."""
+    """Print the data that `forget` will remove or has removed."""
     names = f" ({', '.join(removed.versions)})" if removed.versions and not done else ""
     versions = f"{pluralize(len(removed.versions), 'version')}{names}"
     rows = f"{versions}, {pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"

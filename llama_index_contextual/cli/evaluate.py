@@ -1,4 +1,4 @@
-"""The command `evaluate`: measures a project, compares variants, or sweeps over settings."""
+"""The command `evaluate`, which measures a project, compares variants, or sweeps over settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ commands = Commands("Questions")
 
 _SHOWN_ANSWERS = 5
 _LONG = 3
-"""Ratio of words in answers and in expected answers above which a shorter style is proposed."""
+"""Ratio of words in answers to words in expected answers above which a shorter style is suggested."""
 
 
 @commands.command("evaluate")
@@ -171,7 +171,7 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
 
 
 def _show_answers(predictions: Predictions, style: str) -> None:
-    """Print the first wrong answers next to the expected ones, and a hint if the answers are long."""
+    """Print the first wrong answers with the expected ones, and a hint if answers are too long."""
     wrong = [row for row in predictions.rows if row.exact == 0 and row.error is None]
     for row in wrong[:_SHOWN_ANSWERS]:
         say(f"[bold]{snippet(row.qa.question, 100)}[/]")
@@ -189,7 +189,7 @@ def _show_answers(predictions: Predictions, style: str) -> None:
 
 
 class _Steps:
-    """Shows progress on standard error, and asks for confirmation before money is spent."""
+    """Progress display on standard error that asks for confirmation before money is spent."""
 
     def __init__(self, *, ask: bool, sample: int | None) -> None:
         self._ask, self._sample, self._last = ask, sample, ""
@@ -202,7 +202,7 @@ class _Steps:
         self._status.stop()
 
     def show(self, progress: VariantProgress) -> None:
-        """Show the progress of a step; a price above zero has to be confirmed."""
+        """Show the progress of a step; a price above zero must be confirmed."""
         if progress.stage == "price":
             self._price(progress.dollars)
         elif progress.stage == "build":

@@ -1,4 +1,4 @@
-"""Commands that show projects to people (`open`, `serve`, `inspect`) and to other programs (`mcp`)."""
+"""Commands that open projects to people (`open`, `serve`, `inspect`) and to other programs (`mcp`)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def open_folder(
 
 
 def _has_workbench() -> bool:
-    """Return whether the packages of the Workbench are installed; say how to install them if not."""
+    """Return whether the packages for the Workbench are installed; if not, explain how to install them."""
     try:
         import llama_index_contextual.ui.app  # noqa: F401
     except ImportError:
@@ -128,10 +128,10 @@ def _has_workbench() -> bool:
 
 
 def project_name(folder: Path) -> str:
-    """Return the name of the project for a folder.
+    """Return the project name for a folder.
 
     Raises:
-        InputError: No name can be made of the folder's.
+        InputError: The folder's name cannot be turned into a project name.
 
     Example:
         >>> project_name(Path("/srv/Supply (2024), signed"))
@@ -148,11 +148,11 @@ def project_name(folder: Path) -> str:
 
 
 def _project_of(folder: Path, name: str, llm: str | None) -> Project:
-    """Return the project of a folder; it is created if there is none.
+    """Return the project of a folder, and create it if it does not exist.
 
     Raises:
-        ConfigurationError: It has another LLM.
-        ProjectExistsError: The project of that name has the documents of another folder.
+        ConfigurationError: The project uses a different LLM.
+        ProjectExistsError: The project with this name contains the documents of another folder.
     """
     manager = common.open_root()
     if name not in manager.list():

@@ -1,4 +1,4 @@
-"""Command `sync`: bring documents in step with folders, once, or after every change while it runs (`--watch`)."""
+"""The command `sync`, which updates documents from folders, either once or after every change (`--watch`)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ MOST_NAMES = 20
 """Maximum number of documents listed for each kind of change."""
 
 SETTLE = 1.0
-"""Seconds for which a file must not change before `--watch` reads it."""
+"""Seconds for which a file must remain unchanged before `--watch` reads it."""
 
 RESCAN = 300.0
-"""Seconds after which `--watch` searches the folders even if no change was reported."""
+"""Seconds after which `--watch` scans the folders even if no change was reported."""
 
 LOCKED = 2.0
-"""Seconds until the next attempt if another process is writing to the project."""
+"""Seconds to wait before trying again if another process is writing to the project."""
 
 commands = Commands("Documents")
 
@@ -145,18 +145,18 @@ def sync(
 
 @dataclass
 class _Sync:
-    """Syncs of one project with the same folders and options.
+    """Repeated syncs of a project with the same folders and options.
 
     Attributes:
         project: The project.
         folders: The folders.
-        options: Further arguments of `Project.sync`.
-        settle: Seconds for which a file must not change.
-        max_cost: Limit of all syncs together in dollars, or None.
+        options: Other arguments of `Project.sync`.
+        settle: Seconds for which a file must remain unchanged before it is read.
+        max_cost: Limit for the total cost of all syncs in dollars, or None.
         as_json: Whether to print JSON.
-        allow_many: Whether more than a tenth of the documents of a folder may be removed at once.
-        removes: Whether documents are removed without a confirmation while watching.
-        asks: Whether a person can common.confirm removals while watching.
+        allow_many: Whether more than a tenth of a folder's documents may be removed in one sync.
+        removes: Whether documents are removed without confirmation while watching.
+        asks: Whether a person can confirm removals while watching.
         stop: Ends `watch` when it is set.
         answered: Set when a person has confirmed a removal.
     """
@@ -175,19 +175,19 @@ class _Sync:
 
     def __post_init__(self) -> None:
         self._cost_before = 0.0 if self.max_cost is None else self._spent()
-        self._last: object = None  # the last version or error that was printed
-        self._mentioned: dict[str, object] = {}  # state of each skipped file that was printed
-        self._waiting: frozenset[str] = frozenset()  # documents of a large removal that was not confirmed
-        self._listed: frozenset[str] = frozenset()  # documents whose removal a person was asked to confirm
+        self._last: object = None  # last version or error printed
+        self._mentioned: dict[str, object] = {}  # printed state of each skipped file
+        self._waiting: frozenset[str] = frozenset()  # documents in a large removal that has not been confirmed
+        self._listed: frozenset[str] = frozenset()  # documents whose removal the user was asked to confirm
         self._confirmed: frozenset[str] = frozenset()
 
     def _spent(self) -> float:
-        """Return the dollars spent on documents so far; answers do not count towards `--max-cost`."""
+        """Return the dollars spent on documents so far; the cost of answers does not count towards `--max-cost`."""
         cost = self.project.cost()
         return cost.dollars - cost.answers
 
     def once(self, *, remove: Collection[str] | bool, watching: bool = False) -> IngestReport:
-        """Publish a version, if anything has changed."""
+        """Publish a version if anything has changed."""
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost - (self._spent() - self._cost_before))
@@ -215,15 +215,15 @@ class _Sync:
             show_report(replace(report, missing=()), self.project.name, is_new=is_new)
 
     def watch(self, *, poll: bool, rescan: float, ignored: str) -> None:
-        """Sync at once and after every change, until Ctrl-C.
+        """Sync immediately and after every change, until Ctrl-C.
 
-        Events are collected from before the first sync on and during every sync, so that no change is lost. A folder
-        that disappears is watched again as soon as it is back.
+        Events are collected from before the first sync and during every sync, so that no change is missed. A folder
+        that disappears is watched again as soon as it returns.
 
         Args:
             poll: Whether to compare the files instead of waiting for events.
-            rescan: Seconds after which the folders are searched without an event.
-            ignored: Folder whose changes do not matter, because the projects are in it.
+            rescan: Seconds after which the folders are scanned even without an event.
+            ignored: Folder whose changes are ignored because it contains the projects.
         """
         if not self.as_json:
             say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
@@ -231,7 +231,7 @@ class _Sync:
             say("[yellow]note[/] Documents whose files are deleted are kept: start with --yes to remove them.", to=err)
         if self.asks:
             if hasattr(signal, "SIGTTIN"):
-                # Otherwise, reading from the terminal would stop a process in the background.
+                # Otherwise, reading from the terminal would stop a background process.
                 signal.signal(signal.SIGTTIN, signal.SIG_IGN)
             threading.Thread(target=self._listen, name="answers", daemon=True).start()
         due, watched = time.monotonic(), _identities(self.folders)
@@ -239,7 +239,7 @@ class _Sync:
             for changes in _events(self.folders, poll=poll, stop=self.stop):
                 if (now := _identities(self.folders)) != watched:
                     due, watched = time.monotonic(), now
-                    break  # events of a folder that was replaced do not arrive any more
+                    break  # a folder that was replaced no longer sends events
                 if self.answered.is_set() or any(_matters(path, self.folders, ignored) for path in changes):
                     self.answered.clear()
                     due = time.monotonic()
@@ -249,17 +249,17 @@ class _Sync:
                 due = time.monotonic()
 
     def answer(self, line: str) -> None:
-        """Take what a person has typed: "y" confirms the removal of the documents that are listed."""
+        """Handle a line of input: "y" confirms the removal of the listed documents."""
         if line.strip().lower() in ("y", "yes") and self._listed:
             self._confirmed = self._listed
             self.answered.set()
 
     def _listen(self) -> None:
-        """Pass on the lines that are typed at the terminal, until it is closed."""
+        """Pass on lines typed at the terminal until it is closed."""
         while not self.stop.is_set():
             try:
                 line = os.read(sys.stdin.fileno(), 1_024)
-            except OSError:  # this process is in the background
+            except OSError:  # this is a background process
                 self.stop.wait(0.5)
                 continue
             if not line:
@@ -267,7 +267,7 @@ class _Sync:
             self.answer(line.decode(errors="replace"))
 
     def _batch(self, rescan: float) -> float:
-        """Sync once, print what is new, and return the seconds until the next attempt without a change."""
+        """Sync once, print any news, and return the seconds to wait if nothing changes."""
         from llama_index_contextual.ingestion.sync import FOR_LATER
 
         try:
@@ -279,7 +279,7 @@ class _Sync:
             self._say_once(f"{in_words(error)} The sync is repeated after the next change.")
             return rescan
         new = replace(report, skipped=self._unmentioned(report.skipped, FOR_LATER))
-        # An answer may be typed as soon as the documents are printed.
+        # The user may answer as soon as the documents are printed.
         former, self._listed = self._listed, frozenset(report.missing)
         unlisted = not self._listed <= former
         is_new = report.version != self._last
@@ -297,11 +297,11 @@ class _Sync:
             what = pluralize(len(report.missing), "document")
             say(f"Remove {what} whose files are gone? Type y and Enter; otherwise they are kept.", to=err)
         if self.removes and report.missing and not self._waiting:
-            return 0.1  # the files of a large removal are back, and other documents can be removed again
+            return 0.1  # the files of a large removal have returned, so other documents can be removed again
         return max(self.settle, 0.1) if any(file.reason in FOR_LATER for file in report.skipped) else rescan
 
     def _sync_unless_large(self) -> IngestReport:
-        """Sync; while a large removal is not confirmed, no document is removed, and all other changes are published."""
+        """Sync; until a large removal is confirmed, no document is removed, but all other changes are published."""
         if self.removes and not self._waiting and not self._confirmed:
             try:
                 return self.once(remove=True, watching=True)
@@ -318,7 +318,7 @@ class _Sync:
         return report
 
     def _unmentioned(self, skipped: Iterable[SkippedFile], for_later: Collection[str]) -> tuple[SkippedFile, ...]:
-        """Return the skipped files that were not printed, or have changed since; those left for later only once."""
+        """Return skipped files that have not been printed or have changed since; postponed files only once."""
         new = []
         for file in skipped:
             state = "later" if file.reason in for_later else (file.reason, _status(file.path, "st_size", "st_mtime_ns"))
@@ -328,7 +328,7 @@ class _Sync:
         return tuple(new)
 
     def _say_once(self, message: str) -> None:
-        """Print an error, unless it is the last thing that was printed."""
+        """Print an error unless it is the same as the last message."""
         if self._last == (message,):
             return
         self._last = (message,)
@@ -338,7 +338,7 @@ class _Sync:
 
 
 def _status(path: str, *fields: str) -> tuple[int, ...] | None:
-    """Return fields of the status of a file or folder, or None if it cannot be seen."""
+    """Return some `os.stat` fields of a file or folder, or None if it cannot be accessed."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -347,7 +347,7 @@ def _status(path: str, *fields: str) -> tuple[int, ...] | None:
 
 
 def _say_line(value: object) -> None:
-    typer.echo(json.dumps(value))  # flushed, for the program that reads it
+    typer.echo(json.dumps(value))  # echo flushes, so the reading program receives the line
 
 
 def _show_plan(plan: IngestReport, *, to: Console, all_names: bool) -> None:
@@ -385,9 +385,9 @@ def _show_missing(report: IngestReport) -> None:
 
 # ---- waiting for changes ---------------------------------------------------------------------------------------------
 
-_TICK = 500  # milliseconds between two looks at the clock
+_TICK = 500  # milliseconds between checks of the clock
 _QUIET = 200  # milliseconds without an event after which changes are reported
-_LONGEST = 2_000  # milliseconds after which they are reported in any case
+_LONGEST = 2_000  # milliseconds after which changes are reported in any case
 
 
 def _require_watchfiles() -> None:
@@ -398,7 +398,7 @@ def _require_watchfiles() -> None:
 
 
 def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Iterator[set[str]]:
-    """Yield the paths that changed, or an empty set after a while; the first set means that events are collected."""
+    """Yield changed paths, or an empty set after a while; once the first set arrives, events are being collected."""
     from watchfiles import Change, watch
 
     present = [os.path.abspath(folder) for folder in folders if os.path.isdir(folder)]
@@ -422,7 +422,7 @@ def _events(folders: Iterable[str], *, poll: bool, stop: threading.Event) -> Ite
         for changes in batches:
             yield {path for _, path in changes}
             if any(change is Change.deleted and path in present for change, path in changes):
-                return  # a new folder at the same path may have the same inode, but its events do not arrive
+                return  # a new folder at this path may have the same inode, but its events are not received
     except FileNotFoundError:  # a folder was deleted before it could be watched
         yield set()
     except OSError as error:
@@ -436,7 +436,7 @@ def _identities(folders: Iterable[str]) -> list[tuple[int, ...] | None]:
 
 
 def _matters(path: str, folders: Iterable[str], ignored: str) -> bool:
-    """Return whether a change of a file or folder can change a document."""
+    """Return whether a change to a file or folder can affect a document."""
     from llama_index_contextual.readers.discovery import SUFFIXES
 
     changed = Path(os.path.realpath(path))
@@ -445,5 +445,5 @@ def _matters(path: str, folders: Iterable[str], ignored: str) -> bool:
     for folder in map(os.path.realpath, folders):
         if changed.is_relative_to(folder) and any(part.startswith(".") for part in changed.relative_to(folder).parts):
             return False
-    # A name without one of these extensions may be a folder, or one that was deleted or moved away.
+    # A path without one of these extensions may be a folder, possibly one that was deleted or moved away.
     return changed.suffix.lower() in SUFFIXES or not changed.is_file()

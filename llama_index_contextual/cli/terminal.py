@@ -1,4 +1,4 @@
-"""Output of the command line: escaped text, paragraphs, JSON, and errors in one line."""
+"""Command line output: escaped text, paragraphs, JSON, and one-line errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rich.text import Text
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import ContextualError, PathNotFoundError, with_advice
 
-# Rich must not replace ":key:" in a document with an emoji, nor colour numbers.
+# Rich must not replace ":key:" in a document with an emoji or colour numbers.
 out = Console(emoji=False, highlight=False)
 err = Console(stderr=True, emoji=False, highlight=False)
 
@@ -32,10 +32,10 @@ _LOGS_OF_CALLS = ("contextualizer", "ingestion.pipeline")
 
 @dataclass(frozen=True)
 class Invocation:
-    """The command that is running.
+    """The running command.
 
     Attributes:
-        context: Its context, with the values of its options.
+        context: Its Typer context, with the values of its options.
         root: Root folder of the projects.
         as_json: Whether it prints JSON.
     """
@@ -49,7 +49,7 @@ running: ContextVar[Invocation | None] = ContextVar("running", default=None)
 
 
 def root_option() -> list[str]:
-    """Return the option `--root` of the running command, if it was given, for commands that are proposed."""
+    """Return the option `--root` of the running command, if given, for use in suggested commands."""
     command = running.get()
     source = None if command is None else command.context.get_parameter_source("root")
     if command is None or source is None or source.name != "COMMANDLINE":
@@ -64,23 +64,23 @@ def wants_json() -> bool:
 
 
 def safe(text: str) -> str:
-    """Return text from documents or the user without control characters, for use within Rich markup."""
-    # The readers import LlamaIndex, which `--help` and `--version` do not need.
+    """Return text from documents or the user without control characters, escaped for Rich markup."""
+    # The readers import LlamaIndex, which is not needed for `--help` and `--version`.
     from llama_index_contextual.readers.discovery import printable
 
-    # Names in messages and reports are escaped already: their backslashes must not be doubled again.
+    # Names in messages and reports are already escaped, so their backslashes must not be doubled again.
     return escape("\\".join(printable(part) for part in text.split("\\")))
 
 
 def snippet(text: str, width: int) -> str:
-    """Return the beginning of a document's text as one line of at most `width` characters, for use within markup."""
+    """Return the beginning of a document's text as one line of at most `width` characters, escaped for markup."""
     from llama_index_contextual.readers.discovery import one_line
 
     return escape(one_line(text, width))
 
 
 def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
-    """Print a paragraph: wrapped at words on a terminal, otherwise in one line for other programs."""
+    """Print a paragraph, wrapped at words on a terminal or in one line for other programs."""
     if to.is_terminal and markup:
         to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
     else:
@@ -88,7 +88,7 @@ def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
 
 
 def say_with_details(markup: str, facts: str) -> None:
-    """Print a name and dimmed facts about it, in one line, or in two if the terminal is too narrow.
+    """Print a name and dimmed facts about it in one line, or in two if the terminal is too narrow.
 
     The name is never wrapped, so that it can be copied.
     """
@@ -100,7 +100,7 @@ def say_with_details(markup: str, facts: str) -> None:
 
 
 def say_result(value: Any, shown: str | Callable[[], None]) -> None:
-    """Print the result of a command: a value as JSON with `--json`, otherwise markup, or the output of a function."""
+    """Print the result of a command: with `--json` as JSON, otherwise as markup or by calling a function."""
     if wants_json():
         say_json(value)
     elif isinstance(shown, str):
@@ -127,13 +127,13 @@ def say_error(message: str) -> None:
 
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record in one line; above a progress bar, which replaces `sys.stderr`."""
+        """Print a record in one line, above a progress bar, which replaces `sys.stderr`."""
         sys.stderr.write(f"{Text.from_markup(safe(record.getMessage()), emoji=False).plain}\n")
 
 
 @contextmanager
 def notices() -> Iterator[None]:
-    """Print what a run logs about calls to a provider: rate limits, batches, calls in flight after Ctrl-C."""
+    """Print log messages about calls to a provider: rate limits, batches, and calls in flight after Ctrl-C."""
     handler = _Notices(logging.WARNING)
     loggers = [logging.getLogger(f"llama_index_contextual.{name}") for name in _LOGS_OF_CALLS]
     for logger in loggers:
@@ -146,7 +146,7 @@ def notices() -> Iterator[None]:
 
 
 def in_words(error: ContextualError | OSError) -> str:
-    """Return the message of an error in the words of the command line, with commands that can be copied."""
+    """Return an error message in terms of the command line, with commands that can be copied."""
     if not isinstance(error, ContextualError):
         return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
     if error.remedy is None:
@@ -160,7 +160,7 @@ def in_words(error: ContextualError | OSError) -> str:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Print errors of the input, the files or a model in one line, and exit.
+    """Print input, file or model errors in one line, and exit.
 
     The exit code is 1, or 2 if a given path does not exist.
     """
@@ -168,7 +168,7 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # the program that reads the output has ended
+        raise  # the program reading the output has ended
     except PathNotFoundError as error:
         message, code = in_words(error), 2
     except (ContextualError, OSError) as error:
