@@ -103,12 +103,12 @@ class Prediction:
 
     @property
     def exact(self) -> float | None:
-        """Exact match with the best of the correct answers."""
+        """Exact match with the best-matching correct answer."""
         return max((exact_match(self.answer, truth) for truth in self.qa.answers), default=None)
 
     @property
     def f1(self) -> float | None:
-        """F1 with the best of the correct answers."""
+        """F1 with the best-matching correct answer."""
         return max((f1_score(self.answer, truth) for truth in self.qa.answers), default=None)
 
     @property
@@ -263,7 +263,7 @@ def check_predictions_file(path: str | Path) -> str:
 
 
 def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
-    """Return the settings on which the answers of an engine depend, as JSON values."""
+    """Return the settings that affect an engine's answers as JSON values."""
     options, retriever = engine.options, engine.retriever.retriever
     config = getattr(retriever, "config", None)
     search = {
@@ -313,7 +313,7 @@ async def aanswer_many(
 
 
 def answer_many(engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8) -> Predictions:
-    """Answer many questions like `aanswer_many`, from synchronous code."""
+    """Blocking version of `aanswer_many`."""
     return run_sync(lambda: aanswer_many(engine, questions, concurrency=concurrency))
 
 

@@ -211,7 +211,7 @@ def _fold_character(character: str) -> str:
 
 
 class FoldedText:
-    """A text normalised for comparison, with the offsets of its characters in the original.
+    """Text normalised for comparison, with the offsets of its characters in the original.
 
     Example:
         >>> FoldedText("Infor-\\nmation  “A”").text
@@ -260,7 +260,7 @@ class FoldedText:
 
 @lru_cache(maxsize=256)
 def fold(quoted: str) -> str:
-    """Return a text normalised for comparison."""
+    """Normalise text for comparison."""
     return FoldedText(quoted).text
 
 
@@ -508,7 +508,7 @@ def uncited(text: str) -> str:
 
 
 class CitationFilter:
-    """Remove citations of sources that do not exist from a text that arrives in pieces.
+    """Filter that removes citations of sources that do not exist from text that arrives in pieces.
 
     Text that may be a citation is held back until its bracket closes or it cannot be a citation, so that no part of an
     invalid citation is released. White space at either end of the text and before a removed citation is removed too, as
@@ -608,7 +608,7 @@ def _parse_numbers(listed: str) -> list[int]:
 
 
 class _Layout:
-    """The sentences, paragraphs, citations and quotations of an answer, by offset."""
+    """Sentences, paragraphs, citations and quotations of an answer, by offset."""
 
     def __init__(self, text: str) -> None:
         self.text = text

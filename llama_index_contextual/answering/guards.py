@@ -35,7 +35,7 @@ _SSN = re.compile(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w
 def mask_personal_data(
     text: str, *, kinds: Collection[PersonalData] = KINDS, region: str = "US"
 ) -> tuple[str, tuple[PersonalData, ...]]:
-    """Return a text with its personal data masked, and the kinds of data it contained.
+    """Mask the personal data in a text; return the result and the kinds of data found.
 
     Letters and digits become "•"; other characters are kept, so that the text keeps its length and layout.
 
@@ -173,7 +173,7 @@ def _clean_around_code(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return a text with all HTML and links escaped, as a last resort if cleaning keeps producing new markup."""
+    """Escape all HTML and links, as a last resort if cleaning keeps producing new markup."""
     return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
 
 
@@ -244,7 +244,7 @@ def _clean_html(text: str) -> str:
 
 
 def _hide(text: str) -> str:
-    """Return a text with its markup replaced by private characters, which the HTML parser ignores."""
+    """Replace markup with private-use characters, which the HTML parser ignores."""
     return "".join(_HIDDEN.get(sign, sign) for sign in text)
 
 
@@ -290,7 +290,7 @@ class Guards:
         return self.hide(sanitise(text, behind=behind) if self.sanitise else text)
 
     def hide(self, text: str) -> str:
-        """Return a text of the same length with its personal data masked."""
+        """Mask the personal data in a text; its length stays the same."""
         return mask_personal_data(text, kinds=self.mask, region=self.region)[0]
 
 

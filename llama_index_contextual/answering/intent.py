@@ -147,7 +147,7 @@ _LIKE_AN_EXAMPLE = 0.6
 
 
 class Examples:
-    """Questions with known intents, which classify similar questions by their words.
+    """Example questions with known intents, used to classify similar questions by their words.
 
     Args:
         plans: Search plans by intent; those without examples are left out.

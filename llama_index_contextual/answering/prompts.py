@@ -160,7 +160,7 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def defused(text: str) -> str:
-    """Return a text of the same length that cannot be mistaken for a citation or the start of a message.
+    """Change text so that it cannot be mistaken for a citation or the start of a message; its length stays the same.
 
     The brackets of citations such as [Source 1] and 【1†source】 become parentheses. So do those of footnote numbers,
     because some models cite in this form. Brackets in code and lists are kept. In tokens that separate messages, "<" is

@@ -84,7 +84,7 @@ class WrittenAnswer:
 
 
 class AnswerCache:
-    """Cache of answers on disk.
+    """On-disk cache of answers.
 
     The key covers the whole prompt, so an answer is never reused for a different version, filter, style or
     conversation. Questions that differ only in white space or Unicode normalisation are the same. Only complete answers
@@ -348,7 +348,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     @without_span
     async def aquery(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
-        """Answer a question like `query`, without blocking the event loop."""
+        """Async version of `query`."""
         as_bundle(str_or_query_bundle)
         return await super().aquery(str_or_query_bundle)
 

@@ -143,7 +143,7 @@ class Comparison:
         return self[variant].values(metric) - self[baseline].values(metric)
 
     def differences(self, metric: str | None = None) -> list[Difference]:
-        """Return the differences of all pairs."""
+        """Return the differences between all pairs of retrievers."""
         return [self.difference(one, other, metric) for one, other in combinations(self.names, 2)]
 
     def cost_per_point(self, variant: str, metric: str | None = None) -> float | None:
@@ -380,7 +380,7 @@ def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[f
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of a variant.
+    """Settings of a variant.
 
     Attributes:
         config: The settings.

@@ -48,7 +48,7 @@ Row = TypeVar("Row", bound=BaseModel)
 SPAN_SHARE = 0.5
 """Minimum share of the characters of a span, or of the pages of a range, that a result must cover."""
 TEXT_SHARE = 0.8
-"""Minimum share of the word tokens of a text that a result must contain."""
+"""Minimum share of a text's word tokens that a result must contain."""
 
 # Runs of ASCII letters and digits; any other letter is a separate token because many scripts have no spaces.
 _WORD = re.compile(r"[a-z0-9]+|[^\W_\x00-\x7f]")
@@ -88,7 +88,7 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One item of evidence for a question: exactly one of a chunk, a span, pages and a text.
+    """One item of evidence for a question: exactly one of a chunk, a span, pages or text.
 
     Attributes:
         file: File name, path or document id; None for chunks and for texts that may be in any file.

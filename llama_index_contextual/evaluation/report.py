@@ -105,7 +105,7 @@ def _evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
 
 
 def _all_differences(comparison: Comparison) -> list[Difference]:
-    """Return the differences of all pairs, first for the metric of the recommendation, then for the others."""
+    """Return the differences between all pairs, first for the metric of the recommendation, then for the others."""
     others = (name for name in comparison.evaluations[0].metrics if not name.startswith(("precision@", "hit@")))
     metrics = dict.fromkeys([comparison.metric, *others])
     return [difference for metric in metrics for difference in comparison.differences(metric)]

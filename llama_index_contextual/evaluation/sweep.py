@@ -251,7 +251,7 @@ def _rows(variant: Variant, mode: Mode, questions: Sequence[Question], top_ks: S
 
 
 def _tokens(evaluation: Evaluation) -> list[list[int]]:
-    """Return the token counts of the results of each question."""
+    """Return the token counts of the results for each question."""
     chunks = {chunk.node_id: chunk for result in evaluation.results for chunk in result.results}
     counts = {
         node_id: chunk.node.metadata.get("token_count") or count_tokens(chunk.text) for node_id, chunk in chunks.items()

@@ -326,7 +326,7 @@ _LONGEST_TOOL_NAME = 64
 
 
 def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
-    """Describe the search over a project to a model that has to choose a tool."""
+    """Return a description of a project's search for a model that must choose a tool."""
     named = (record.title or record.file_name or record.doc_id for record in documents)
     titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
     shown = [title if len(title) <= _LONGEST_TITLE else _beginning(title) for title in titles]
@@ -372,7 +372,7 @@ class ToolNames(dict[models.ToolName, str]):
         super().__init__((tool, tool_name(f"{tool}_{suffix}" if suffix else tool)) for tool in models.TOOLS)
 
     def within(self, text: str) -> str:
-        """Replace the names of tools in backquotes in a text with these names.
+        """Replace tool names in backquotes with these names.
 
         Example:
             >>> ToolNames("a").within("`grep` finds words, then `read` them.")
