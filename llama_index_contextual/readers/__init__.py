@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that need LlamaIndex on first use, because the process that parses files does without it."""
+    """Import the names that need LlamaIndex on first use, because the processes that parse files do not load it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from llama_index_contextual.readers import documents

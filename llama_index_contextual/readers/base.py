@@ -1,4 +1,4 @@
-"""Results and limits of the readers, and checks of the metadata that a user adds to a file."""
+"""Results and limits of the readers, and validation of the metadata that a user adds to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llama_index_contextual.index.storable import has_surrogate, value_fault
 from llama_index_contextual.metadata import OWN_KEYS, RESERVED_KEYS, TITLE, DocumentMap
 
 SPLIT = "split it into smaller files"
-"""Advice on files above a limit."""
+"""Advice for files that exceed a limit."""
 
 _REPEATED = "something in it is repeated; save its text as .txt or .csv"
 
@@ -66,16 +66,16 @@ def _check_key(key: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadLimits:
-    """Limits of a file; a file that exceeds one of them is skipped.
+    """Limits for each file; a file that exceeds one of them is skipped.
 
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
-        max_pages: Number of pages of a PDF, or of all PDFs attached to a mail.
-        max_seconds: Time to parse one file (all but text and Markdown), or to read one scanned page, in seconds of
-            wall-clock time; then the child process is killed. Dividing each 10 million characters into chunks has the
-            same limit.
-        max_characters: Number of characters of the extracted text.
-        max_unpacked_bytes: Size of an Office file when it is unpacked, or of all that are attached to a mail, in bytes.
+        max_pages: Number of pages in a PDF, or in all PDFs attached to a mail.
+        max_seconds: Wall-clock time in seconds for parsing one file (except text and Markdown) or for reading one
+            scanned page, after which the child process is killed. The same limit applies to splitting each 10 million
+            characters into chunks.
+        max_characters: Number of characters in the extracted text.
+        max_unpacked_bytes: Unpacked size of an Office file, or of all Office files attached to a mail, in bytes.
     """
 
     max_bytes: int = 500_000_000
@@ -86,28 +86,28 @@ class ReadLimits:
 
 
 class FileAccount:
-    """Account of what a file becomes when it is read: unpacked bytes, pages and characters.
+    """Counter of the unpacked bytes, pages and characters that reading a file produces.
 
-    A mail and its attachments share one account. Besides `limits`, the account limits the growth: a few bytes of a
-    merged cell, a number format or a reference to a slide can stand for any amount of text.
+    A mail and its attachments share one counter. In addition to `limits`, it limits growth relative to the file size,
+    because a few bytes of a merged cell, a number format or a reference to a slide can expand to any amount of text.
 
     Args:
-        path: Name of the file in errors.
+        path: Path of the file, for error messages.
         size: Size of the file on disk, in bytes.
-        limits: Limits of the file.
+        limits: Limits for the file.
 
     Attributes:
-        limits: Limits of the file.
+        limits: Limits for the file.
     """
 
     MAX_GROWTH = 50
-    """Characters for each byte; documents have 1 to 3, a generated workbook of one long repeated value had 48."""
+    """Characters per byte; documents have 1 to 3, and a generated workbook of one long repeated value had 48."""
     MAX_UNPACKED = 200
-    """Unpacked bytes for each byte."""
+    """Unpacked bytes per byte."""
     SMALL_TEXT = 3_000_000
-    """Characters that any file may have."""
+    """Characters that every file may have, whatever its size."""
     SMALL_ARCHIVE = 50_000_000
-    """Bytes to which any file may unpack."""
+    """Unpacked bytes that every file may have, whatever its size."""
 
     def __init__(self, path: Path, size: int, limits: ReadLimits) -> None:
         self.limits = limits
@@ -115,23 +115,23 @@ class FileAccount:
         self._characters = self._unpacked = self._pages = 0
 
     def add_text(self, characters: int) -> None:
-        """Add characters of the text.
+        """Count characters of text.
 
         Raises:
-            ReadError: There are too many; the other methods raise it too.
+            ReadError: The total exceeds a limit; the other methods raise it too.
         """
         self._characters += characters
         plausible = max(self.SMALL_TEXT, self.MAX_GROWTH * self._size)
         self._check(self._characters, "characters", self.limits.max_characters, plausible)
 
     def unpack(self, size: int) -> None:
-        """Add bytes that an archive will have when it is unpacked."""
+        """Count the bytes to which an archive will unpack."""
         self._unpacked += size
         plausible = max(self.SMALL_ARCHIVE, self.MAX_UNPACKED * self._size)
         self._check(self._unpacked, "unpacked bytes", self.limits.max_unpacked_bytes, plausible)
 
     def add_pages(self, pages: int) -> None:
-        """Add pages of a PDF."""
+        """Count pages of a PDF."""
         self._pages += pages
         self._check(self._pages, "pages", self.limits.max_pages, self._pages)
 
@@ -144,7 +144,7 @@ class FileAccount:
 
 
 def has_text(text: str) -> bool:
-    """Return whether a text has any character that is not white space, a control or a format character."""
+    """Return whether the text has any character other than white space, control and format characters."""
     return any(not char.isspace() and unicodedata.category(char) not in ("Cc", "Cf") for char in text)
 
 
@@ -154,12 +154,12 @@ class ParsedFile:
 
     Attributes:
         text: The whole text. Offsets everywhere in this package count characters (code points) of this string.
-        map: Offsets of pages and headings in `text`.
-        title: Title of the document, or None if the file has none.
+        map: Offsets of pages and headings in `text`, and its tables.
+        title: Title of the document, or None if it has none.
         warnings: Problems such as "page 3 has no text: it needs OCR".
         metadata: Further metadata, JSON scalars only (front matter of Markdown, running headers of a PDF).
-        digest: xxh3-128 of the bytes that were parsed, in hexadecimal; empty if the reader does not compute it.
-        scanned: Numbers of the pages that are drawn but have no text, and which the caller is to read by OCR.
+        digest: Hexadecimal xxh3-128 of the bytes that were parsed; empty if the reader does not compute it.
+        scanned: Numbers of the pages that have content but no text, which the caller should read with OCR.
     """
 
     text: str
@@ -173,12 +173,12 @@ class ParsedFile:
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file, or an empty Document, that was not read.
+    """A file that was not read, or an empty Document.
 
     Attributes:
         path: Path of the file as it was passed, or the id of the Document.
-        reason: Why it was skipped, and what can be done about it.
-        absent: Whether a path was passed that does not lead to any file.
+        reason: Why it was skipped, and what to do about it.
+        absent: Whether the path that was passed does not lead to any file.
     """
 
     path: str
@@ -188,7 +188,7 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class FileWarning:
-    """A problem in a file that was read nevertheless.
+    """A problem in a file that was still read.
 
     Attributes:
         path: Path of the file as it was passed.

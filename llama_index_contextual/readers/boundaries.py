@@ -1,4 +1,4 @@
-"""Boundaries in a text: headings, paragraphs, sentences, lines, words and graphemes; code fences and tables."""
+"""Find boundaries in text: headings, paragraphs, sentences, lines, words and graphemes; code fences and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Span = tuple[int, int]
 
 
 class Rank(IntEnum):
-    """Quality of a cut; higher is better."""
+    """Quality of a boundary as a place to split the text; higher is better."""
 
     LINE = 1
     SENTENCE = 2
@@ -27,7 +27,7 @@ _STOPS = ".!?…؟۔।॥։།။។"
 _WIDE_STOPS = "。！？｡"
 _CLOSING = r"\"'”’»)\]}*_」』）】》〉›"
 _ITEM_MARKS = r"\-*+•–#>|"
-# A letter, a number up to 99, or an abbreviation. Grouped by width, because Python's look-behind needs a fixed width.
+# A letter, a number up to 99, or an abbreviation. Grouped by width, because Python's lookbehind needs a fixed width.
 _NO_SENTENCE_BEFORE_STOP = (
     r"[^\W\d_]|\d",
     r"\d\d|Mr|Ms|Dr|St|Jr|Sr|vs|Vs|No|no|Ch|Eq|pp|ed|al|ca|Co|Nr",
@@ -69,15 +69,15 @@ _NON_SPACE = re.compile(r"\S")
 def structural_offsets(text: str, start: int = 0, stop: int | None = None) -> dict[Rank, list[int]]:
     """Return the sorted offsets at which paragraphs, sentences and lines begin, by rank.
 
-    Each offset is that of the first character after the white space. The same offset may appear under several ranks.
+    Each offset points to the first character after white space. The same offset may appear under several ranks.
 
     Args:
         text: Any string.
-        start: Where the search for the ends of paragraphs, sentences and lines begins.
+        start: Offset from which to search for the ends of paragraphs, sentences and lines.
         stop: Largest offset to return.
     """
     last = len(text) - 1 if stop is None else min(stop, len(text) - 1)
-    # Read one character more to know whether the white space continues at `stop`.
+    # Read one more character to see whether the white space continues at `stop`.
     end = len(text) if stop is None else min(stop + 1, len(text))
     out: dict[Rank, list[int]] = {}
     for rank, patterns in _PATTERNS:
@@ -93,8 +93,8 @@ def heading_offsets(text: str, known: Iterable[int] | None = None) -> list[int]:
 
     Args:
         text: Any string.
-        known: Offsets that the reader has recorded. Those that do not follow white space are dropped, as they belong
-            to another text. If None, lines that begin with "#" outside code fences are headings.
+        known: Offsets that the reader has recorded. Those that do not follow white space are dropped, because they
+            belong to a different text. If None, lines outside code fences that begin with "#" are headings.
     """
     if known is None:
         fences = code_fences(text) if "#" in text else []
@@ -111,7 +111,7 @@ def blocks(text: str) -> list[Span]:
 
 
 def code_fences(text: str) -> list[Span]:
-    """Return the spans of closed Markdown code fences, from the first mark to the end of the closing line."""
+    """Return the spans of closed Markdown code fences, from the opening marker to the end of the closing line."""
     out: list[Span] = []
     opening: re.Match[str] | None = None
     for match in _FENCE.finditer(text) if any(mark in text for mark in FENCE_MARKS) else ():
@@ -125,7 +125,7 @@ def code_fences(text: str) -> list[Span]:
 
 
 def pipe_blocks(text: str) -> Iterator[list[Span]]:
-    """Yield the spans of the lines in each stretch of at least two lines with a "|", as in Markdown tables."""
+    """Yield the spans of the lines in each group of two or more lines with a "|", as in Markdown tables."""
     block: list[Span] = []
     for match in _PIPE_TO_LINE_END.finditer(text):
         start = text.rfind("\n", 0, match.start()) + 1
@@ -144,13 +144,13 @@ def lines_of(text: str, start: int, end: int) -> list[Span]:
 
 
 def is_outside(spans: Sequence[Span], start: int, end: int) -> bool:
-    """Return whether none of the sorted `spans` overlaps the one from `start` to `end`."""
+    """Return whether none of the sorted `spans` overlaps the range from `start` to `end`."""
     at = bisect_right(spans, end, key=itemgetter(0)) - 1
     return at < 0 or spans[at][1] <= start
 
 
 def containing(spans: Sequence[Span], offset: int) -> Span | None:
-    """Return the one of the sorted `spans` that a cut at `offset` would divide, or None."""
+    """Return the span among the sorted `spans` that a cut at `offset` would divide, or None."""
     at = bisect_right(spans, offset, key=itemgetter(0)) - 1
     return spans[at] if at >= 0 and spans[at][0] < offset < spans[at][1] else None
 
@@ -162,20 +162,20 @@ WORD_START = re.compile(r"(?<=\s)\S")
 _REACH = 200
 GRAPHEME = regex.compile(r"\X")
 # There is always a boundary between two characters of these ranges, except CR LF: Latin without combining marks, CJK
-# punctuation, kana without sound marks, Han. There is also one before visible ASCII or a space, unless the previous
-# character is of the class Prepend.
+# punctuation, kana without sound marks, Han. There is also a boundary before visible ASCII or a space, unless the
+# previous character is of the class Prepend.
 _PLAIN = "\u0000-\u02ff\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60"
 _SURE_BOUNDARY = regex.compile(rf"(?!\r\n)[{_PLAIN}](?=[{_PLAIN}])|\P{{GCB=Prepend}}(?=[ -~])")
 
 
 def skip_space(text: str, offset: int) -> int:
-    """Return the offset of the first character from `offset` on that is not white space, or the length."""
+    """Return the offset of the first character at or after `offset` that is not white space, or the length."""
     match = _NON_SPACE.search(text, offset)
     return match.start() if match else len(text)
 
 
 def strip_end(text: str, start: int, end: int) -> int:
-    """Return `end` without trailing white space, but not less than `start`."""
+    """Move `end` back over trailing white space, but not before `start`."""
     while end > start and text[end - 1].isspace():
         head = text[max(start, end - 4_096) : end]
         end -= len(head) - len(head.rstrip())
@@ -183,7 +183,7 @@ def strip_end(text: str, start: int, end: int) -> int:
 
 
 def is_clean(text: str, offset: int, known: int = 0) -> bool:
-    """Return whether a cut at `offset` divides no grapheme, apart from white space joined by a combining mark."""
+    """Return whether a cut at `offset` divides no grapheme, other than white space with a combining mark."""
     return text[offset - 1].isspace() or is_grapheme_boundary(text, offset, known)
 
 

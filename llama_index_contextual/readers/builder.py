@@ -1,4 +1,4 @@
-"""Text of a document that is put together from headings, paragraphs, tables and pages."""
+"""Build the text of a document from headings, paragraphs, tables and pages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from llama_index_contextual.readers.discovery import one_line
 from llama_index_contextual.readers.text import plain_outline
 
 GAP = "  "
-"""Separator of the cells in a row: of all unambiguous ones it changes the embedding of a row least."""
+"""Separator between the cells of a row: the unambiguous separator that changes the embedding of a row least."""
 BLANK = "–"
-"""Placeholder of a blank cell between others, which keeps the columns apart."""
+"""Placeholder for a blank cell between others, which keeps the columns apart."""
 MAX_TITLE = 200
 MAX_HEAD = 2_000
-"""Characters of a column head that are recorded; a chunk carries the first 60 tokens of a long one."""
-PEEK = 50  # rows at the beginning of a table that are searched for its column head
+"""Characters of the column headers that are recorded; a chunk includes the first 60 tokens of long ones."""
+PEEK = 50  # rows at the beginning of a table that are searched for its column headers
 
 _CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -29,15 +29,15 @@ _MAX_FIGURE = 40
 
 
 class DocumentBuilder:
-    """Builder of a document's text and map.
+    """Builder for the text and map of a document.
 
     Args:
-        account: Account of the file, to which the text is added.
+        account: Counter of the file, which counts the text.
 
     Attributes:
         warnings: Problems found so far.
         headings: Headings added so far.
-        tables: Tables with a column head added so far.
+        tables: Tables with column headers added so far.
     """
 
     def __init__(self, account: FileAccount) -> None:
@@ -51,25 +51,25 @@ class DocumentBuilder:
         self._labels: list[str] = []
 
     def page(self, label: str) -> None:
-        """Begin a page, sheet or slide."""
+        """Start a page, sheet or slide."""
         self._break(2)
         self._starts.append(self._size)
         self._labels.append(one_line(label))
 
     def heading(self, level: int, title: str) -> None:
-        """Add a heading as a line of its own, with as many # as its level."""
+        """Add a heading on a line of its own, with as many # as its level."""
         if title := one_line(title, MAX_TITLE):
             self._break(2)
             self.headings.append(Heading(self._size, level, title))
             self._add(f"{'#' * min(level, 6)} {title}")
 
     def paragraph(self, text: str, *, follows: bool = False, keeps_space: bool = False) -> None:
-        """Add a paragraph, after a blank line, or on the next line if it `follows` the previous one.
+        """Add a paragraph after a blank line, or on the next line if it `follows` the previous one.
 
         Args:
             text: The text; line feeds are kept.
-            follows: Leave out the blank line, as between the items of a list.
-            keeps_space: Keep the spaces at the beginning of lines, as in program text.
+            follows: Omit the blank line, as between the items of a list.
+            keeps_space: Keep the spaces at the beginning of lines, as in source code.
         """
         text = cleaned(text)
         text = text.strip("\n").rstrip() if keeps_space else _LINE_END.sub("\n", text).strip()
@@ -78,14 +78,14 @@ class DocumentBuilder:
             self._add(text)
 
     def table(self, rows: Iterable[Sequence[str]], *, has_head: bool | None = None, head_before: str = "") -> str:
-        """Add the rows of a table as lines, and return its column head.
+        """Add the rows of a table as lines, and return its column headers.
 
-        Blank rows are left out, columns that are blank at the beginning of each of the first rows as well.
+        Blank rows are omitted, as are leading columns that are blank in all of the first rows.
 
         Args:
             rows: The cells of each row.
-            has_head: Whether the first row with several cells is the column head; None decides by its content.
-            head_before: Column head if the table has none, because it continues another one.
+            has_head: Whether the first row with several cells holds the column headers; None decides by its content.
+            head_before: Column headers to use if the table has none because it continues another table.
         """
         filled = (row for row in map(self._stripped, rows) if any(row))
         first = list(islice(filled, PEEK))
@@ -105,18 +105,18 @@ class DocumentBuilder:
             if number == at_head:
                 body = self._size
         if head and body < self._size:
-            self._account.add_text(len(head))  # a sheet can have many tables below the head of the first one
+            self._account.add_text(len(head))  # a sheet can have many tables below the headers of the first
             self.tables.append(Table(start, body, self._size - 1, head))
         return head
 
     def _stripped(self, row: Sequence[str]) -> list[str]:
-        """Return the cells of a row without superfluous white space, after adding them to the account."""
+        """Return the cells of a row without superfluous white space, and count their text."""
         cells = [" ".join(cleaned(cell).split()) for cell in row]
         self._account.add_text(sum(len(cell) + len(GAP) for cell in cells if cell))
         return cells
 
     def embed(self, title: str, part: ParsedFile) -> None:
-        """Add another document of the same account as a section; its headings become subsections, without its pages."""
+        """Add another document as a section with subsections; its text is already counted and its pages are dropped."""
         self.heading(1, title)
         self._break(2)
         base = self._size
@@ -128,7 +128,7 @@ class DocumentBuilder:
         self._append(part.text)
 
     def text(self) -> str:
-        """Return the text so far."""
+        """Return the text added so far."""
         return "".join(self._parts).rstrip("\n")
 
     def parsed(
@@ -144,7 +144,7 @@ class DocumentBuilder:
         Args:
             title: Title of the document.
             digest: Hash of the file.
-            outlines: If no heading was added, recognise headings as in plain text.
+            outlines: Whether to recognise headings as in plain text if none was added.
             metadata: Further metadata.
         """
         text = self.text()
@@ -180,14 +180,14 @@ class DocumentBuilder:
 
 
 def cleaned(text: str) -> str:
-    """Return a text without control characters and lone surrogates."""
+    """Return the text without control characters and lone surrogates."""
     if text.isprintable():
         return text
     return _SURROGATES.sub("\ufffd", text.translate(_CONTROLS))
 
 
 def row_line(cells: Sequence[str]) -> str:
-    """Return a row as a line. A blank cell has a placeholder, unless most of the cells are blank.
+    """Return a row as a line, with a placeholder for each blank cell unless most of the cells are blank.
 
     Example:
         >>> row_line(["Cash", "", "1,234", "987", ""])
@@ -201,7 +201,7 @@ def row_line(cells: Sequence[str]) -> str:
 
 
 def is_head(cells: Sequence[str]) -> bool:
-    """Return whether a row names columns: it contains labels, years and dates, but no figures.
+    """Return whether a row holds column headers: labels, years and dates, but no figures.
 
     Example:
         >>> is_head(["Region", "2023", "2024"]), is_head(["Europe", "1,234", "987"])
@@ -215,7 +215,7 @@ def _is_figure(cell: str) -> bool:
 
 
 def split_blocks(rows: Iterable[Sequence[str]]) -> Iterator[Iterator[Sequence[str]]]:
-    """Yield the groups of rows between blank rows; each is to be consumed before the next."""
+    """Yield the groups of rows between blank rows; consume each group before the next."""
     rest = iter(rows)
     for row in rest:
         if any(row):

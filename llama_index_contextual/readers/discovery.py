@@ -1,7 +1,7 @@
-"""Find the files that paths, folders and globs refer to, give each document an id, and open regular files only.
+"""Find the files that paths, folders and globs refer to, give each document an id, and open only regular files.
 
-`discover` looks up each input and collects files and reasons for skipping. `walk` searches a folder with a glob.
-`open_file` and `read_once` read a file that was found. Names are shown with `printable` and `one_line`.
+`discover` looks up each input and collects the files, and the reasons for skipping others. `walk` searches a folder
+with a glob. `open_file` and `read_once` read a file. `printable` and `one_line` make names safe to display.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class FileRef:
 
     Attributes:
         path: Path of the file, as it was passed.
-        doc_id: Id of its document: the path relative to the parent of the folder that was passed, or the file name. It
-            is longer if another file of the call has that id.
+        doc_id: Id of the document: the path relative to the parent of the folder that was passed, or the file name.
+            It is longer if another file of the same call has that id.
         size: Size on disk, in bytes.
         shown: `path`, safe to print.
         identity: Device and inode, to detect that the file was replaced before it is read.
-        given: The input that it belongs to, safe to print.
-        names: Components of its absolute path, safe to print.
-        depth: Number of components in its shortest id.
+        given: The input that the file belongs to, safe to print.
+        names: Components of the absolute path, safe to print.
+        depth: Number of components in the shortest id.
     """
 
     path: Path
@@ -83,16 +83,16 @@ class FileRef:
 
     @property
     def shortest_id(self) -> str:
-        """The id of its document if no other document has it."""
+        """The id that the document gets if no other document has it."""
         return "/".join(self.names[-self.depth :]) or self.doc_id
 
     def ids(self) -> Iterator[str]:
-        """Yield the possible ids of its document: the shortest first, then each with one more parent folder."""
+        """Yield the possible ids of the document: the shortest first, then each with one more parent folder."""
         for length in range(self.depth, len(self.names) + 1):
             yield "/".join(self.names[-length:])
 
     def free_id(self, taken: Container[str]) -> str:
-        """Return the shortest id that is not taken, or the longest with a number if all are taken."""
+        """Return the shortest id that is not taken, or the longest id plus a number if all are taken."""
         longest = self.doc_id
         for longest in self.ids():
             if longest not in taken:
@@ -107,8 +107,8 @@ class Discovery:
     """Result of `discover`.
 
     Attributes:
-        files: The files to read, in the order of the inputs; those of a folder sorted by name.
-        skipped: The inputs and files that are not read, with the reason.
+        files: The files to read, in the order of the inputs; files in a folder are sorted by name.
+        skipped: The inputs and files that are not read, with the reasons.
     """
 
     files: tuple[FileRef, ...]
@@ -123,13 +123,13 @@ def discover(
     """Find the files that the inputs refer to, without opening them.
 
     Folders are searched recursively. Links, hidden files, hard links to files elsewhere, devices and pipes in a folder
-    are reported and not read. A file or link that is named directly is read.
+    are reported but not read. A file or link that is passed directly is read.
 
-    If two files would have the same document id, the second one gets a longer part of its path as id.
+    If two files would have the same document id, the id of the second contains more of its path.
 
     Args:
         inputs: Files, folders and globs ("contracts/**/*.pdf").
-        limits: Limits of each file; only `max_bytes` is checked here.
+        limits: Limits for each file; only `max_bytes` is checked here.
 
     Raises:
         InputError: An input is not a path.
@@ -180,7 +180,7 @@ def _look_up_missing(name: str, path: Path, error: OSError, collector: _Collecto
 
 
 def _take_folder(root: Path, pattern: Sequence[str], name: str, collector: _Collector) -> bool:
-    """Collect the entries below a folder that match a pattern; return whether there are any."""
+    """Collect the entries below a folder that match a pattern, and return whether there are any."""
     entries = list(walk(root, pattern)) if os.path.isdir(root) else []
     names_here = Counter(_identity(found) for _, found in entries if not isinstance(found, str))
     is_unnamed = root.name in ("", "..")
@@ -215,7 +215,7 @@ class _Collector:
         self.skipped.append(SkippedFile(printable(name), reason, absent))
 
     def take(self, ref: FileRef) -> None:
-        """Add a file with an id that no other file has, unless it must be skipped."""
+        """Add a file under an id of its own, unless it must be skipped."""
         suffix = ref.path.suffix.lower()
         if reason := suffix_reason(suffix) if suffix not in SUFFIXES else size_reason(ref.size, self._limits):
             self.skip(str(ref.path), reason)
@@ -229,7 +229,7 @@ class _Collector:
 
 
 def suffix_reason(suffix: str) -> str:
-    """Return the reason why files with an extension are not read, and what to do."""
+    """Return the reason why files with this extension are not read, and what to do."""
     if remedy := _REMEDIES.get(suffix):
         return f"has the type {suffix} and is not read: {remedy}"
     kind = f"has the type {printable(suffix)}" if suffix else "has no file extension"
@@ -237,7 +237,7 @@ def suffix_reason(suffix: str) -> str:
 
 
 def missing_extra(suffix: str) -> str | None:
-    """Return the reason why files with an extension cannot be read in this installation, or None if they can."""
+    """Return the reason why files with this extension cannot be read in this installation, or None if they can."""
     if all(find_spec(package) for package in _PACKAGES.get(suffix, ())):
         return None
     return f"needs further packages: {_INSTALL}"
@@ -255,11 +255,11 @@ def size_reason(size: int, limits: ReadLimits) -> str | None:
 
 
 def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning]:
-    """Return a warning for each input whose documents get longer ids, because others have the usual ones.
+    """Return a warning for each input whose documents get longer ids because the usual ids are taken.
 
     Args:
         refs: The files, with the ids of their documents.
-        hint: Text to append that says what can be done.
+        hint: Advice to append to each warning.
     """
     notes = []
     longer = [ref for ref in refs if ref.doc_id != ref.shortest_id]
@@ -274,7 +274,7 @@ def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning
 
 
 def names_of(path: PurePath) -> tuple[str, ...]:
-    """Return the components of an absolute path, safe to print; a Windows drive or share is a component as well.
+    """Return the components of an absolute path, safe to print; a Windows drive or share is also a component.
 
     Example:
         >>> from pathlib import PureWindowsPath
@@ -288,14 +288,14 @@ def names_of(path: PurePath) -> tuple[str, ...]:
 # Search of a folder
 
 MAX_DEPTH = 64
-"""Number of nested folders that are searched."""
+"""Number of nested folder levels that are searched."""
 _MAGIC = frozenset("*?[")
 
 
 def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether a path matches a glob: `*`, `?`, `[…]`, and `**` for any number of folders.
 
-    Extensions match regardless of case: `*.pdf` finds `A.PDF`.
+    Extensions match regardless of case: `*.pdf` matches `A.PDF`.
     """
     if not pattern or not names:
         return not names and all(part == "**" for part in pattern)
@@ -305,14 +305,14 @@ def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _can_continue(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether a longer path can match."""
+    """Return whether a path below this one can match."""
     fixed = list(takewhile(lambda part: part != "**", pattern))
     is_longer = len(fixed) < len(pattern) or len(names) < len(fixed)
     return is_longer and all(map(_matches, names, fixed))
 
 
 def has_magic(part: str) -> bool:
-    """Return whether a path component is a glob."""
+    """Return whether a path component contains glob characters."""
     return not _MAGIC.isdisjoint(part)
 
 
@@ -324,11 +324,11 @@ def split_glob(path: Path) -> tuple[Path, Sequence[str]]:
 
 
 def walk(root: Path, pattern: Sequence[str]) -> Iterator[tuple[tuple[str, ...], os.stat_result | str]]:
-    """Yield the entries below `root` that match a glob, given as its components, sorted by name.
+    """Yield the entries below `root` that match a glob (given as its components), sorted by name.
 
     Yields:
-        The path of each entry relative to `root`, and the status of a regular file, or the reason why the entry is not
-        read. Links, hidden files and folders, and devices are not.
+        The path of each entry relative to `root`, with the status of a regular file or the reason why the entry is not
+        read. Links, hidden files, hidden folders and devices are not read.
     """
     pattern = [part for part, after in pairwise([*pattern, ""]) if not part == after == "**"]
     stack: list[tuple[str, ...]] = [()]
@@ -383,7 +383,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _is_junction(path: Path) -> bool:
-    # Python 3.11 cannot distinguish a junction (Windows) from a folder.
+    # Python 3.11 cannot distinguish a Windows junction from a folder.
     return hasattr(os.path, "isjunction") and bool(os.path.isjunction(path))
 
 
@@ -404,12 +404,12 @@ def content_hash(path: str | os.PathLike[str]) -> str:
 
 
 def read_once(path: Path, *, max_bytes: int) -> tuple[bytes, str]:
-    """Return the bytes of a regular file and their xxh3-128 in hexadecimal.
+    """Return the bytes of a regular file and their hexadecimal xxh3-128.
 
-    The file is read only once, so that text and hash always belong together. At most `max_bytes` + 1 bytes are read.
+    The file is read only once, so that the hash always matches the bytes. At most `max_bytes` + 1 bytes are read.
 
     Raises:
-        OSError: It cannot be opened, or is not a regular file.
+        OSError: The file cannot be opened or is not a regular file.
     """
     with open_file(path) as file:
         data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
@@ -420,7 +420,7 @@ def read_limited(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
     """Return the bytes and hash of a file, as `read_once` does.
 
     Raises:
-        ReadError: It cannot be opened, is not a regular file, or has more bytes than the limit.
+        ReadError: The file cannot be opened, is not a regular file, or has more bytes than the limit.
     """
     try:
         data, digest = read_once(path, max_bytes=limits.max_bytes)
@@ -450,7 +450,8 @@ def open_file(path: Path) -> BufferedReader:
 
 # Printable names
 
-# Joiners are part of Indic and Persian words and of emoji sequences. Other format characters are invisible or bidi.
+# Joiners are part of Indic and Persian words and of emoji sequences. Other format characters are invisible or control
+# text direction.
 _JOINERS = "\u200c\u200d"
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _ESCAPED = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
@@ -463,7 +464,7 @@ def _is_unsafe(char: str) -> bool:
 def printable(name: str) -> str:
     r"""Escape control, bidi and invisible characters and lone surrogates in a file name.
 
-    Backslashes are doubled, so that different names give different results.
+    Backslashes are doubled, so that different names always give different results.
 
     Example:
         >>> printable("a\x1b[31m.txt")
@@ -475,7 +476,7 @@ def printable(name: str) -> str:
 
 
 def unescaped(name: str) -> str:
-    r"""Return the name that `printable` has escaped.
+    r"""Return the original of a name that was escaped with `printable`.
 
     Example:
         >>> unescaped(printable("a\x1b\\b.txt")) == "a\x1b\\b.txt"
@@ -493,7 +494,7 @@ def _escape(char: str) -> str:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Return a text as one line of at most `limit` characters, without control, bidi and invisible characters."""
+    """Return the text as one line of at most `limit` characters, without control, bidi and invisible characters."""
     head = " ".join(text[: 4 * limit].split())
     if not head.isascii() or not head.isprintable():
         head = " ".join("".join(char for char in head if not _is_unsafe(char)).split())

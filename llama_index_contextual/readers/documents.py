@@ -1,4 +1,4 @@
-"""Read files into LlamaIndex Documents. A file that cannot be read is reported and does not stop the others."""
+"""Read files into LlamaIndex Documents. A file that cannot be read is reported, and reading continues."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ReadResult:
 
     Attributes:
         documents: One Document per file that was read.
-        skipped: The files that were not read, with the reason.
+        skipped: The files that were not read, with the reasons.
         warnings: Problems in files that were read.
     """
 
@@ -99,9 +99,9 @@ class FileContent(NamedTuple):
     Attributes:
         document: The Document.
         warnings: Problems in the file.
-        digest: xxh3-128 of the bytes that the Document was made from, in hexadecimal.
-        facts: Metadata from the user's `file_metadata`; part of the Document's metadata.
-        chunks: Chunks of the Document if the process that read the file made them, or None.
+        digest: Hexadecimal xxh3-128 of the bytes that the Document was made from.
+        facts: Metadata from the user's `file_metadata`, which the Document's metadata includes.
+        chunks: Chunks of the Document if the process that read the file also split it, or None.
     """
 
     document: Document
@@ -112,23 +112,24 @@ class FileContent(NamedTuple):
 
 
 class DocumentReader:
-    """Reader of files that parses all but text and Markdown in child processes, one per core, and scans by OCR.
+    """Reader for files of all supported types.
 
-    Use it as a context manager.
+    All files except text and Markdown are parsed in child processes, one per core, and scanned pages are read by OCR.
+    Use the reader as a context manager.
 
     Args:
-        limits: Limits of each file.
-        passwords: Password of encrypted PDFs: one for all, or one per path, document id or file name; that of "*" is
-            for all other files.
-        pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
-        file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
-            scalars only.
-        ocr: Engine that reads scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract",
-            "tesseract:deu+fra" with its codes of languages, or "auto" for the first engine that is there; None for no
-            OCR.
-        page_store: Store of scanned pages, so that none is read twice; or None.
+        limits: Limits for each file.
+        passwords: Passwords of encrypted PDFs: one for all, or one per path, document id or file name; the password
+            for "*" applies to all other files.
+        pdf_engine: "pdfium", or "pypdf", which is pure Python.
+        file_metadata: Function that is called with the path of each file as it was passed and returns further
+            metadata; JSON scalars only.
+        ocr: Engine for scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract",
+            "tesseract:deu+fra" with tesseract's language codes, or "auto" for the first engine that is installed; None
+            for no OCR.
+        page_store: Store for the text of scanned pages, so that no page is read twice; or None.
         on_file: Called with the name of each file before it is read.
-        on_page: Called with the number of pages of that file that have been read, by OCR or not, and with their total.
+        on_page: Called with the number of pages of that file that have been read, with or without OCR, and their total.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class DocumentReader:
         self._page_store = page_store
         self._on_file = on_file
         self._on_page = on_page
-        self._current: Path | None = None  # the file that `read_all` yields next
+        self._current: Path | None = None  # the file that `read_all` will yield next
         self._ocr: OcrReader | None = None
         self._ocr_lock = threading.Lock()
 
@@ -171,7 +172,7 @@ class DocumentReader:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
-            self._stop()  # what is being parsed ends at once
+            self._stop()  # interrupts the files being parsed
             pool.shutdown()
         self._stop()
 
@@ -181,10 +182,10 @@ class DocumentReader:
                 child.close()
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files and yield the content of each in order, or the error; all but text is parsed ahead.
+        """Read files and yield the content or error of each in order; all but text and Markdown are parsed ahead.
 
         Raises:
-            InputError: `file_metadata` returned something that cannot be stored.
+            InputError: `file_metadata` returned a value that cannot be stored.
         """
         ahead = max(1, min(os.cpu_count() or 1, MAX_PROCESSES))
         waiting: deque[tuple[FileRef, Callable[[], ParsedFile]]] = deque()
@@ -223,8 +224,8 @@ class DocumentReader:
         """Read one file.
 
         Raises:
-            ReadError: The file cannot be read or has no text; `reason` says why and what to do.
-            InputError: `file_metadata` returned something that cannot be stored.
+            ReadError: The file cannot be read or has no text; `reason` contains the cause and what to do.
+            InputError: `file_metadata` returned a value that cannot be stored.
         """
         return self._content(ref, self._parse(ref))
 
@@ -262,7 +263,7 @@ class DocumentReader:
         )
 
     def _count_page(self, path: Path, done: int, total: int) -> None:
-        if self._on_page is not None and path == self._current:  # not a file that is read ahead
+        if self._on_page is not None and path == self._current:  # ignore files that are read ahead
             self._on_page(done, total)
 
     def _with_scanned_pages(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
@@ -287,7 +288,7 @@ class DocumentReader:
         return with_ocr_notes(whole, scans)
 
     def _read_image(self, ref: FileRef) -> ParsedFile:
-        """Read an image as a page, or several."""
+        """Read an image as one page or several."""
         from llama_index_contextual.readers.pdf.reader import read_source
 
         ocr = self._ocr_reader()
@@ -300,7 +301,7 @@ class DocumentReader:
         return with_ocr_notes(replace(parsed, digest=scans.digest), scans)
 
     def _ocr_reader(self) -> OcrReader | str:
-        """Return the reader of scanned pages, or what to do to have one."""
+        """Return the reader for scanned pages, or advice on how to install or enable one."""
         with self._ocr_lock:
             if self._ocr is None:
                 engine = engine_for(self._ocr_setting)
@@ -339,23 +340,23 @@ def read_documents(
     ocr: str | None = "auto",
     show_progress: bool = False,
 ) -> ReadResult:
-    """Read files, folders and globs into Documents that know their pages and headings.
+    """Read files, folders and globs into Documents with their pages and headings.
 
-    Files that cannot be read, and files with the same content as another one, are listed in `skipped`.
+    Files that cannot be read, and files with the same content as another file, are listed in `skipped`.
 
     Args:
         inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf").
-        file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
-            scalars only.
-        limits: Limits of each file.
-        passwords: Password of encrypted PDFs: one for all, or one per path, document id or file name; that of "*" is
-            for all other files.
-        pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
-        ocr: Engine that reads scanned pages and images, as in `DocumentReader`.
-        show_progress: Show a progress bar.
+        file_metadata: Function that is called with the path of each file as it was passed and returns further
+            metadata; JSON scalars only.
+        limits: Limits for each file.
+        passwords: Passwords of encrypted PDFs: one for all, or one per path, document id or file name; the password
+            for "*" applies to all other files.
+        pdf_engine: "pdfium", or "pypdf", which is pure Python.
+        ocr: Engine for scanned pages and images, as in `DocumentReader`.
+        show_progress: Whether to show a progress bar.
 
     Raises:
-        InputError: `file_metadata` returned something that cannot be stored.
+        InputError: `file_metadata` returned a value that cannot be stored.
     """
     discovery = discover(inputs, limits=limits)
     copies = _copies(discovery.files)
@@ -383,10 +384,10 @@ def read_documents(
 
 
 def with_headings(document: Document) -> Document:
-    """Return a Document of another reader with the headings of its Markdown text, if it has any, in its metadata.
+    """Add the headings of Markdown text, if there are any, to the metadata of a Document from another reader.
 
-    A text is Markdown if its file is, or if it has headings and comes from a file that a parser turned into Markdown,
-    such as a PDF. In a text without a file name, a single line with # may be anything.
+    The text is Markdown if its file is Markdown, or if it has headings and comes from a file that a parser converted to
+    Markdown, such as a PDF. Without a file name, a single line with # is not enough to recognise Markdown.
     """
     if HEADINGS in document.metadata:
         return document
@@ -402,14 +403,14 @@ def with_headings(document: Document) -> Document:
 
 
 def _copies(files: Sequence[FileRef]) -> dict[FileRef, FileRef]:
-    """Return the files with the same bytes as an earlier one, and that one; only files of equal size are hashed."""
+    """Map each file that has the same bytes as an earlier file to that file; only files of equal size are hashed."""
     sizes = Counter(ref.size for ref in files)
     by_hash: dict[str, FileRef] = {}
     copies: dict[FileRef, FileRef] = {}
     for ref in (ref for ref in files if sizes[ref.size] > 1):
-        with suppress(ReadError, OSError):  # reported when it is read
+        with suppress(ReadError, OSError):  # reported when the file is read
             first = by_hash.setdefault(content_hash(ref.path), ref)
-            # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another one.
+            # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another file.
             if first is not ref and filecmp.cmp(first.path, ref.path, shallow=False):
                 copies[ref] = first
     return copies

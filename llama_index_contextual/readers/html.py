@@ -1,6 +1,6 @@
 """Read HTML: headings, paragraphs, lists and tables, without scripts, navigation and hidden elements.
 
-Nothing that a page refers to is fetched. Links become their text, images their alternative text.
+Nothing that a page refers to is fetched. Links are replaced by their text, images by their alternative text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BLOCKS = frozenset(
 )
 _ATTRIBUTES = ("alt", "colspan", "hidden", "href", "role", "rowspan", "style")
 _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
-"""Elements inside a table that show that it arranges the page instead of listing data."""
+"""Elements whose presence in a table shows that it is used for layout and not for data."""
 _MAX_INDENT = 8
 _MAX_SPAN = 1_000
 _SPACE = re.compile(r"[ \t\r\n\f]+")
@@ -47,13 +47,13 @@ def read_html(path: Path, data: bytes, *, account: FileAccount, digest: str = ""
     """Read an HTML page.
 
     Args:
-        path: Name of the file in errors.
-        data: Its bytes.
-        account: Account of the file.
+        path: Path of the file, for error messages.
+        data: The bytes of the file.
+        account: Counter of the file.
         digest: Hash of the bytes.
 
     Raises:
-        ReadError: The bytes are not text, exceed a limit, or have elements that are nested too deeply.
+        ReadError: The bytes are not text or exceed a limit, or the elements are nested too deeply.
     """
     declared = _CHARSET.search(data[:_META_REACH])
     decoded = decode_bytes(path, data, charset=declared[1].decode("ascii") if declared else None)
@@ -67,7 +67,7 @@ def read_html(path: Path, data: bytes, *, account: FileAccount, digest: str = ""
 
 
 def parse_html(path: Path, text: str) -> Element:
-    """Return the root element of an HTML text.
+    """Parse HTML and return the root element.
 
     Raises:
         ReadError: The elements are nested too deeply.
@@ -82,7 +82,7 @@ def parse_html(path: Path, text: str) -> Element:
 
 
 class _Tree:
-    """Target of the parser that builds a tree below one root, with the attributes that are read, without comments.
+    """Parser target that builds a tree below one root, without comments and with only the attributes that are needed.
 
     lxml's own tree takes quadratic time in the number of attributes of an element.
     """
@@ -109,12 +109,12 @@ class _Tree:
 
 
 def _known(tag: str) -> str:
-    """Return a tag, or that of an element without meaning for one with a name that XML does not allow."""
+    """Return the tag, or "span" if XML does not allow its name."""
     return tag if tag.isalnum() and tag[0].isalpha() else "span"
 
 
 def _content(page: Element) -> Element:
-    """Return the main element of a page that has exactly one, or else the page."""
+    """Return the main element of a page if it has exactly one, or else the page."""
     mains = [element for element in page.iter("main") if not _is_dropped(element)]
     return mains[0] if len(mains) == 1 and "".join(mains[0].itertext()).strip() else page
 
@@ -139,12 +139,12 @@ def add_html(builder: DocumentBuilder, root: Element) -> None:
 
 
 class _Walk:
-    """Pass over the elements of a page that collects inline text up to the next block."""
+    """Traversal of the elements of a page that collects inline text up to the next block."""
 
     def __init__(self, builder: DocumentBuilder) -> None:
         self._builder = builder
         self._pieces: list[str] = []
-        self._lists: list[int | None] = []  # number of the last item, or None for a list with bullets
+        self._lists: list[int | None] = []  # number of the last item, or None for a bulleted list
         self._mark = ""
         self._follows = False
 
@@ -163,7 +163,7 @@ class _Walk:
             self._mark, self._follows = "", bool(self._lists)
 
     def enter(self, element: Element) -> bool:
-        """Begin an element; return whether its content is to be visited."""
+        """Start an element, and return whether to visit its content."""
         tag = element.tag
         if _is_dropped(element):
             return False
@@ -224,13 +224,13 @@ def _is_dropped(element: Element) -> bool:
 
 
 def _alternative(image: Element) -> str:
-    """Return the alternative text of an image, unless it is the name of a file."""
+    """Return the alternative text of an image, unless it is a file name."""
     text = (image.get("alt") or "").strip()
     return text if " " in text else ""
 
 
 def _flat(element: Element) -> str:
-    """Return the text of an element and the elements in it in one line."""
+    """Return the text of an element and its descendants on one line."""
     return " ".join("".join(_texts(element)).split())
 
 
@@ -253,7 +253,7 @@ def _texts(element: Element) -> Iterator[str]:
 
 
 def _lists_data(table: Element) -> bool:
-    """Return whether a table has rows with several cells, and nothing that divides a page."""
+    """Return whether a table holds data: it has a row with several cells, and no element used for page layout."""
     if table.get("role") == "presentation":
         return False
     elements = table.iterdescendants()
@@ -266,7 +266,7 @@ def _lists_data(table: Element) -> bool:
 
 
 def _has_head(table: Element) -> bool | None:
-    """Return True if the first row with several cells consists of head cells; None if that is not said."""
+    """Return True if the markup makes the first row with several cells a header row, or None if it does not."""
     for row in table.iterdescendants("tr"):
         cells = [cell for cell in row if cell.tag in ("td", "th") and _flat(cell)]
         if len(cells) > 1:
@@ -276,7 +276,7 @@ def _has_head(table: Element) -> bool | None:
 
 
 def _rows(table: Element) -> Iterator[list[str]]:
-    """Yield the rows; a cell that spans several columns is followed by blank ones, and is repeated in further rows."""
+    """Yield the rows; a cell that spans columns is followed by blank cells, one that spans rows is repeated in each."""
     below: dict[int, tuple[int, str]] = {}  # column -> number of further rows, text
     for row in table.iterdescendants("tr"):
         cells: list[str] = []

@@ -1,7 +1,7 @@
 """Read Markdown files: headings and front matter.
 
-Headings come from markdown-it-py. In a file that is too long or too deeply nested for it, lines that begin with # are
-headings.
+Headings are found with markdown-it-py. If a file is too long or too deeply nested for it, the lines that begin with #
+are used instead.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 TITLE_REACH = 5_000
-"""Number of characters at the beginning in which a heading can be the title of the document."""
+"""Number of characters at the beginning of a file in which a heading can be the title of the document."""
 
 
 def read_markdown(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
-    """Read a Markdown file; the text is the whole file, including front matter and marks.
+    """Read a Markdown file; the text is the whole file, including front matter and markup.
 
     Raises:
         ReadError: The file is empty, binary, too large, or cannot be opened.
@@ -38,7 +38,7 @@ def read_markdown(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFil
 
 
 def parse_markdown(decoded: Decoded) -> ParsedFile:
-    """Read the headings and front matter of a decoded text, as `read_markdown` does."""
+    """Read the headings and front matter of decoded text, as `read_markdown` does."""
     front = read_front_matter(decoded.text) or FrontMatter()
     headings, warnings = markdown_headings(decoded.text, front.end)
     early = [heading for heading in headings if heading.start < front.end + TITLE_REACH]
@@ -56,25 +56,25 @@ def parse_markdown(decoded: Decoded) -> ParsedFile:
 # Headings
 
 MAX_PARSED = 10_000_000
-"""Characters of a file that is parsed."""
+"""Largest number of characters that are parsed."""
 MAX_LINES = 100_000
-"""Lines of a file that is parsed; lists of as many items take half a minute."""
+"""Largest number of lines that are parsed; a list with this many items takes half a minute."""
 MAX_NESTING = 60
-"""Levels of lists and quotes; the parser would drop the rest of the file below them."""
+"""Nesting levels of lists and quotes; below them, the parser would drop the rest of the file."""
 MAX_HEADINGS = 100_000
 MAX_TITLE = 200
-"""Characters of a title; a longer paragraph above a line of hyphens is not a heading."""
+"""Characters in a title; a longer paragraph above a line of hyphens is not a heading."""
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
 def markdown_headings(text: str, start: int = 0) -> tuple[tuple[Heading, ...], tuple[str, ...]]:
     """Return the headings from offset `start` on, and warnings.
 
-    Headings in quotes, lists, code and HTML are left out, because they do not divide the document.
+    Headings in quotes, lists, code and HTML are omitted, because they do not divide the document.
 
     Args:
         text: The whole file.
-        start: Where the Markdown begins, after the front matter.
+        start: Offset at which the Markdown begins, after the front matter.
     """
     from markdown_it import MarkdownIt
 
@@ -92,12 +92,12 @@ def markdown_headings(text: str, start: int = 0) -> tuple[tuple[Heading, ...], t
 
 
 def _blocks(text: str) -> list[Token] | None:
-    """Parse a text into blocks, or return None if it is too long or nested."""
+    """Parse the text into blocks, or return None if it is too long or too deeply nested."""
     from markdown_it import MarkdownIt
 
     if len(text) > MAX_PARSED or text.count("\n") + text.count("\r") > MAX_LINES:
         return None
-    # Without the table rule, a table above a thematic break would be parsed as a heading.
+    # Without the table rule, the parser would take a table above a thematic break for a heading.
     parser = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING}).enable("table")
     parser.core.ruler.enableOnly(["normalize", "block"])
     tokens = parser.parse(text)
@@ -123,7 +123,7 @@ def _scanned(text: str, start: int, inline: MarkdownIt) -> Iterator[Heading]:
 
 
 def _plain(markdown: str, inline: MarkdownIt) -> str:
-    """Return the text of a heading without inline marks."""
+    """Return the text of a heading without inline markup."""
     head = markdown[: 4 * MAX_TITLE]
     if not any(mark in head for mark in "*_`[<&\\!"):
         return one_line(head, MAX_TITLE)
@@ -145,9 +145,9 @@ def _text(tokens: list[Token]) -> str:
 # Front matter
 
 MAX_FRONT_MATTER = 32_768
-"""Characters of the front matter; a longer block is treated as text."""
+"""Characters in the front matter; a longer block is treated as text."""
 MAX_VALUE = 1_000
-"""Characters of a value in the front matter."""
+"""Characters in a value of the front matter."""
 Scalar = str | int | float | bool
 _FRONT_MATTER = re.compile(r"---[ \t]*(?:\r\n?|\n)(.*?)(?<=[\r\n])(?:---|\.\.\.)[ \t]*(?:\r\n?|\n|\Z)", re.DOTALL)
 _ENTRY = re.compile(r"([\w-]+):(.*)")
@@ -159,8 +159,8 @@ class FrontMatter:
 
     Attributes:
         end: Offset of the first character after the front matter.
-        title: Its `title`.
-        metadata: Its other top-level scalars. Lists and nested mappings are left out.
+        title: The value of `title`.
+        metadata: The other top-level scalars. Lists and nested mappings are omitted.
         warnings: Keys that cannot be used.
     """
 
@@ -190,7 +190,7 @@ def _entries(block: str) -> dict[str, Scalar] | None:
     import yaml
 
     try:
-        # Nodes are not constructed: no tag is resolved, no alias expanded, and "1.10" and "no" stay as written.
+        # Nodes are not constructed, so that no tag is resolved, no alias expanded, and "1.10" and "no" stay as written.
         root = yaml.compose(block, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
         return _entries_by_line(block)
@@ -216,7 +216,7 @@ def _entries_by_line(block: str) -> dict[str, Scalar] | None:
 
 
 def _scalar(text: str) -> Scalar | None:
-    """Convert a value to a number or bool only if writing it again gives the same text."""
+    """Convert a value to a number or bool only if converting it back gives the same text."""
     if text in ("null", "~"):
         return None
     if text in ("true", "false"):
