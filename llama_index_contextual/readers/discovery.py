@@ -432,10 +432,10 @@ def read_limited(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file for reading, without blocking on a pipe that has replaced it.
+    """Open a regular file for reading, without blocking if a pipe has replaced it.
 
     Raises:
-        OSError: It cannot be opened, or is not a regular file.
+        OSError: The file cannot be opened or is not a regular file.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     descriptor = os.open(path, flags)

@@ -1,7 +1,7 @@
-"""Reading of scanned pages by RapidOCR or tesseract in child processes.
+"""Read scanned pages with RapidOCR or tesseract in child processes.
 
 `engine_for` chooses the engine, and `OcrReader` reads the pages of a PDF that have no text, or the pages of an image
-file. Run as a program, this module is the child: it opens a file, draws a page and returns the hash of its image, and
+file. Run as a program, this module is the child: it opens a file, draws a page, returns the hash of the image, and
 reads the page unless the parent has it in its store.
 """
 
@@ -45,23 +45,23 @@ CHANGED = "was replaced by another file in the meantime: run again"
 
 
 class PageStore(Protocol):
-    """A store of pages by the key of their image and the engine, such as the ledger."""
+    """A store for pages, such as the ledger. The key of a page depends on its image and the engine."""
 
     def page(self, key: str) -> str | None:
         """Return the page with this key, or None."""
 
     def add_page(self, key: str, page: str, engine: str) -> None:
-        """Store a page; it is on disk when this returns."""
+        """Store a page; it has been written to disk when this method returns."""
 
 
 @dataclass(frozen=True)
 class OcrEngine:
-    """An engine that is installed.
+    """An installed OCR engine.
 
     Attributes:
-        name: Its name.
-        version: Its version; a page is read again with another one.
-        language: Languages of tesseract, such as "deu+fra"; empty for RapidOCR, which reads Latin and Chinese scripts.
+        name: Name of the engine.
+        version: Version of the engine; when it changes, pages are read again.
+        language: tesseract's languages, such as "deu+fra"; empty for RapidOCR, which reads Latin and Chinese scripts.
     """
 
     name: Literal["rapidocr", "tesseract"]
@@ -72,14 +72,14 @@ class OcrEngine:
         return " ".join(filter(None, (self.name, self.version, self.language)))
 
     def key(self, image: str) -> str:
-        """Return the key under which a page with this hash of its image is stored."""
+        """Return the key under which the page whose image has this hash is stored."""
         return hashlib.sha256(json.dumps(["ocr", image, self.name, self.version, self.language]).encode()).hexdigest()
 
 
 def engine_for(setting: str | None) -> OcrEngine | str:
     """Return the engine for the setting `ocr`, or the reason why there is none and what to do.
 
-    "auto" takes RapidOCR if it is installed, else tesseract.
+    "auto" uses RapidOCR if it is installed, otherwise tesseract.
     """
     if setting is None:
         return "set `ocr` to 'auto'"
@@ -99,7 +99,7 @@ def engine_for(setting: str | None) -> OcrEngine | str:
 
 @cache
 def _tesseract() -> tuple[str, frozenset[str]]:
-    """Return the version of tesseract and its languages; both are empty if it is not installed."""
+    """Return the version and the languages of tesseract; both are empty if it is not installed."""
 
     def output(option: str) -> list[str]:
         with suppress(OSError, subprocess.SubprocessError):
@@ -114,14 +114,14 @@ def _tesseract() -> tuple[str, frozenset[str]]:
 
 
 class OcrReader:
-    """Reader of scanned pages in child processes, which are started for the first page and can be killed.
+    """Reader that runs OCR in child processes, which are started for the first page and can be killed.
 
     Args:
         engine: The engine.
-        store: Store of pages, or None.
-        on_page: Called with the file that is read, the number of its pages that have been read or need no OCR, and
+        store: Store for pages, or None.
+        on_page: Called with the path of the file, the number of its pages that have been read or need no OCR, and
             their total.
-        processes: Number of children at most; None for one per core, up to `MAX_PROCESSES`.
+        processes: Maximum number of children; None for one per core, up to `MAX_PROCESSES`.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class OcrReader:
         self._stopped = threading.Event()
 
     def close(self) -> None:
-        """Stop the children, and a `read` in another thread; a later `read` starts new ones."""
+        """Stop the children and any `read` in another thread; a later `read` starts new children."""
         self._stopped.set()
         self._stopped = threading.Event()
         children, self._children = self._children, []
@@ -157,17 +157,17 @@ class OcrReader:
         digest: str | None = None,
         limits: ReadLimits,
     ) -> OcrPages:
-        """Read pages of a PDF or of an image file, several at a time.
+        """Read pages of a PDF or an image file, several in parallel.
 
         Args:
             path: The file.
             pages: Numbers of the pages, from 1; None for all.
             password: Password of an encrypted PDF.
             digest: xxh3-128 that the file must have; None for any.
-            limits: Limits of the file; `max_seconds` applies to each page.
+            limits: Limits for the file; `max_seconds` applies to each page.
 
         Raises:
-            ReadError: The file cannot be read, or was replaced by another one.
+            ReadError: The file cannot be read or has been replaced.
         """
         with self._lock:
             while len(self._children) < self._processes:
@@ -223,7 +223,7 @@ class OcrReader:
 
 
 class _File(NamedTuple):
-    """A file to read, what each request about it says, and an event that is set when the run has been stopped."""
+    """A file to read, the fields that all requests for it share, and an event that is set when the run is stopped."""
 
     path: Path
     request: dict[str, Any]
@@ -242,14 +242,14 @@ class _File(NamedTuple):
 DPI = 200  # higher resolutions take longer and are not read better
 MAX_PIXELS = 30_000_000  # of a drawn page; larger pages are drawn at a lower resolution
 MAX_IMAGE_PIXELS = 200_000_000  # of an image file, which has to be decoded as a whole
-MIN_CONTRAST = 24  # in grey levels; a page with less is blank
-GOOD = 0.85  # confidence from which on a page is not turned to see whether it is read better
+MIN_CONTRAST = 24  # in grey levels; a page with less contrast is blank
+GOOD = 0.85  # minimum confidence at which a page is not also read rotated
 
 Image = NDArray[np.uint8]
 
 
 class Worker:
-    """The file that is open, the page drawn last, and the engine, which is loaded for the first page."""
+    """The open file, the last page drawn, and the engine, which is loaded for the first page."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -336,7 +336,7 @@ class ImageFile:
         self._errors = (Image.DecompressionBombError, UnidentifiedImageError, OSError, ValueError, SyntaxError)
         try:
             self._image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF"))
-            # A second frame of a PNG or JPEG is a preview or an animation.
+            # The second frame of a PNG or JPEG is a preview or part of an animation.
             self.page_count = getattr(self._image, "n_frames", 1) if self._image.format == "TIFF" else 1
         except self._errors as error:
             raise ReadError(self._path, f"the image is damaged or of another type ({_detail(error)})") from error
@@ -377,7 +377,7 @@ def _detail(error: BaseException) -> str:
 
 
 class Reading(NamedTuple):
-    """Boxes of an image, and whether most of its text runs up or down."""
+    """The text boxes of an image, and whether most of the text runs up or down."""
 
     boxes: list[list[Any]]
     is_sideways: bool
@@ -397,7 +397,7 @@ class Engine(Protocol):
 
 
 def upright(engine: Engine, image: Image) -> tuple[list[list[Any]], Image]:
-    """Read an image, turned by quarters if that is read better; return the boxes and the image as it was turned."""
+    """Read an image, rotated by quarter turns if that improves the result; return the boxes and the rotated image."""
     best, best_image = engine.read(image), image
     if not best.boxes:
         return [], image
@@ -415,7 +415,7 @@ def upright(engine: Engine, image: Image) -> tuple[list[list[Any]], Image]:
 
 
 class RapidOcr:
-    """RapidOCR with the models in its wheel; nothing is downloaded."""
+    """RapidOCR with the models from its wheel; nothing is downloaded."""
 
     def __init__(self, threads: int) -> None:
         import cv2
@@ -426,7 +426,7 @@ class RapidOcr:
         self._engine: Any = RapidOCR(
             params={
                 "Global.log_level": "error",
-                "Global.use_cls": False,  # upside-down pages are turned as a whole
+                "Global.use_cls": False,  # upside-down pages are rotated as a whole
                 "Global.max_side_len": 10_000,  # the resolution is limited when a page is drawn
                 "Det.model_path": _model("det"),
                 "Rec.model_path": _model("rec"),
@@ -456,7 +456,7 @@ def _is_vertical(box: list[Any]) -> bool:
 
 
 def _model(kind: str) -> str:
-    """Return the path of a model that came in the wheel, not of one that was downloaded later."""
+    """Return the path of a model from the wheel, not of one that was downloaded later."""
     files = importlib.metadata.files("rapidocr") or []
     models = [file for file in files if file.suffix == ".onnx" and f"_{kind}_" in file.name]
     if not models or not Path(str(models[0].locate())).is_file():
@@ -493,7 +493,7 @@ class Tesseract:
 
 
 def _reading_of_tsv(table: str) -> Reading:
-    """Return the words of a line as one box, or as several where they stand far apart."""
+    """Parse tesseract's TSV output; the words of a line become one box, or several if there are wide gaps."""
     lines: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE):
         if row["level"] == "5" and row["text"].strip():
@@ -509,7 +509,7 @@ def _reading_of_tsv(table: str) -> Reading:
 def _boxes_of_line(words: list[dict[str, str]]) -> list[list[Any]]:
     edges = [(int(w["left"]), int(w["top"]), int(w["width"]), int(w["height"])) for w in words]
     top, bottom = min(y for _, y, _, _ in edges), max(y + h for _, y, _, h in edges)
-    margin = (bottom - top) // 5  # the boxes of tesseract end at the ink
+    margin = (bottom - top) // 5  # tesseract's boxes have no margin around the letters
     boxes: list[list[Any]] = []
     parts: list[list[int]] = []
     for at, (x, _y, _w, _h) in enumerate(edges):

@@ -1,10 +1,10 @@
 """Read Word, PowerPoint and Excel files, CSV, mail and HTML pages.
 
-`read_office` runs in the child process. Office files are ZIP archives of XML: `_check_package` measures them before a
-library opens them. Macros are never run, links to other files and pages never followed.
+`read_office` runs in the child process. Office files are ZIP archives of XML; `_check_package` measures them before a
+library opens them. Macros are never run, and links to other files and pages are never followed.
 
-Cells are read as they are. Converters that go through pandas turn 007 into 7, "NA" into nothing and 1,234,567.891 into
-1.234568e+06; Markdown tables lose what follows a | in a cell.
+Cells are read unchanged. Converters that use pandas turn 007 into 7, "NA" into nothing and 1,234,567.891 into
+1.234568e+06; Markdown tables lose the text after a | in a cell.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MAX_PARTS = 20_000
 _PIECE = 1 << 20
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
-# Errors of zipfile, lxml, mammoth, openpyxl and python-pptx at a damaged file.
+# Errors that zipfile, lxml, mammoth, openpyxl and python-pptx raise for a damaged file.
 _DAMAGE = (
     ArithmeticError,
     AssertionError,
@@ -75,7 +75,7 @@ _DAMAGE = (
 )
 
 
-# Errors of the libraries that are not among them.
+# Errors of the libraries that are not subclasses of these.
 _LIBRARY_ERRORS = (
     ("lxml.etree", "LxmlError"),
     ("pptx.exc", "PythonPptxError"),
@@ -87,23 +87,23 @@ _LIBRARY_ERRORS = (
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Return the errors at a damaged file, with those of the libraries that are loaded."""
+    """Return the errors that a damaged file can cause, including those of the libraries that are loaded."""
     errors = (getattr(sys.modules[module], name) for module, name in _LIBRARY_ERRORS if module in sys.modules)
     return (*_DAMAGE, *errors)
 
 
 def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
-    """Read a file of one of `OFFICE_SUFFIXES`, by its extension.
+    """Read a file with one of the `OFFICE_SUFFIXES`, according to its extension.
 
     Raises:
-        ReadError: The file is damaged, encrypted, of another type, or exceeds a limit.
+        ReadError: The file is damaged, is encrypted, has another type, or exceeds a limit.
     """
     data, digest = read_limited(path, limits)
     return parse_office(path, data, account=FileAccount(path, len(data), limits), digest=digest)
 
 
 def parse_office(path: Path, data: bytes, *, account: FileAccount, digest: str = "") -> ParsedFile:
-    """Read the bytes of a file, as `read_office` does; `path` is its name."""
+    """Read the bytes of a file as `read_office` does; `path` is used for its extension and for error messages."""
     if not data.strip():
         raise ReadError(str(path), "is empty")
     suffix = path.suffix.lower()
@@ -132,7 +132,7 @@ def _check_package(path: Path, data: bytes, account: FileAccount) -> list[str]:
     """Check an Office file before it is opened, and return warnings.
 
     Raises:
-        ReadError: It is not an Office file, encrypted, too large when it is unpacked, or declares XML entities.
+        ReadError: It is not an Office file, is encrypted, is too large when unpacked, or declares XML entities.
     """
     if data.startswith(_OLE):
         if "EncryptedPackage".encode("utf-16-le") in data:
@@ -155,7 +155,7 @@ def _check_package(path: Path, data: bytes, account: FileAccount) -> list[str]:
 
 
 def _check_parts(path: Path, archive: zipfile.ZipFile, parts: Iterable[zipfile.ZipInfo]) -> list[str]:
-    """Unpack each XML part piece by piece: Office writes no document types, which can define entities."""
+    """Unpack each XML part in pieces and reject document types, which can define entities; Office writes none."""
     unknown = 0
     for part in parts:
         if not part.filename.lower().endswith((".xml", ".rels", ".vml")):
@@ -196,7 +196,7 @@ def _stated_title(data: bytes) -> str | None:
 
 
 def _read_word(builder: DocumentBuilder, path: Path, data: bytes) -> str | None:
-    """Add a Word document; headers, footers, comments and deleted text are left out."""
+    """Add a Word document without headers, footers, comments and deleted text."""
     import mammoth
 
     converted = mammoth.convert_to_html(
@@ -224,7 +224,7 @@ def _prepared(data: bytes) -> BytesIO:
 
     prepared = BytesIO()
     with zipfile.ZipFile(BytesIO(data)) as source, zipfile.ZipFile(prepared, "w") as target:
-        for name in dict.fromkeys(source.namelist()):  # one that is listed twice would be unpacked twice
+        for name in dict.fromkeys(source.namelist()):  # a name that is listed twice would be unpacked twice
             if not name.lower().endswith((".xml", ".rels")):
                 continue
             content = source.read(name)
@@ -244,7 +244,7 @@ def _prepared(data: bytes) -> BytesIO:
 
 
 def _write_formula(formula: Any) -> None:
-    """Replace a formula, which mammoth leaves out, by a run of text such as a/b."""
+    """Replace a formula, which mammoth omits, with a run of text such as a/b."""
     from lxml import etree
 
     parts = []
@@ -257,7 +257,7 @@ def _write_formula(formula: Any) -> None:
     text.text = "".join(parts)
     run.tail = formula.tail
     parent = formula.getparent()
-    if parent.tag == f"{_MATH}oMathPara":  # which mammoth leaves out as well
+    if parent.tag == f"{_MATH}oMathPara":  # mammoth omits this element too
         parent.addprevious(run)
         parent.remove(formula)
     else:
@@ -289,7 +289,7 @@ def _read_slides(builder: DocumentBuilder, path: Path, data: bytes) -> str | Non
 
 
 def _shapes(shapes: Any) -> Iterator[Any]:
-    """Yield the shapes from top to bottom, those of groups included."""
+    """Yield the shapes from top to bottom, including the shapes in groups."""
     from pptx.enum.shapes import MSO_SHAPE_TYPE
 
     stack = [shapes]
@@ -321,7 +321,7 @@ def _add_shape(builder: DocumentBuilder, shape: Any) -> None:
         _add_diagram(builder, shape)
     else:
         description = shape.element.xpath("string(.//p:cNvPr/@descr)")
-        if " " in description.strip():  # a single word is the name of a file
+        if " " in description.strip():  # a single word is a file name
             builder.paragraph(description)
 
 
@@ -341,7 +341,7 @@ def _add_chart(builder: DocumentBuilder, chart: Any) -> None:
 
 
 def _add_diagram(builder: DocumentBuilder, shape: Any) -> None:
-    """Add the texts of a SmartArt diagram."""
+    """Add the text of a SmartArt diagram."""
     from lxml import etree
 
     for rid in shape.element.xpath(".//*[local-name()='relIds']/@*[local-name()='dm']"):
@@ -354,9 +354,9 @@ def _add_diagram(builder: DocumentBuilder, shape: Any) -> None:
 
 
 MAX_ROWS = 1_048_576
-"""Rows of a sheet; Excel allows no more."""
+"""Rows in a sheet; the limit of Excel."""
 MAX_FORMAT = 255
-"""Characters of a number format; Excel allows no more."""
+"""Characters in a number format; the limit of Excel."""
 
 
 def _read_sheets(builder: DocumentBuilder, path: Path, data: bytes) -> str | None:
@@ -403,7 +403,7 @@ _DIGITS = re.compile(r"(?P<prefix>[^#0?]*)(?P<whole>[#0?,]+)(?:\.(?P<decimals>[#
 
 
 def _number(value: float | None, code: str) -> str:
-    """Return a number in a format of Excel; formats such as fractions and scaled numbers count as "General".
+    """Format a number with an Excel number format; fractions, scaled numbers and the like are shown as "General".
 
     Example:
         >>> _number(0.1234, "0.0%"), _number(-1234567.8, "#,##0.00"), _number(7, "000")
@@ -432,7 +432,7 @@ def _number(value: float | None, code: str) -> str:
 
 DELIMITERS = ",;\t|"
 MAX_FIELD = 10_000_000
-"""Characters of a cell; a longer one is an open quotation mark."""
+"""Characters in a cell; a longer cell means that a quotation mark was not closed."""
 _SAMPLE = 200_000
 
 
@@ -452,7 +452,7 @@ def _read_csv(path: Path, data: bytes, *, account: FileAccount, digest: str) -> 
 
 
 def _delimiter(sample: str) -> str:
-    """Return the delimiter that gives most of the first rows the same number of cells, the more the better."""
+    """Return the delimiter that gives most of the first rows the same number of cells, preferring more cells."""
     lines = sample.splitlines(keepends=True)[:100]
 
     def score(delimiter: str) -> tuple[float, int]:
@@ -469,10 +469,10 @@ def _delimiter(sample: str) -> str:
 # Mail
 
 MAX_MAILS = 5
-"""Mails that are attached to one another."""
+"""Nesting depth of mails that are attached to mails."""
 MAX_MAIL_PARTS = 10_000
 MAX_HEADER = 20_000
-"""Characters of a header that are read; one with parameters may not have more."""
+"""Characters of a header that are read; a header with parameters may not be longer."""
 _MAX_LISTED = 20
 _HEADERS = ("From", "To", "Cc", "Date")
 _SIGNATURES = ("application/pkcs7-signature", "application/x-pkcs7-signature", "application/pgp-signature")
@@ -481,10 +481,11 @@ _SUFFIXES = {"text/plain": ".txt", "text/html": ".html", "text/csv": ".csv", "me
 
 
 def _read_mail(path: Path, data: bytes, *, account: FileAccount, digest: str = "", depth: int = 1) -> ParsedFile:
-    """Read a mail with its attachments, of which `depth` - 1 are mails around it.
+    """Read a mail with its attachments; `depth` - 1 mails enclose it.
 
-    The text is the plain version, or the HTML version if there is no other. The document contains the attachments, so
-    that a search finds the mail with the attachment named. They are read in memory, and their names are only shown.
+    The text is the plain text version, or the HTML version if there is no other. The attachments become sections of the
+    document, so that a hit in one shows both the mail and the attachment. They are read in memory, and their names are
+    only displayed.
     """
     try:
         message = BytesParser(policy=_BoundedHeaders()).parsebytes(data)
@@ -517,7 +518,7 @@ def _read_attachment(path: Path, data: bytes, account: FileAccount, depth: int) 
 
 
 class _BoundedHeaders(Compat32):
-    """Policy of the parser that refuses long headers with parameters, which take quadratic time to read."""
+    """Policy that rejects long headers with parameters, because they take quadratic time to parse."""
 
     def header_source_parse(self, sourcelines: Sequence[str]) -> tuple[str, str]:
         name, value = super().header_source_parse(list(sourcelines))
@@ -552,13 +553,13 @@ def _read_message(message: Message, path: Path, account: FileAccount, digest: st
 
 
 def _header(message: Message, name: str) -> str:
-    """Return a header in one line."""
+    """Return a header on one line."""
     value = message.get(name)
     return one_line(_decoded("" if value is None else str(value)[:MAX_HEADER]), 1_000)
 
 
 def _decoded(value: str) -> str:
-    """Decode the encoded words of a header; one that is malformed is returned as it is."""
+    """Decode the encoded words of a header; a malformed header is returned unchanged."""
     try:
         return str(make_header(decode_header(value)))
     except (HeaderParseError, LookupError, ValueError):
@@ -566,7 +567,7 @@ def _decoded(value: str) -> str:
 
 
 def _date(message: Message) -> str:
-    """Return the date in ISO format, with its time zone; empty if it has none."""
+    """Return the date in ISO format with its time zone; empty if the mail has no date."""
     try:
         date = parsedate_to_datetime(_header(message, "Date"))
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -578,7 +579,7 @@ def _date(message: Message) -> str:
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Yield the parts without parts; of alternatives the preferred one, and the attachments of the others."""
+    """Yield the leaf parts; of alternatives, only the preferred one and the attachments of the others."""
     stack: list[tuple[Message, bool]] = [(message, True)]
     while stack:
         part, is_chosen = stack.pop()
@@ -593,7 +594,7 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _preferred(parts: list[Message]) -> Message | None:
-    """Return the alternative that is plain text, or else the last one."""
+    """Return the plain text alternative, or the last one if there is none."""
     for part in parts:
         texts = [leaf for leaf in part.walk() if leaf.get_content_type() == "text/plain" and not _filename(leaf)]
         if any(has_text(_payload(leaf).decode("latin-1")) for leaf in texts):
@@ -633,7 +634,7 @@ def _add_text(builder: DocumentBuilder, part: Message, path: Path) -> None:
 def _add_attachment(
     builder: DocumentBuilder, part: Message, path: Path, account: FileAccount, depth: int
 ) -> str | None:
-    """Add an attachment as a section, or return why it was left out; signatures and images in the text are ignored."""
+    """Add an attachment as a section, or return why it was omitted; signatures and inline images are ignored."""
     kind = part.get_content_type()
     if kind in _SIGNATURES or (part.get_content_maintype() == "image" and part.get("Content-ID")):
         return None
@@ -652,7 +653,7 @@ def _add_attachment(
 
 
 def _name(part: Message) -> str:
-    """Return the file name of an attachment without folders, safe to print; that of a mail is its subject."""
+    """Return the file name of an attachment, or the subject of an attached mail, without folders and safe to print."""
     inner: Any = part.get_payload()
     name = _filename(part).replace("\\", "/").rpartition("/")[2]
     if not name and part.get_content_type() == "message/rfc822" and isinstance(inner, list) and inner:

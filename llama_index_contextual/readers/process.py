@@ -1,7 +1,7 @@
 """Child processes that parse files, so that a malicious file can neither hang nor crash this process.
 
-`ChildProcess` is the parent's side, `serve` the child's. Requests and answers are lines of JSON. While a PDF is read,
-lines of the form `PAGES_READ` come before the answer. Run as a program, this module parses PDF and Office files for
+`ChildProcess` runs in the parent, `serve` in the child. Requests and answers are lines of JSON. While a PDF is read,
+lines of the form `PAGES_READ` precede the answer. Run as a program, this module parses PDF and Office files for
 `ParserProcess`.
 """
 
@@ -31,7 +31,7 @@ from llama_index_contextual.readers.discovery import one_line
 
 START_SECONDS = 120.0
 PAGES_READ = "pages {} {}\n"  # pages read, and their total
-REPORT_SECONDS = 0.25  # between two of these lines
+REPORT_SECONDS = 0.25  # between two such lines
 MAX_COMPLAINT = 200  # characters of the child's last error line
 MAX_STDERR = 10_000_000  # bytes that a child may write to stderr, or to any other file
 DEFAULT_MEMORY = 4_000_000_000
@@ -45,15 +45,15 @@ _SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 
 
 class ChildProcess:
-    """A child process, started by the first request and by the first one after a crash or a timeout.
+    """A child process that is started by the first request, and again by the first request after a crash or timeout.
 
-    Use it from one thread at a time; only `close` may be called from another one.
+    Use it from one thread at a time; only `close` may be called from another thread.
 
     Args:
-        module: Module of the child, which calls `serve`; by default this one.
+        module: Module that the child runs, which calls `serve`; by default this module.
         task: Name of the work in error messages.
-        max_memory: Limit of the child's address space in bytes, if the system supports it (`resource.setrlimit`).
-        on_page: Called a few times a second with the PDF that is read, the number of its pages that have been read, and
+        max_memory: Limit for the child's address space in bytes, if the system supports it (`resource.setrlimit`).
+        on_page: Called a few times a second with the path of the PDF, the number of pages that have been read, and
             their total; pages that need OCR do not count as read.
     """
 
@@ -77,20 +77,20 @@ class ChildProcess:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with suppress(BrokenPipeError), process:  # closes the pipes and waits; a request may be half written
+            with suppress(BrokenPipeError), process:  # close the pipes and wait; a request may be half written
                 self._stderr.close()
 
     def ask(self, path: Path, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any]:
         """Send a request and return its answer.
 
         Args:
-            path: The file that the request is about, for error messages.
+            path: The file to which the request refers, for error messages.
             request: The request, as JSON values.
             seconds: Time after which the child is killed.
 
         Raises:
-            ReadError: The child crashed, took too long, or answered with a reason. The reason of a crash ends with the
-                last line that the child wrote to stderr.
+            ReadError: The child crashed, took too long, or could not read the file. For a crash, `reason` ends with
+                the last line that the child wrote to stderr.
         """
         process = self._process
         if process is None or process.poll() is not None:
@@ -133,7 +133,7 @@ class ChildProcess:
         finally:
             timer.cancel()
             timer.join()
-            if is_late.is_set() or not line.endswith("\n"):  # another answer of this child must not be read
+            if is_late.is_set() or not line.endswith("\n"):  # no later answer of this child may be read
                 self.close()
         if is_late.is_set():
             reason = f"took longer than {seconds:g} seconds and was stopped"
@@ -142,7 +142,7 @@ class ChildProcess:
         return line
 
     def _talk(self, process: subprocess.Popen[str], path: Path, request: str) -> str:
-        """Return the answer, or what is left of it if the child has ended or was closed."""
+        """Return the answer, or the incomplete answer of a child that has ended or was closed."""
         stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
         with suppress(OSError, ValueError):
             self._stderr.seek(0)
@@ -160,7 +160,7 @@ class ChildProcess:
                 self._on_page(path, int(pages[1]), int(pages[2]))
 
     def _crash(self, process: subprocess.Popen[str]) -> str:
-        """Wait for the end of the child and say how it ended."""
+        """Wait for the child to end and return a description of how it ended."""
         process.kill()
         code = process.wait()
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
@@ -195,12 +195,12 @@ class ParserProcess(ChildProcess):
         Args:
             path: The file.
             reader: Name of the function.
-            limits: Limits of the file.
+            limits: Limits for the file.
             scans: Pages that were read by OCR, as for `read_pdf`.
             options: Further keyword arguments of the function, as JSON values.
 
         Raises:
-            ReadError: As the function; also if the child crashed or took longer than `limits.max_seconds`.
+            ReadError: The function raised it, or the child crashed or took longer than `limits.max_seconds`.
         """
         if scans is not None:
             options["scans"] = list(scans.items())  # JSON has no numbers as keys
@@ -217,7 +217,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Report that this process is ready, then answer requests until stdin ends.
 
     Args:
-        answer: Returns the answer to a request. The reason of a `ReadError` becomes the answer.
+        answer: Function that returns the answer to a request. If it raises `ReadError`, the reason becomes the answer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should say why the process ended
@@ -240,18 +240,18 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def _limit_resources(memory: int) -> None:
-    """Limit the address space of this process, and the files that it writes, if the system supports it."""
+    """Limit the address space of this process and the size of the files that it writes, if the system supports it."""
     try:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_STDERR, MAX_STDERR))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    except (ImportError, ValueError, OSError):  # Windows lacks the module, macOS refuses the second limit
+    except (ImportError, ValueError, OSError):  # Windows lacks the module, macOS rejects the second limit
         return
 
 
 def _parse(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a file as JSON values; the modules of a reader are loaded when the first file needs them."""
+    """Parse a file and return it as JSON values; the modules of a reader are imported when they are first needed."""
     path, limits, options = Path(request["path"]), ReadLimits(**request["limits"]), request["options"]
     if request["reader"] == "office":
         from llama_index_contextual.readers.office import read_office
@@ -268,7 +268,7 @@ def _parse(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page_reporter() -> Callable[[int, int], None]:
-    """Return a function that reports pages read and their total: the first time, the last time, and now and then."""
+    """Return a function that reports the pages read and their total: on its first and last call, and now and then."""
     due = 0.0
 
     def report(done: int, total: int) -> None:

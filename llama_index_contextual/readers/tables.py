@@ -1,9 +1,8 @@
-"""Tables in a text, and their column heads.
+"""Find tables in text, and their column headers.
 
-A chunk that begins inside a table does not say what its columns are. Readers and node parsers therefore look for tables
-and record the column head of each: `figure_tables` in lines with separate cells, as a PDF has them, `tables_in_text` in
-Markdown and plain text. A table without a recognisable head is left out, because there is nothing that a chunk could
-carry.
+A chunk that begins inside a table does not contain its column headers. Readers and node parsers therefore look for
+tables and record the headers of each: `figure_tables` in lines with separate cells, as in a PDF, `tables_in_text` in
+Markdown and plain text. A table without recognisable headers is omitted, because there is nothing to add to its chunks.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import Line
 
 MAX_HEAD = 600
-"""Characters of a head; the upper lines of a longer one are left out."""
+"""Characters in the column headers; if they are longer, the upper lines are omitted."""
 MIN_ROWS = 2
-MIN_CONTENTS = 5  # rows of a table of contents
-MOST_CONTENTS = 0.8  # of them, whose page numbers increase
+MIN_CONTENTS = 5  # rows in a table of contents
+MOST_CONTENTS = 0.8  # share of these rows whose page numbers increase
 MAX_HEAD_LINES = 6
-MAX_NARROW_LINES = 30  # of a head with one or two words on each line
-MAX_LABELS = 4  # lines in a row with a label only: more is not a table
+MAX_NARROW_LINES = 30  # in column headers with one or two words on each line
+MAX_LABELS = 4  # consecutive lines with only a label; with more, it is not a table
 MAX_LABEL_WORDS = 14
-MAX_SENTENCE_WORDS = 6  # of a label with a full stop
+MAX_SENTENCE_WORDS = 6  # in a label with a full stop
 MAX_CAPTION_WORDS = 30
 
 
 class TextLine(NamedTuple):
-    """A line of a text.
+    """A line of text.
 
     Attributes:
         text: The line.
         start: Offset of its first character.
         cells: Number of separate pieces on the line.
-        indent: Horizontal position of its beginning, in any unit.
+        indent: Horizontal position at which the line begins, in any unit.
     """
 
     text: str
@@ -67,19 +66,19 @@ _VISIBLE_LINE = re.compile(r"\S[^\n]*")
 _GAP = re.compile(r"(?<=[^\s.!?:;])(?: {2}| ?\t)[ \t]*+(?=[^\s|])")
 _CODE = frozenset("{};=")
 REACH = 1_000
-"""Most characters between two lines with gaps of one table, and of the text above it that is searched for its head."""
+"""Maximum distance in characters between lines with gaps in one table, and between it and its column headers."""
 
 MIN_ALIGNED = 0.6
-"""Share of the rows of a table in columns whose last cells stand in one column."""
+"""Share of the rows of a table whose last cells must be aligned."""
 MIN_PROSE = 45
-"""Characters of a line that the next one may continue as a paragraph."""
+"""Minimum characters in a line that the next line may continue as part of the same paragraph."""
 
 
 def tables_in_text(text: str) -> list[Table]:
-    """Return the tables of a Markdown or plain text, but not those in its code, in the order of the text.
+    """Return the tables in Markdown or plain text, except those in code, in the order of the text.
 
-    Found are tables with pipes and a row of hyphens below their head, and figures in columns that are set with spaces
-    or tabs.
+    These are tables with pipes and a row of hyphens below the column headers, and figures in columns that are aligned
+    with spaces or tabs.
 
     Example:
         >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
@@ -106,7 +105,7 @@ def _pipe_tables(text: str) -> Iterator[Table]:
 
 
 def _is_delimiter(line: str) -> bool:
-    """Return whether a line is the row of hyphens below the head of a Markdown table."""
+    """Return whether a line is the row of hyphens below the column headers of a Markdown table."""
     return _DELIMITER_CHARACTERS.issuperset(line) and _DELIMITER.fullmatch(line.strip()) is not None
 
 
@@ -116,7 +115,7 @@ def _columns(line: str) -> str:
 
 
 def _caption_above(text: str, start: int) -> str:
-    """Return the line above a table, or above a blank line, if it names the table."""
+    """Return the line above a table, with or without a blank line between them, if it is a caption."""
     above = text[max(0, start - MAX_HEAD) : start].rstrip()
     if text.count("\n", max(0, start - MAX_HEAD) + len(above), start) > 2:
         return ""
@@ -131,7 +130,7 @@ def _aligned_tables(text: str) -> Iterator[Table]:
 
 
 def _is_aligned(text: str, table: Table) -> bool:
-    """Return whether the last cells of most rows begin or end at the same place, or follow as many tabs."""
+    """Return whether the last cells of most rows begin or end at one position, or follow the same number of tabs."""
     places: tuple[Counter[int], ...] = (Counter(), Counter(), Counter())
     rows = 0
     for match in _VISIBLE_LINE.finditer(text, text.rfind("\n", 0, table.body) + 1, table.end):
@@ -147,7 +146,7 @@ def _is_aligned(text: str, table: Table) -> bool:
 
 
 def _stretches(text: str) -> Iterator[Span]:
-    """Yield the parts of a text in which lines have gaps, from some lines above the first one."""
+    """Yield the parts of the text whose lines contain gaps, with some lines above each part."""
     if "  " not in text and "\t" not in text:
         return
     first = last = -1
@@ -210,12 +209,12 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 
 def pdf_tables(pages: Iterable[Iterable[Line]]) -> list[Table]:
-    """Return the tables of a PDF, which may go on over several pages."""
+    """Return the tables of a PDF, which may continue over several pages."""
     return figure_tables(_paragraphs(line for page in pages for line in page))
 
 
 def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
-    """Yield the lines, those of a paragraph joined."""
+    """Yield the lines; those of one paragraph are joined."""
     parts: list[TextLine] = []
     for line in lines:
         parts.append(TextLine(line.text, line.start, line.cells, line.x0))
@@ -227,7 +226,7 @@ def _paragraphs(lines: Iterable[Line]) -> Iterator[TextLine]:
 
 
 def _joined(parts: Sequence[TextLine]) -> TextLine:
-    """Return the lines of a paragraph as one."""
+    """Return the lines of a paragraph as one line."""
     return parts[0] if len(parts) == 1 else parts[0]._replace(text=" ".join(part.text for part in parts), cells=1)
 
 
@@ -238,7 +237,7 @@ class _Sorted(NamedTuple):
 
 
 def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
-    """Return the tables with rows of figures and a column head, in the order of the text.
+    """Return the tables with rows of figures and column headers, in the order of the text.
 
     Args:
         lines: The lines of a document in reading order; a paragraph may be given as one line.
@@ -273,7 +272,7 @@ def _sorted(line: TextLine) -> _Sorted:
 
 
 def _figures(words: Sequence[str]) -> tuple[int, int]:
-    """Return how many figures a line ends with, without dates, and how many dates."""
+    """Count the figures and the dates at the end of a line."""
     figures = years = days = 0
     at = len(words) - 1
     while at >= 0:
@@ -290,12 +289,12 @@ def _figures(words: Sequence[str]) -> tuple[int, int]:
             break
         at -= 1
     dates = max(years, days)
-    is_number = at < 0 and figures == 1 and not dates  # of a page, or of a list
+    is_number = at < 0 and figures == 1 and not dates  # a page number or the number of a list item
     return 0 if is_number else figures, dates
 
 
 def is_figure(text: str) -> bool:
-    """Return whether a cell holds a figure or a dash, with signs and units, and no year.
+    """Return whether a cell contains a figure or a dash, with or without signs and units, but not a year.
 
     Example:
         >>> [is_figure(text) for text in ("$ 1,234", "(13)", "15.5 %", "—", "2023", "Note 5", "$")]
@@ -309,13 +308,13 @@ def is_figure(text: str) -> bool:
 
 
 def _is_table(read: Sequence[_Sorted], at: int) -> bool:
-    """Return whether a second row follows the one at `at`, with nothing but labels between them."""
+    """Return whether another row follows the row at `at`, with only labels between them."""
     below = (other.kind for other in read[at + 1 : at + 2 + MAX_LABELS] if other.kind != "label")
     return next(below, None) == "row"
 
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
-    """Return whether nearly every row ends with a page number, not smaller than the one above, as its only figure."""
+    """Return whether the only figure of nearly every row is a page number not smaller than the one above."""
     rows = [one.line for one in read if one.kind == "row"]
     numbers = [_page_number(line) for line in rows]
     increasing = sum(0 <= one <= other for one, other in pairwise(numbers))
@@ -329,7 +328,7 @@ def _page_number(line: TextLine) -> int:
 
 
 def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
-    """Return the first and the last line of the column head above the row at `at`, or None."""
+    """Return the indexes of the first and the last line of the column headers above the row at `at`, or None."""
     above = range(at - 1, max(done, at - MAX_LABELS) - 1, -1)
     last = next((place for place in above if read[place].kind != "label" or _is_column_label(read, place, at)), None)
     if last is None or read[last].kind not in ("columns", "label"):
@@ -337,14 +336,14 @@ def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None
     first = last
     while first > done and last - first + 1 < MAX_HEAD_LINES and read[first - 1].kind in ("columns", "label"):
         first -= 1
-    # A label above that belongs to the text before, such as the end of a list.
+    # The first label belongs to the text before the table, such as the end of a list.
     while first < last and read[first].kind == "label" and _BULLET.match(read[first].line.text):
         first += 1
     return first, last
 
 
 def _narrow_head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
-    """Return the lines of a head whose narrow columns are drawn one after the other, from its unit or its dates on."""
+    """Return the lines of column headers drawn one column after another, from the unit or the dates on, or None."""
     for first in range(at - 1, max(done, at - MAX_NARROW_LINES) - 1, -1):
         if read[first].kind not in ("label", "columns"):
             return None
@@ -354,12 +353,12 @@ def _narrow_head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int]
 
 
 def _names_columns(one: _Sorted) -> bool:
-    """Return whether a line has the dates or the unit of a head."""
+    """Return whether a line has dates or a unit, as column headers do."""
     return one.has_dates or _UNIT.match(one.line.text) is not None
 
 
 def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
-    """Return whether a line with one cell stands over a column of figures and not over the labels."""
+    """Return whether a line with one cell is above a column of figures and not above the labels."""
     line = read[place].line
     return (
         read[place].kind == "label"
@@ -369,7 +368,7 @@ def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
 
 
 def _end(read: Sequence[_Sorted], at: int) -> int:
-    """Return the line behind the table that has a row at `at`: prose, many labels, or another head."""
+    """Return the index of the line after the table with a row at `at`: prose, many labels, or other column headers."""
     labels = 0
     for place in range(at + 1, len(read)):
         kind = _kind_within(read, place)
@@ -382,7 +381,7 @@ def _end(read: Sequence[_Sorted], at: int) -> int:
 
 
 def _kind_within(read: Sequence[_Sorted], place: int) -> Kind:
-    """Return the kind of a line inside a table, where a long line without a stop is a label that goes on below."""
+    """Return the kind of a line inside a table, where long text without a full stop before a row is a wrapped label."""
     text, kind = read[place].line.text, read[place].kind
     is_label = not text.endswith((".", ":", ";")) and len(text.split()) <= 2 * MAX_LABEL_WORDS
     follows_row = place + 1 < len(read) and read[place + 1].kind == "row"
@@ -404,13 +403,13 @@ def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str
 
 
 def caption_of(text: str) -> str:
-    """Return the sentence that a paragraph ends with if it announces a table by a colon, or an empty string."""
+    """Return the last sentence of a paragraph if it introduces a table with a colon, or an empty string."""
     sentence = _SENTENCE.split(text[-MAX_HEAD:].strip())[-1]
     return sentence if sentence.endswith(":") and len(sentence.split()) <= MAX_CAPTION_WORDS else ""
 
 
 def shortened(lines: Sequence[str]) -> str:
-    """Join the lines of a head; the upper ones are left out if it would be too long."""
+    """Join the lines of column headers, and omit the upper lines if the result would be too long."""
     kept: list[str] = []
     size = 0
     for line in reversed(list(dict.fromkeys(lines))):

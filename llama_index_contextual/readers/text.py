@@ -1,11 +1,11 @@
 """Read text files: detect the encoding, and recognise headings by their numbering, keyword or capitals.
 
 `decode_file` tries a byte order mark, UTF-16 and UTF-32 without one, UTF-8, and finally legacy encodings. Encodings of
-Latin scripts use nearly the same bytes for letters of different languages. They are told apart by alphabets: a text is
-written in one language, so its letters beyond ASCII belong to one alphabet. charset-normalizer decides all other cases:
-Cyrillic, Greek, Hebrew, Arabic, Thai, Chinese, Japanese and Korean text, and Latin text of several languages.
+Latin scripts use nearly the same bytes for letters of different languages. They are distinguished by alphabet: most
+text is in one language, so that its letters beyond ASCII belong to one alphabet. charset-normalizer decides all other
+cases: Cyrillic, Greek, Hebrew, Arabic, Thai, Chinese, Japanese and Korean text, and Latin text in several languages.
 
-`plain_outline` compares each line that may be a heading with its neighbours: items of a list follow one another without
+`plain_outline` compares each line that may be a heading with its neighbours: list items follow one another without
 text in between, running headers repeat, and a heading has text below it. Doubtful lines are not headings.
 """
 
@@ -31,7 +31,7 @@ from llama_index_contextual.readers.discovery import one_line, read_limited
 def read_text(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
     """Read a plain text file and recognise its headings.
 
-    The text is kept as it is, including newlines; only a byte order mark is removed.
+    The text is kept unchanged, including newlines; only a byte order mark is removed.
 
     Raises:
         ReadError: The file is empty, binary, too large, or cannot be opened.
@@ -40,7 +40,7 @@ def read_text(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  
 
 
 def parse_text(decoded: Decoded) -> ParsedFile:
-    """Recognise the headings of a decoded text, as `read_text` does."""
+    """Recognise the headings of decoded text, as `read_text` does."""
     outline = plain_outline(decoded.text)
     return ParsedFile(
         text=decoded.text,
@@ -65,7 +65,7 @@ class Decoded:
     Attributes:
         text: The text with the newlines of the file, without byte order mark.
         warnings: Assumptions and replacements.
-        digest: xxh3-128 of the bytes that were decoded, in hexadecimal.
+        digest: Hexadecimal xxh3-128 of the bytes that were decoded.
     """
 
     text: str
@@ -91,16 +91,16 @@ def decode_bytes(path: Path, data: bytes, *, charset: str | None = None) -> Deco
     """Decode the bytes of a text file, as `decode_file` does, without limits.
 
     Args:
-        path: Name of the file in errors.
+        path: Path of the file, for error messages.
         data: The bytes.
-        charset: Encoding that the file declares; it is used if it is known and fits, unless a byte order mark differs.
+        charset: Encoding that the file declares; used if it is known and valid, unless a byte order mark contradicts.
 
     Raises:
         ReadError: The bytes are empty or not text.
     """
     name = _DECLARED.get((charset or "").strip().lower(), (charset or "").strip())
     if name and data and not marked_encoding(data):
-        with suppress(LookupError, ValueError):  # unknown, not an encoding of text, or not that of this text
+        with suppress(LookupError, ValueError):  # unknown, not a text encoding, or not the encoding of this file
             return _without_nul(path, data.decode(name), [])
     head = data[:SAMPLE_BYTES]
     if not head:
@@ -156,7 +156,7 @@ def _without_nul(path: Path, text: str, warnings: list[str]) -> Decoded:
 
 # Detection by byte order mark, signature and control characters
 
-# A byte order mark is decisive. Before version 3.5, charset-normalizer ignores the mark of a UTF-16 text of formulas.
+# A byte order mark is decisive. Before version 3.5, charset-normalizer ignores the mark of UTF-16 text with formulas.
 _MARKS = (
     # UTF-32 first: its little-endian mark begins with that of UTF-16.
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -165,7 +165,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# Names of ISO 8859-1 and ASCII stand for cp1252, as in browsers.
+# The names of ISO 8859-1 and ASCII mean cp1252, as in browsers.
 _DECLARED = dict.fromkeys(("iso-8859-1", "iso8859-1", "latin-1", "latin1", "us-ascii", "ascii"), "cp1252")
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 _SIGNATURES = (
@@ -196,10 +196,10 @@ def looks_binary(window: bytes) -> bool:
 
 
 def unmarked_encoding(head: bytes) -> str | None:
-    """Return the encoding of a text in UTF-16, UTF-32 or ISO-2022-JP without byte order mark, or None.
+    """Return the encoding of UTF-16, UTF-32 or ISO-2022-JP text without byte order mark, or None.
 
-    charset-normalizer is not used here: it takes a table that is drawn with box characters for UTF-8, does not
-    recognise formulas such as "∀x ∈ ℝ", and before version 3.5 reads some binary files as UTF-16.
+    charset-normalizer is not used here: it takes tables drawn with box characters for UTF-8, does not recognise
+    formulas such as "∀x ∈ ℝ", and before version 3.5 reads some binary files as UTF-16.
     """
     if head.isascii() and any(escape in head for escape in _JAPANESE_ESCAPES):
         return "iso2022_jp_2"
@@ -256,7 +256,7 @@ LEGACY = (
 
 
 def legacy_encoding(data: bytes) -> str | None:
-    """Return the most likely encoding of a text that is not Unicode, from a sample of its non-ASCII lines."""
+    """Return the most likely encoding of text that is not Unicode, based on a sample of its non-ASCII lines."""
     sample = _foreign_lines(data)
     if latin := latin_encoding(sample):
         return latin
@@ -275,7 +275,7 @@ def _foreign_lines(data: bytes, width: int = 4096) -> bytes:
         at = len(data) if at < 0 else at
         line = data[start:at]
         if len(line) > width:
-            # Cut at a byte below 0x30, which is not the second half of a character in any of the encodings.
+            # Cut at a byte below 0x30, which is never the second half of a character in these encodings.
             line = line[: max(line.rfind(byte, 0, width) for byte in b" ,.!") + 1] or line[:width]
         lines.append(line)
         size += len(line)
@@ -330,14 +330,14 @@ _MAX_FOREIGN = 0.4
 
 
 def latin_encoding(sample: bytes) -> str | None:
-    """Return the encoding in which a sample is a text of one language in Latin script, or None."""
+    """Return the encoding in which a sample is Latin-script text in one language, or None."""
     shares = {encoding: _share(sample, encoding) for encoding in _ALPHABETS}
     best = max(shares, key=lambda encoding: shares[encoding])
     return best if shares[best] >= _ENOUGH else None
 
 
 def _share(sample: bytes, encoding: str) -> float:
-    """Return the share of the characters beyond ASCII that belong to one alphabet and its punctuation."""
+    """Return the share of the characters beyond ASCII that belong to one alphabet or are punctuation."""
     try:
         text = sample.decode(encoding)
     except UnicodeDecodeError:
@@ -372,7 +372,7 @@ def _foreign(text: str) -> Counter[str]:
 
 MAX_HEADINGS = 100_000
 MAX_REPEATED = 2
-"""Times that a line in capitals occurs; one that occurs more often is a running header."""
+"""Number of times that a heading in capitals may occur; a line that occurs more often is a running header."""
 
 _HEAD = 400
 _BODY = 80
@@ -384,12 +384,12 @@ _NEWLINE = re.compile(r"\r\n|\n|\r")
 
 @dataclass(frozen=True)
 class PlainOutline:
-    """The headings of a plain text.
+    """The headings of plain text.
 
     Attributes:
         headings: The headings in the order of the text.
         title: The first line of the text, if it is a heading in capitals or underlined.
-        warnings: Headings that were left out.
+        warnings: Headings that were omitted.
     """
 
     headings: tuple[Heading, ...] = ()
@@ -398,9 +398,9 @@ class PlainOutline:
 
 
 def plain_outline(text: str) -> PlainOutline:
-    """Find the headings of a plain text.
+    """Find the headings of plain text.
 
-    The level follows from the numbering: "3.2" is below "3", and both are below "PART", "ARTICLE" and similar keywords.
+    The numbering determines the level: "3.2" is below "3", and both are below "PART", "ARTICLE" and similar keywords.
     """
     spans = list(_paragraphs(text))
     found: list[_Candidate] = []
@@ -412,7 +412,7 @@ def plain_outline(text: str) -> PlainOutline:
     counts = Counter(candidate.title for candidate in found)
     kept = [one for one in found if one.kind != "capitals" or counts[one.title] <= MAX_REPEATED]
     ranks = sorted({one.depth for one in kept if one.kind == "keyword"})
-    # A heading with a number or keyword is a section; only one without can be the title of the document.
+    # A heading with a number or keyword is a section; only a heading without either can be the document title.
     opens = kept and kept[0].kind == "capitals" and not text[: kept[0].start].strip()
     many = f"has more than {MAX_HEADINGS:,} headings: the later ones are left out"
     return PlainOutline(
@@ -423,7 +423,7 @@ def plain_outline(text: str) -> PlainOutline:
 
 
 def _level(candidate: _Candidate, ranks: list[int]) -> int:
-    """Return the level of a heading: the ranks of keywords that occur, the numbers below, and 1 for capitals."""
+    """Return the level of a heading: 1 for capitals, otherwise keywords by rank with numbers below them."""
     if candidate.kind == "keyword":
         return ranks.index(candidate.depth) + 1
     return candidate.depth + (len(ranks) if candidate.kind == "number" else 0)
@@ -455,7 +455,7 @@ def _block(text: str, span: Span | None) -> _Block:
 
 
 def _line_start(text: str, at: int) -> int:
-    """Return where the line begins; an indentation of more than a thousand spaces is ignored."""
+    """Return the offset at which the line begins; an indentation of more than a thousand spaces is ignored."""
     lowest = max(at - 1_000, 0)
     newline = max(text.rfind("\n", lowest, at), text.rfind("\r", lowest, at))
     return newline + 1 if newline >= 0 or not lowest else at
@@ -474,7 +474,7 @@ def _fits(candidate: _Candidate, before: _Block, after: _Block) -> bool:
 
 
 class _Block(NamedTuple):
-    """The beginning of a paragraph: the offset of its first line, up to three lines, and whether these are all."""
+    """The beginning of a paragraph: the offset of its first line, up to three lines, and whether there are no more."""
 
     start: int
     lines: list[str]
@@ -486,7 +486,7 @@ class _Candidate(NamedTuple):
 
     Attributes:
         start: Offset of the line.
-        kind: The feature by which it was recognised.
+        kind: The feature by which the line was recognised.
         depth: Rank of the keyword; number of parts of the numbering ("3.2" has two); 1 for capitals.
         title: The line.
         has_body: Whether text follows on the next line.
@@ -587,7 +587,7 @@ def _is_entry(line: str) -> bool:
 
 
 def _is_title(text: str, *, words: int = 12, may_end: bool = False) -> bool:
-    """Return whether a text looks like a title: short, with a capital first, and not a sentence or table row."""
+    """Return whether the text looks like a title: short, beginning with a capital, and not a sentence or table row."""
     if not text[0].isalpha() or text[0].islower():
         return False
     tokens = text.split()
