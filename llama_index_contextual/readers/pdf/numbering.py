@@ -1,4 +1,4 @@
-"""What reads like a heading: its number, such as "Item 7" or "3.2", and its title."""
+"""Recognise text that reads like a heading: its numbering, such as "Item 7" or "3.2", and its title."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Label(NamedTuple):
 
     Attributes:
         family: What is numbered: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
-        numbers: The numbers, the last one counting on from heading to heading.
-        depth: Number of parts of a decimal number, else 1.
+        numbers: The numbers; the last one increases from heading to heading.
+        depth: Number of parts in a decimal number, otherwise 1.
         title: The text after the numbering.
     """
 
@@ -62,7 +62,7 @@ class Label(NamedTuple):
 
     @property
     def is_keyword(self) -> bool:
-        """Whether it begins with a word such as "Item" or "Exhibit"."""
+        """Whether the label begins with a word such as "Item" or "Exhibit"."""
         return self.family in ("part", "chapter", "section", "attachment")
 
 
@@ -92,13 +92,13 @@ def label_in(text: str) -> Label | None:
 
 
 def without_label(text: str) -> str:
-    """Return a line without the numbering at its beginning."""
+    """Return the line without the numbering at its beginning."""
     label = label_in(text)
     return label.title if label else text
 
 
 def _number(text: str) -> str:
-    """Return a Roman numeral as digits, anything else as it is."""
+    """Return a Roman numeral as digits, and anything else unchanged."""
     return str(roman_value(text)) if text and all(char in _DIGITS for char in text) else text
 
 
@@ -180,13 +180,13 @@ CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\
 
 
 def is_title_case(text: str) -> bool:
-    """Return whether most words that matter begin with a capital."""
+    """Return whether most significant words begin with a capital."""
     words = [word for word in re.findall(r"[^\W\d_][\w’'&.-]*", text) if word.casefold() not in SMALL]
     return bool(words) and words[0][0].isupper() and 4 * sum(word[0].isupper() for word in words) >= 3 * len(words)
 
 
 def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
-    """Return whether a text may be a title: not a sentence, table row, address, date or line to fill in."""
+    """Return whether the text may be a title: not a sentence, table row, address, date or blank line of a form."""
     tokens = text.split()
     if not tokens or len(tokens) > words or len(text) > MAX_LETTERS or _NO_TITLE.match(text):
         return False

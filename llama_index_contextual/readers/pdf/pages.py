@@ -1,12 +1,12 @@
 """Pages of a PDF: pieces of text with their positions, and lines in reading order.
 
-Pages nearly always draw their text in reading order, so that order is kept. Positions determine the ends of lines, the
-spaces, and the order of columns that are drawn in another order: columns of prose that are drawn row by row are read
-one after the other, and a column of figures that is drawn separately from its labels is moved next to them.
+The text of a page is nearly always drawn in reading order, so that order is kept. Positions determine line ends,
+spaces, and the order of columns that are drawn differently: columns of prose that are drawn row by row are read one
+after the other, and a column of figures that is drawn separately from its labels is moved next to them.
 
-A row of a table is a line of the text. If one of its cells is blank, the figures after it would seem to belong to the
-column before. The columns are the stretches of a page in which figures stand one below the other; a row that leaves one
-of them blank gets a dash there.
+A table row becomes one line of text. If one of its cells were blank, the figures after it would seem to belong to the
+previous column. Columns are therefore found as the ranges of a page in which figures are aligned below one another, and
+a row with a blank cell in such a column gets a dash there.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Literal, NamedTuple
 
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
 
-SAME_LINE = 0.8  # of the smaller font size: more is another line, less a superscript
-WORD_GAP = 0.5  # of the width of a space
-MAX_KERNING = 0.5  # of the font size: a larger step back begins another word
-CELL_GAP = 1.2  # of the font size: more than any space between words of one column
-WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
-MAX_MARK = 5  # characters of a footnote mark
-MAX_NEAR = 1_000  # runs that are looked at for one mark
-MARK_SIZE = 0.8  # of the font size of the word: more is not a footnote mark
-MARK_GAP = 0.3  # of the font size
-MAX_CELLS = 30  # of a row that are compared with the next one
-MAX_ROWS = 2_000  # of a page; with more it is not a page of text, and its drawing order is kept
+SAME_LINE = 0.8  # times the smaller font size: a larger offset is a new line, a smaller one a superscript
+WORD_GAP = 0.5  # times the width of a space
+MAX_KERNING = 0.5  # times the font size: a larger step back begins a new word
+CELL_GAP = 1.2  # times the font size: larger than any space between words of one column
+WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
+MAX_MARK = 5  # characters in a footnote mark
+MAX_NEAR = 1_000  # runs that are searched for the word of one mark
+MARK_SIZE = 0.8  # times the font size of the word: a larger one is not a footnote mark
+MARK_GAP = 0.3  # times the font size
+MAX_CELLS = 30  # cells of a row that are compared with the next row
+MAX_ROWS = 2_000  # on a page; with more rows it is not a page of text, and its drawing order is kept
 
 # ---- Pieces of text --------------------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class Run(NamedTuple):
         y: Baseline in points, across the direction of the text, growing upwards.
         size: Height of the font.
         space: Width of a space.
-        angle: Direction of the text in degrees; 0 for upright text.
+        angle: Direction of the text in degrees; 0 for horizontal text.
         bold: Whether the font is bold.
     """
 
@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """Adjacent text on one line; `bold` is the number of its characters in bold."""
+    """Adjacent text on one line; `bold` is the number of bold characters."""
 
     text: str
     x0: float
@@ -89,8 +89,8 @@ class Line:
         cells: Number of separate pieces on the line; more than one in a table row.
         x0: Start in points, along the line.
         x1: End in points.
-        bold: Whether most of its text is in bold.
-        start: Offset of its first character in the document.
+        bold: Whether most of the text is bold.
+        start: Offset of the first character in the document.
         end: Separator before the next line: a line feed, or a space within a paragraph.
     """
 
@@ -109,7 +109,7 @@ class Line:
 
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
-    """Return the lines of one page in reading order; `y` is NaN for lines that run in an unusual direction."""
+    """Return the lines of one page in reading order; `y` is NaN for lines in an unusual direction."""
     upright = main_angle(runs)
     rows = rows_of(cell for cell in cells_of(marks_in_place(runs)) if cell.text.strip())
     if len(rows) <= MAX_ROWS:
@@ -118,7 +118,7 @@ def page_lines(runs: Sequence[Run]) -> list[Line]:
 
 
 def marks_in_place(runs: Sequence[Run]) -> list[Run]:
-    """Move footnote marks that were drawn after the text, such as "(1)", behind the word that they mark."""
+    """Move footnote marks such as "(1)" that were drawn after the text to the end of the words that they mark."""
     marks = [
         at
         for at, run in enumerate(runs)
@@ -205,7 +205,7 @@ def _same_line(cell: Cell, run: Run) -> bool:
 
 
 def _drawn_twice(last: Run, run: Run) -> bool:
-    """Return whether a run repeats the last one with a tiny offset, as some programs do to print bold text."""
+    """Return whether a run repeats the last one with a tiny offset, which some programs use to print bold text."""
     return (
         run.text == last.text
         and bool(run.text.strip())
@@ -231,7 +231,7 @@ def beside(one: Cell, other: Cell) -> bool:
 
 
 def rows_of(cells: Iterable[Cell]) -> list[Row]:
-    """Group cells that are drawn one after the other on the same baseline into rows, from left to right."""
+    """Group cells that are drawn one after another on the same baseline into rows, from left to right."""
     rows: list[Row] = []
     for cell in cells:
         row = rows[-1] if rows else None
@@ -246,12 +246,12 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
 
 # ---- Columns ---------------------------------------------------------------------------------------------------------
 
-MIN_FIGURES = 3  # one below the other
+MIN_FIGURES = 3  # figures below one another
 MIN_COLUMN_ROWS = 5
-MIN_WORDS = 3  # of a line of prose
-FILLED = 0.7  # of the width of a column
-LINE_STEP = 1.3  # of the distance of lines: more is another paragraph
-MAX_WEAK_ROWS = 2  # in a row that have text in both columns, but no prose in both
+MIN_WORDS = 3  # in a line of prose
+FILLED = 0.7  # share of the width of a column
+LINE_STEP = 1.3  # times the line spacing: a larger step begins a new paragraph
+MAX_WEAK_ROWS = 2  # consecutive rows with text in both columns but not prose in both
 
 
 def figures_beside_labels(rows: list[Row]) -> list[Row]:
@@ -262,7 +262,7 @@ def figures_beside_labels(rows: list[Row]) -> list[Row]:
             takewhile(lambda pair: _is_short(pair[0]) and pair[1], ((row[0], _row_beside(row, out)) for row in block))
         )
         rest = block[len(column) :]
-        is_text = bool(rest) and abs(rest[0][0].x0 - block[0][0].x0) < rest[0][0].size  # the column goes on
+        is_text = bool(rest) and abs(rest[0][0].x0 - block[0][0].x0) < rest[0][0].size  # the column continues
         if len(column) >= MIN_FIGURES and 2 * sum(_is_figure(cell) for cell, _ in column) > len(column) and not is_text:
             for cell, row in column:
                 row.append(cell)
@@ -273,7 +273,7 @@ def figures_beside_labels(rows: list[Row]) -> list[Row]:
 
 
 def _descending(rows: list[Row]) -> list[list[Row]]:
-    """Split the rows wherever the drawing moves back up the page."""
+    """Split the rows wherever a row is drawn above the previous one."""
     blocks: list[list[Row]] = []
     for row in rows:
         if blocks and row[0].y < blocks[-1][-1][0].y:
@@ -284,7 +284,7 @@ def _descending(rows: list[Row]) -> list[list[Row]]:
 
 
 def _row_beside(row: Row, rows: list[Row]) -> Row:
-    """Return the row to the left of a row that is a single cell, or an empty one."""
+    """Return the row to the left of a single-cell row, or an empty row."""
     cell = row[0]
     if len(row) > 1:
         return []
@@ -317,7 +317,7 @@ def columns_in_order(rows: list[Row]) -> list[Row]:
 
 
 def _gutter(rows: list[Row]) -> float | None:
-    """Return an x position between two columns of prose that most rows leave blank, or None."""
+    """Return an x position between two columns of prose that is blank in most rows, or None."""
     pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0 and _is_prose(a) and _is_prose(b)]
     if len(pairs) < MIN_COLUMN_ROWS:
         return None
@@ -336,13 +336,13 @@ def _is_prose(cell: Cell) -> bool:
 
 
 def is_filled(column: Sequence[Cell], share: float) -> bool:
-    """Return whether most lines fill this share of the width of their column, unlike those of a table."""
+    """Return whether most lines fill this share of the width of their column, unlike the lines of a table."""
     width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
     return median(cell.x1 - cell.x0 for cell in column) >= share * width
 
 
 def _regions(rows: list[Row], gutter: float) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end (exclusive) of each stretch of rows in which both columns continue."""
+    """Yield the start and the end (exclusive) of each range of rows in which both columns continue."""
     both = [_is_prose_on_both_sides(row, gutter) for row in rows]
     steps = sorted(a[0].y - b[0].y for (a, b), here in zip(pairwise(rows), both, strict=False) if here)
     step = LINE_STEP * steps[len(steps) // 2] if steps else 0.0
@@ -372,7 +372,7 @@ def _is_prose_on_both_sides(row: Row, gutter: float) -> bool:
 
 
 def _goes_on(row: Row, following: Row, gutter: float, step: float) -> bool:
-    """Return whether the next row is a line of only one of the columns."""
+    """Return whether the next row is a line in only one of the columns."""
     one_side = following[-1].x1 <= gutter or following[0].x0 >= gutter
     return one_side and 0 < row[0].y - following[0].y <= step
 
@@ -382,8 +382,8 @@ def _goes_on(row: Row, following: Row, gutter: float, step: float) -> bool:
 BLANK = "–"
 MIN_COLUMN_FIGURES = 2  # in a column; at least one row has a cell in each column
 MAX_COLUMNS = 20
-MAX_GAP = 4  # rows with a label only between two rows with figures
-MAX_STEP = 6.0  # of the font size, from one row with figures to the next
+MAX_GAP = 4  # rows with only a label between two rows with figures
+MAX_STEP = 6.0  # times the font size, from one row with figures to the next
 
 
 def with_blanks(rows: list[Row]) -> list[Row]:
@@ -400,7 +400,7 @@ def with_blanks(rows: list[Row]) -> list[Row]:
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Yield the indexes of the rows with a label and figures that follow one another."""
+    """Yield the indexes of consecutive rows with a label and figures."""
     table: list[int] = []
     for at, row in enumerate(rows):
         if _has_figures(row):
@@ -430,7 +430,7 @@ def _follows(row: Row, other: Row) -> bool:
 
 
 def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """Return the stretches in which the figures of the rows stand; empty if they do not form clear columns."""
+    """Return the horizontal ranges of the columns of figures; empty if the figures do not form clear columns."""
     figures = sorted((cell.x0, cell.x1) for row in rows for cell in row[1:] if is_figure(cell.text))
     columns: list[tuple[float, float]] = []
     counts: list[int] = []
@@ -444,7 +444,7 @@ def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
     if not 1 < len(columns) <= MAX_COLUMNS or min(counts) < MIN_COLUMN_FIGURES:
         return []
     is_complete = any(all(any(_overlaps(column, c) for c in row[1:]) for column in columns) for row in rows)
-    # Two figures of one row in one stretch are two columns that are too close to each other.
+    # Two figures of one row in one range mean that two columns are too close to each other.
     is_single = all(
         sum(_overlaps(column, c) and is_figure(c.text) for c in row) <= 1 for row in rows for column in columns
     )
@@ -468,11 +468,11 @@ def _blank(column: tuple[float, float], row: Row) -> Cell:
 
 PdfEngine = Literal["pypdf", "pdfium"]
 
-MIN_PATHS = 100  # on a page without text, fewer paths are frames and backgrounds, more may be letters
+MIN_PATHS = 100  # on a page without text; fewer paths are frames and backgrounds, more may be letters
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
 NO_PASSWORD = "the PDF is encrypted: give its password"
 
-RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of scripts that are written in this direction
+RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of right-to-left scripts
 
 
 class OutlineEntry(NamedTuple):
@@ -481,7 +481,7 @@ class OutlineEntry(NamedTuple):
     Attributes:
         title: Title in the outline.
         level: Level in the outline, from 1.
-        page: Index of the page that it points to, from 0.
+        page: Index of the page that the bookmark points to, from 0.
         top: Position on that page, in points from the bottom, or None.
     """
 
@@ -497,7 +497,7 @@ class PageContent(NamedTuple):
     Attributes:
         lines: The lines in reading order.
         span: The lower and the upper edge of the page, in the units of `Line.y`.
-        is_drawn: Whether images or many paths are drawn; such a page without text is a scan.
+        is_drawn: Whether the page has images or many paths; such a page without text is a scan.
     """
 
     lines: Sequence[Line]
@@ -515,7 +515,7 @@ class PageSource:
     page_count: int
 
     def page(self, index: int) -> PageContent:
-        """Return the page with an index, from 0."""
+        """Return the page at the index, from 0."""
         raise NotImplementedError
 
     def title(self) -> str | None:
@@ -523,7 +523,7 @@ class PageSource:
         return None
 
     def labels(self) -> list[str]:
-        """Return the page labels, one per page; empty if the file has none."""
+        """Return the page labels, one per page, or an empty list if the file has none."""
         return []
 
     def outline(self) -> list[OutlineEntry]:

@@ -1,7 +1,7 @@
-"""PDF engine that uses pdfium, the default.
+"""The default PDF engine, which uses pdfium.
 
-pdfium decodes the fonts and finds the words; the layout finds lines, columns and table rows from their positions. A
-call into pdfium costs more than the work it does, so positions are asked for at the ends of words, not at each letter.
+pdfium decodes the fonts and finds the words; `pages` finds lines, columns and table rows from their positions. The
+overhead of a call to pdfium exceeds its work, so positions are requested at the ends of words, not for each letter.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from llama_index_contextual.readers.pdf.pages import (
 from llama_index_contextual.readers.pdf.pypdf import BOLD_NAME, CONFIGURATION, FORCE_BOLD, PypdfSource
 
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
-SPACE = 0.25  # of the font size; only used where pdfium does not say whether there is a space
-WIDE_SPACE = 0.55  # of the font size: in a wider one a footnote mark may have been left to be drawn later
-SAME_BASELINE = 0.1  # of the font size
-SAMPLE = 12  # words of a page that show whether it is drawn letter by letter
-NEIGHBOURS = 5  # text objects before one that pdfium compares it with
-SHADOW = 0.2  # of the font size: a copy of a letter that is further away is another letter
+SPACE = 0.25  # times the font size; only used where pdfium does not report whether there is a space
+WIDE_SPACE = 0.55  # times the font size: a wider space may leave room for a footnote mark that is drawn later
+SAME_BASELINE = 0.1  # times the font size
+SAMPLE = 12  # words of a page that are checked to see whether it is drawn letter by letter
+NEIGHBOURS = 5  # previous text objects with which pdfium compares each text object
+SHADOW = 0.2  # times the font size: an equal letter further away is not a shadow
 MAX_FORM_DEPTH = 8
 
-_HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # how pdfium marks a hyphen at the end of a line
+_HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters with which pdfium marks a hyphen at the end of a line
 _LONG_WORD = re.compile(r"\w{4,}")
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
-_UNREADABLE = re.compile(  # no text, control characters, and private characters within a word
+_UNREADABLE = re.compile(  # replacement characters, control characters, and private characters within a word
     r"[\ufffd\0-\x01\x03-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]|\S[\ue000-\uf8ff]|[\ue000-\uf8ff]\S"
 )
 
 
 def _function(function: Any, result: Any, *arguments: Any) -> Any:
-    """Return a function of pdfium that takes addresses as plain integers, which halves the time of a call."""
+    """Wrap a pdfium function to take addresses as plain integers, which halves the time of a call."""
     fast = type(function)(ctypes.cast(function, ctypes.c_void_p).value)
     fast.restype, fast.argtypes = result, arguments
     return fast
@@ -99,7 +99,7 @@ class PdfiumSource(PageSource):
         try:
             self._pdf = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
-            if _is_empty(data, password):  # the code is that of an earlier file, if any
+            if _is_empty(data, password):  # pdfium's error code may be from an earlier file
                 raise ReadError(self._path, "the PDF has no pages") from error
             if error.err_code == pdfium.FPDF_ERR_PASSWORD:
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD) from error
@@ -107,7 +107,7 @@ class PdfiumSource(PageSource):
         self.page_count = len(self._pdf)
 
     def page(self, index: int) -> PageContent:
-        """Return the page with an index."""
+        """Return the page at the index."""
         try:
             page = self._pdf[index]
             text = page.get_textpage()
@@ -125,7 +125,7 @@ class PdfiumSource(PageSource):
         return PageContent(lines, is_drawn, span)
 
     def _better(self, lines: list[Line], index: int) -> list[Line]:
-        """Return the lines of a page as pypdf reads them, if it reads more of them, else those given."""
+        """Return the lines of a page as read by pypdf if they are more legible, otherwise the given lines."""
         try:
             with apply_configuration(CONFIGURATION):
                 self._pypdf = self._pypdf or self._with_pypdf()
@@ -159,7 +159,7 @@ class PdfiumSource(PageSource):
 
 
 def _is_empty(data: bytes, password: str | None) -> bool:
-    """Return whether pdfium finds the page tree of a file, but no page in it."""
+    """Return whether pdfium can open a file but finds no pages in it."""
     document = pdfium.FPDF_LoadMemDocument64(data, len(data), None if password is None else f"{password}\0".encode())
     if not document:
         return False
@@ -169,7 +169,7 @@ def _is_empty(data: bytes, password: str | None) -> bool:
 
 
 class _Style(NamedTuple):
-    """What the letters of a text object have in common.
+    """Properties that the letters of a text object share.
 
     Attributes:
         size: Height of the font on the page in points.
@@ -190,15 +190,15 @@ _NO_STYLE = _Style(1.0, 0, 1.0, 0.0, False)
 
 
 _Place = tuple[float, float, float]  # start, end and baseline in points, along and across the direction of the text
-_Piece = tuple[int, int, _Style, _Place]  # indexes of the first letter and after the last one
+_Piece = tuple[int, int, _Style, _Place]  # index of the first letter, index after the last letter, style, place
 
 
 class _PageText:
     """Runs of the text of one page.
 
     Attributes:
-        text: The characters of the page, in the order of pdfium, with its spaces and line ends.
-        has_own_order: Whether the text runs from right to left, so that the layout does not apply.
+        text: The characters of the page in pdfium's order, with the spaces and line ends that it inserts.
+        has_own_order: Whether the text runs from right to left, so that the layout rules do not apply.
     """
 
     def __init__(self, page: Any) -> None:
@@ -216,10 +216,10 @@ class _PageText:
         self._factors = ctypes.addressof(self._matrix)
 
     def runs(self) -> list[Run]:
-        """Return the text in the order of pdfium, which sorts what is drawn on one baseline from left to right.
+        """Return the text in pdfium's order, in which the text on one baseline is sorted from left to right.
 
-        A run ends where the line, the font's size or weight changes, and at a gap that may be the edge of a column
-        or have room for a footnote mark.
+        A run ends where the line, the font size or the font weight changes, and at a gap that may be the edge of a
+        column or leave room for a footnote mark.
         """
         runs: list[Run] = []
         parts: list[str] = []
@@ -229,7 +229,7 @@ class _PageText:
         for first, last, new, (x0, x1, new_y) in self._pieces():
             gap = text[done:first]
             done = last
-            # pdfium ends lines by "\r\n"; other line feeds are spaces of fonts that decode them so
+            # pdfium ends lines with "\r\n"; other line feeds are spaces in fonts that encode them as line feeds
             is_new_line = "\r" in gap
             is_same_line = -tolerance <= new_y - y <= tolerance and not is_new_line
             if new is style and is_same_line and -widest <= x0 - end <= (widest if gap else narrowest):
@@ -248,10 +248,10 @@ class _PageText:
         return runs
 
     def has_lost_letters(self, page: Any) -> bool:
-        """Return whether pdfium has left out a letter.
+        """Return whether pdfium has omitted a letter.
 
-        pdfium leaves out a text object that repeats another one close by, which is how some programs print bold text.
-        On a page that is drawn letter by letter, it takes the second of two equal letters for such a shadow.
+        pdfium omits a text object that repeats another one close by, because some programs print bold text that way.
+        On a page that is drawn letter by letter, it mistakes the second of two equal letters for such a shadow.
         """
         words = [word.span() for word in _LONG_WORD.finditer(self.text)]
         sample = words[:: len(words) // SAMPLE + 1]
@@ -263,9 +263,9 @@ class _PageText:
         return len({_object_of(self._page, at) for at in range(first, last)}) == last - first
 
     def _pieces(self) -> Iterator[_Piece]:
-        """Yield each word, or its parts if its letters are raised or differ in size.
+        """Yield each word, or its parts if some of its letters are raised or differ in size.
 
-        Upright letters of the same font, size and baseline have boxes of the same height at the same height.
+        The boxes of horizontal letters with the same font, size and baseline have the same top and bottom.
         """
         page, box, corners = self._page, self._box, self._corners
         box_of, object_of = _box_of, _object_of
@@ -334,7 +334,7 @@ class _PageText:
         is_upright = b == 0 and a > 0
         along, across = (1.0, 0.0) if is_upright else (a / scale, b / scale)
         angle = 0 if is_upright else round(math.degrees(math.atan2(b, a)))
-        # fonts that differ in nothing else share a style, so that a run need not end at a change to italics
+        # fonts that do not differ in these values share a style, so that a run need not end at a change to italics
         style = _Style(round(height, 2), angle, along, across, self._is_bold(font))
         return self._styles.setdefault(style, style)
 
@@ -351,11 +351,11 @@ class _PageText:
 
 
 def _misses_letter(page: Any, read: Set[int]) -> bool:
-    """Return whether a text object that was not read looks like one close by, but is not at its place.
+    """Return whether a text object that was not read looks the same as one close by, but is too far away for a shadow.
 
     Args:
         page: The page.
-        read: Addresses of the text objects in the text.
+        read: Addresses of the text objects whose text was read.
     """
     objects = list(_text_objects(page.raw, _count_objects, _get_object))
     for at, address in enumerate(objects):
@@ -382,7 +382,7 @@ def _bounds(address: int) -> list[float]:
 
 
 def _text_objects(holder: Any, count: Any, get: Any, depth: int = 0) -> Iterator[int]:
-    """Yield the addresses of the text objects of a page or form in the order of drawing."""
+    """Yield the addresses of the text objects of a page or form in drawing order."""
     for at in range(count(holder)):
         shape = get(holder, at)
         kind = _type_of(shape)
@@ -393,7 +393,7 @@ def _text_objects(holder: Any, count: Any, get: Any, depth: int = 0) -> Iterator
 
 
 def _legibility(lines: Sequence[Line]) -> tuple[int, int]:
-    """Return the negative number of characters that cannot be read, and the number of letters and digits."""
+    """Return the negated number of unreadable characters, and the number of letters and digits."""
     text = "\n".join(line.text for line in lines)
     return -len(_UNREADABLE.findall(text)), sum(map(str.isalnum, text))
 
@@ -404,17 +404,17 @@ def _run(parts: list[str], start: float, end: float, y: float, style: _Style) ->
 
 
 def _characters(page: Any) -> str:
-    """Return the characters of a page, so that their indexes are those of pdfium."""
+    """Return the characters of a page at the same indexes as in pdfium."""
     text = str(page.get_text_range())
     count = page.count_chars()
-    if len(text) != count:  # pdfium leaves out characters that it has no text for
+    if len(text) != count:  # pdfium omits characters for which it has no text
         codes = (pdfium.FPDFText_GetUnicode(page.raw, at) for at in range(count))
         text = "".join(chr(code) if 0 < code <= 0x10FFFF else "\ufffd" for code in codes)
     return text
 
 
 def _plain_lines(text: str) -> list[Line]:
-    """Return the lines of pdfium."""
+    """Split text extracted by pdfium into lines and normalise its white space."""
     return [Line(line) for part in text.translate(_HYPHENS).splitlines() if (line := " ".join(part.split()))]
 
 

@@ -1,7 +1,7 @@
-"""PDF engine that uses pypdf, which is written in Python alone.
+"""PDF engine that uses pypdf, which is pure Python.
 
-pypdf parses the content stream, and reads the fonts with their encodings and widths. This module computes the position
-of the text from its drawing operators (ISO 32000-2, 9.4), which pypdf's own `extract_text` does not return.
+pypdf parses the content stream, and reads the fonts with their encodings and widths. This module computes the positions
+of the text, which pypdf's own `extract_text` does not return, from the drawing operators (ISO 32000-2, 9.4).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from pypdf import Configuration, PageObject, PdfReader
 from pypdf.errors import DependencyError, LimitReachedError, PyPdfError
 from pypdf.generic import ContentStream, Destination, DictionaryObject, StreamObject, TextStringObject
-from pypdf.generic._font import Font  # nothing public has the widths of a font; `test_pdf_layout` pins this class
+from pypdf.generic._font import Font  # no public API has the widths of a font; `test_pdf_layout` pins this class
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.discovery import one_line
@@ -58,7 +58,7 @@ PARSER_ERRORS = (
     zlib.error,
 )
 
-# Stricter limits than pypdf's defaults against malicious files, because text needs less than images.
+# Stricter than pypdf's default limits against malicious files, because text needs less data than images.
 CONFIGURATION = Configuration(
     zlib_maximum_output_length=50_000_000,
     zlib_maximum_recovery_input_length=500_000,  # damaged data is inflated byte by byte, at 2 s per megabyte
@@ -109,7 +109,7 @@ class PypdfSource(PageSource):
             raise ReadError(self._path, f"{failure} ({detail})") from error
 
     def page(self, index: int) -> PageContent:
-        """Return the page with an index."""
+        """Return the page at the index."""
         with self._reading("pypdf cannot parse it"):
             page = self._pdf.pages[index]
             runs = self._runs(page)
@@ -118,7 +118,7 @@ class PypdfSource(PageSource):
         return PageContent(lines, is_drawn, _span(page, main_angle(runs)))
 
     def _runs(self, page: PageObject) -> list[Run]:
-        """Return the text with its positions, or nothing for a page that pypdf's own extraction should handle.
+        """Return the text with its positions, or an empty list if the page should be left to pypdf's own extraction.
 
         pypdf's extraction supports right-to-left and vertical scripts, and tolerates more errors.
         """
@@ -187,7 +187,7 @@ BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")
 
 
 class FontTable:
-    """Text and width of each code of a font, and whether it is bold."""
+    """Text and width of each code of a font, and whether the font is bold."""
 
     def __init__(self, resource: DictionaryObject) -> None:
         self.resource = resource  # kept alive, so that its id is not reused
@@ -232,7 +232,7 @@ def _is_bold(resource: DictionaryObject) -> bool:
 Matrix = tuple[float, float, float, float, float, float]
 IDENTITY: Matrix = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 MAX_FORMS = 5_000  # form XObjects drawn on one page
-CELL_JUMP = 2.0  # of the font size: a jump within one operator that ends the run
+CELL_JUMP = 2.0  # times the font size: a jump within one operator that ends the run
 
 
 def multiply(m: Matrix, n: Matrix) -> Matrix:
@@ -256,13 +256,13 @@ class _State:
     stretch: float = 1.0
 
 
-# Operators that set a number of the state.
+# Operators that set a number in the state.
 _NUMBERS = {b"Tc": "tracking", b"Tw": "word_tracking", b"TL": "leading", b"Ts": "rise"}
 _PATHS = frozenset((b"f", b"F", b"f*", b"B", b"B*", b"b", b"b*", b"S", b"s", b"sh"))
 
 
 class ContentReader:
-    """Interpreter of the drawing operators of one document's pages.
+    """Interpreter for the drawing operators of the pages of one document.
 
     Args:
         pdf: The `PdfReader` that the pages belong to.
@@ -283,9 +283,9 @@ class ContentReader:
         self.vertical = False
 
     def runs(self, page: PageObject) -> list[Run]:
-        """Return the text of a page in the order in which it is drawn.
+        """Return the text of a page in drawing order.
 
-        Also count the drawn `images` and `paths`, and set `vertical` if a font writes downwards.
+        Also count the drawn `images` and `paths`, and set `vertical` if a font has vertical writing mode.
         """
         self._reset()
         content = page.get("/Contents")

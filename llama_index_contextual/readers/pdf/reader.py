@@ -24,7 +24,7 @@ from llama_index_contextual.readers.tables import pdf_tables
 T = TypeVar("T")
 
 DEFAULT_LIMITS = ReadLimits()
-END = 1024  # bytes at both ends of the file that must contain its header and end mark
+END = 1024  # bytes at the beginning and end of the file that must contain the header and the end marker
 NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
@@ -40,7 +40,7 @@ def read_pdf(
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read one PDF in this process.
+    """Read a PDF in this process.
 
     Running headers and footers are removed from the text and stored in the metadata as "running_header" and
     "running_footer". `limits.max_seconds` is only checked between pages; `ParserProcess` enforces it.
@@ -48,18 +48,18 @@ def read_pdf(
     Args:
         path: The file.
         password: Password of an encrypted PDF; ignored for other files.
-        limits: Limits of the file.
-        engine: "pdfium", or "pypdf", which is written in Python alone.
+        limits: Limits for the file.
+        engine: "pdfium", or "pypdf", which is pure Python.
         scans: Pages that were read by OCR, by number from 1 (see `readers.ocr`). Other pages without text are listed in
-            `scanned` of the result, and are neither an error nor a warning. None stands for a caller without OCR.
-        on_page: Called after each page with the number of pages that have been read, and with their total. Pages that
-            need OCR do not count.
+            `scanned` of the result, and cause neither an error nor a warning. None if the caller has no OCR.
+        on_page: Called after each page with the number of pages that have been read, and their total. Pages that need
+            OCR do not count.
 
     Returns:
         The text with pages joined by line feeds; each character belongs to a page of the map.
 
     Raises:
-        ReadError: The file cannot be read or exceeds a limit; `reason` says why.
+        ReadError: The file cannot be read or exceeds a limit; `reason` contains the cause.
     """
     data, digest = read_limited(path, limits)
     account = FileAccount(path, len(data), limits)
@@ -77,7 +77,7 @@ def parse_pdf(
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read the bytes of a PDF, as `read_pdf` does; `path` is its name."""
+    """Read the bytes of a PDF as `read_pdf` does; `path` is used for error messages."""
     _check(path, data)
     notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
     if engine == "pdfium":
@@ -107,7 +107,7 @@ def read_source(
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read an open PDF, or another source of pages, and close it; arguments and errors as in `read_pdf`."""
+    """Read an open PDF or another source of pages, and close it; arguments and errors are those of `read_pdf`."""
     try:
         if not source.page_count:
             raise ReadError(str(path), "the PDF has no pages")
@@ -128,7 +128,7 @@ def _read_pages(
     scans: Mapping[int, Mapping[str, Any]] | None,
     on_page: Callable[[int, int], None] | None,
 ) -> tuple[list[PageContent], list[str], tuple[int, ...]]:
-    """Return the pages, warnings about some of them, and the numbers of those that the caller is to read by OCR."""
+    """Return the pages, warnings about some of them, and the numbers of those that the caller should read by OCR."""
     seconds = account.limits.max_seconds
     deadline = time.monotonic() + seconds
     pages: list[PageContent] = []
@@ -186,7 +186,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
 
 
 def _place(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
-    """Join hyphenated words, assign an offset to each line, and find the paragraphs."""
+    """Rejoin hyphenated words, assign an offset to each line, and find the paragraphs."""
     joiner = HyphenJoiner([[line.text for line in page] for page in pages])
     placed: list[list[Line]] = []
     start = 0
@@ -232,19 +232,19 @@ def _optional(get: Callable[[], T | None], warnings: list[str]) -> T | None:
 
 # ---- Paragraphs ------------------------------------------------------------------------------------------------------
 #
-# Lines of a paragraph are joined, because a line feed costs a token, a space does not, and line feeds split sentences.
-# Rows of tables and tables of contents, list items, headings and short lines remain separate lines.
+# The lines of a paragraph are joined with spaces, because a line feed costs a token and splits sentences. Rows of
+# tables and tables of contents, list items, headings and short lines remain separate lines.
 
-STEP = 1.3  # of the usual distance of lines: more is another paragraph
-SAME_SIZE = 0.1  # of the font size
-MAX_SHIFT = 6.0  # of the font size: how far lines of one paragraph may begin apart
-INDENT = 1.0  # of the font size: a line that is indented more begins a paragraph
-MIN_CHARACTERS = 28  # of a line that can go on
-NEAR_EDGE = 8.0  # of the font size
-MIN_NEAR_EDGE = 1 / 3  # of the lines; with less it is a list, not running text
+STEP = 1.3  # times the usual line spacing: a larger step begins a new paragraph
+SAME_SIZE = 0.1  # times the font size
+MAX_SHIFT = 6.0  # times the font size: maximum distance between the left ends of lines of one paragraph
+INDENT = 1.0  # times the font size: a line that is indented more begins a paragraph
+MIN_CHARACTERS = 28  # in a line that can continue on the next line
+NEAR_EDGE = 8.0  # times the font size
+MIN_NEAR_EDGE = 1 / 3  # share of the lines; with fewer, it is a list and not running text
 
 _ITEM = re.compile(r"(?:[•●▪■◦‣·–—*o-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}(?:\.\d{1,3})+\.?|§+)(?=\s|$)")
-_LEADER = re.compile(r"(?:[._…-]\s?){4}\s*\S{0,8}$")  # of a table of contents, or a blank to fill in
+_LEADER = re.compile(r"(?:[._…-]\s?){4}\s*\S{0,8}$")  # dot leader of a table of contents, or a blank to fill in
 _LETTER = re.compile(r"[^\W_]")
 
 
@@ -262,7 +262,7 @@ def goes_on(lines: Sequence[Line]) -> list[bool]:
 
 
 def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end (exclusive) of each stretch of evenly spaced lines."""
+    """Yield the start and the end (exclusive) of each block of evenly spaced lines."""
     steps = sorted(_step(a, b) for a, b in pairwise(lines) if _step(a, b) > 0.8)
     largest = STEP * steps[len(steps) // 4] if steps else 0.0
     first = 0
@@ -288,7 +288,7 @@ def _evenly_set(line: Line, following: Line, largest: float) -> bool:
 
 
 def _is_full(line: Line, following: Line, edge: float) -> bool:
-    """Return whether the first word of the next line would not have fitted on this line."""
+    """Return whether the first word of the next line would not have fit on this line."""
     word = len(following.text.split(maxsplit=1)[0]) + 1
     width = word * (following.x1 - following.x0) / len(following.text)
     return len(line.text) >= MIN_CHARACTERS and line.x1 + width > edge
@@ -313,20 +313,20 @@ _CHARACTERS: Final = str.maketrans({**LIGATURES, "\u00a0": " "}) | _CONTROLS | _
 _WORD = re.compile(r"[^\W\d_]+(?:[-\u2010][^\W\d_]+)*")
 _HEAD = re.compile(r"(?<![^\W_])([^\W\d_]+)([-\u2010\u00ad])$")
 _TAIL = re.compile(r"([^\W\d_]+)(?:-[^\W\d_]+)*(?:-$|[^\w\s]*)")
-_MIN_CUTS = 3  # number of certainly hyphenated words, before doubtful ones are rejoined as well
+_MIN_CUTS = 3  # number of certainly hyphenated words required before doubtful ones are rejoined as well
 
 
 def clean(text: str) -> str:
-    """Replace ligatures by letters, remove control characters, and replace lone surrogates."""
+    """Replace ligatures with letters, remove control characters, and replace lone surrogates."""
     return text.translate(_CHARACTERS)
 
 
 class HyphenJoiner:
-    """Joiner of words that are hyphenated at the end of a line.
+    """Rejoins words that are hyphenated at the end of a line.
 
     The hyphen is removed if the joined word occurs elsewhere in the document ("agree-ment"), and kept if the hyphenated
-    word does ("long-term"). If neither occurs, it is removed only if the document certainly hyphenates other words and
-    the halves are not words themselves.
+    word does ("long-term"). If neither occurs, the hyphen is removed only if other words of the document are certainly
+    hyphenated at line ends and the halves are not words themselves.
 
     Args:
         pages: The lines of the whole document.

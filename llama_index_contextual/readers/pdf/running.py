@@ -1,11 +1,11 @@
 """Recognise running headers and footers.
 
 A line is repeated if it is the outermost line on at least three pages, not counting repeated lines further out, and its
-numbers stay the same, or one of them is the page number: it is at the beginning or the end of the line, separate from
+numbers either stay the same or include the page number, which is at the beginning or the end of the line, separate from
 words, and increases with every page. Thus "Q2 2022 – Income by Segment" and "Q3 2022 – Income by Segment" stay in the
-text. A repeated line is a running header or footer in one of these cases: it is only a page number that increases; it
-is in the margin, separated from the body by more than the usual distance of lines; or it is on most of the pages, these
-differ, and it is in the margin or near another running line.
+text. A repeated line is a running header or footer if it is only a page number that increases; if it is in the margin,
+separated from the body by more than the usual line spacing; or if it is on most of the pages, these pages differ, and
+the line is in the margin or near another running line.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from llama_index_contextual.readers.pdf.numbering import roman_value
 from llama_index_contextual.readers.pdf.pages import Line, PageContent
 
 MIN_PAGES = 3
-MIN_PAGES_ELSEWHERE = 5  # of a text that stands on less than half of the pages
-MOST = 0.66  # of the pages: a text on so many different ones need not be set off
+MIN_PAGES_ELSEWHERE = 5  # for text on less than half of the pages
+MOST = 0.66  # share of the pages: text on so many different pages need not be set off
 MAX_STEP = 2  # left and right pages may differ
 MAX_LINES = 5  # at one edge of a page
-MAX_SIZE = 1.6  # of the usual font size: more is a heading
-MARGIN = 0.12  # of the height of a page
-NARROW_MARGIN = 0.07  # where the pages are copies of each other
-SET_OFF = 1.25  # of the usual distance of lines
-SET_OFF_SIZE = 2.5  # of the font size
-NEAR = 4.0  # of the font size
+MAX_SIZE = 1.6  # times the usual font size: a larger line is a heading
+MARGIN = 0.12  # share of the height of a page
+NARROW_MARGIN = 0.07  # if the pages are copies of each other
+SET_OFF = 1.25  # times the usual line spacing
+SET_OFF_SIZE = 2.5  # times the font size
+NEAR = 4.0  # times the font size
 MIN_YEAR, MAX_YEAR = 1900, 2100
 
 _DIGITS = re.compile(r"\d{1,9}")
@@ -49,10 +49,10 @@ class Running(NamedTuple):
 
     Attributes:
         pages: The lines of each page without running headers and footers.
-        header: The distinct lines of the running headers, joined; bare page numbers are left out.
-        footer: The distinct lines of the running footers, likewise.
+        header: The distinct lines of the running headers, joined, without bare page numbers.
+        footer: The distinct lines of the running footers, joined, without bare page numbers.
         labels: The printed page number of each page, or "".
-        headers: The lines of the running headers of each page, from the top; bare page numbers are left out.
+        headers: The lines of the running headers of each page, from the top, without bare page numbers.
     """
 
     pages: list[list[Line]]
@@ -75,7 +75,7 @@ class _Candidate(NamedTuple):
 class _Chain(NamedTuple):
     key: str
     members: list[_Candidate]
-    counter: int | None  # which of the numbers counts the pages
+    counter: int | None  # index of the number that counts the pages
 
     @property
     def is_page_number(self) -> bool:
@@ -98,13 +98,13 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
 
 
 def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
-    """Return the texts of the chains and the lines to remove, and write the page numbers to `labels`."""
+    """Return the text of each chain and the lines to remove, and write the page numbers to `labels`."""
     texts: dict[str, str] = {}
     lines: set[tuple[int, int]] = set()
     for key, members, counter in chains:
         copies = members
         if counter is None and members[0].line.cells > 1 and key not in texts:
-            copies = members[1:]  # these may be the column heads of a table: the first one stays
+            copies = members[1:]  # these may be column headers: keep the first ones
         if not _PAGE_NUMBER.fullmatch(key):
             texts.setdefault(key, members[0].line.text)
         lines.update((member.page, id(member.line)) for member in copies)
@@ -115,10 +115,10 @@ def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[
 
 
 def _find(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
-    """Return the running lines at one edge, from the outside in."""
+    """Return the running lines at one edge of the pages, from the outside in."""
     inward = [_inward(page.lines, foot=foot) for page in pages]
     steps = sorted(abs(a.y - b.y) for lines in inward for a, b in pairwise(lines) if abs(a.y - b.y) > 0.5 * a.size)
-    step = steps[len(steps) // 4] if steps else 0.0  # short pages have more gaps than lines that follow each other
+    step = steps[len(steps) // 4] if steps else 0.0  # a low quantile, because short pages have many gaps
     largest = MAX_SIZE * median([line.size for lines in inward for line in lines] or [0.0])
     shapes = [hash(tuple(_shape(line.text)[0] for line in page.lines)) for page in pages]
     levels: list[list[_Chain]] = []
@@ -173,7 +173,7 @@ def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-    """Return the text with "#" for each number, the numbers, and their printed forms; also for a lone Roman numeral."""
+    """Return the text with "#" for each number or a lone Roman numeral, the numbers, and their printed forms."""
     roman = _ROMAN.fullmatch(text)
     if roman and roman[2]:
         return f"{roman[1]}#{roman[3]}", (roman_value(roman[2].upper()),), (roman[2],)
@@ -182,7 +182,7 @@ def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
 
 
 def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_Chain]:
-    """Return chains of repeated lines of one shape, whose numbers stay the same or increase with the pages."""
+    """Return chains of repeated lines of one shape whose numbers stay the same or increase with the pages."""
     runs: list[list[_Candidate]] = []
     for candidate in group:
         if runs and _continues(runs[-1], candidate):
@@ -194,7 +194,7 @@ def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_C
 
 
 def _continues(run: Sequence[_Candidate], other: _Candidate) -> bool:
-    """Return whether a line repeats the last one of a run, or has the page number that follows."""
+    """Return whether a line repeats the last line of a run or has the next page number."""
     one = run[-1]
     step = other.page - one.page
     if any(b - a not in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True)):
@@ -208,7 +208,7 @@ def _continues(run: Sequence[_Candidate], other: _Candidate) -> bool:
 
 
 def _counts_pages(one: _Candidate, other: _Candidate) -> bool:
-    """Return whether a number that differs is by itself at an edge of the line, and not a year."""
+    """Return whether a number that changes stands alone at the beginning or end of the line and is not a year."""
     return any(
         a != b and not MIN_YEAR <= a <= b <= MAX_YEAR and _is_at_edge(other.line.text, position)
         for position, (a, b) in enumerate(zip(one.numbers, other.numbers, strict=True))

@@ -1,6 +1,6 @@
-"""Text of scanned pages: lines made of the boxes that OCR returned, and warnings about the pages.
+"""Text of scanned pages: build lines from the boxes that OCR returned, and warn about pages.
 
-The ledger has the boxes of a page as the engine returned them, so that better code for the layout needs no OCR.
+The ledger stores the boxes of a page as the engine returned them, so that changes to the layout need no new OCR.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 from llama_index_contextual.readers.base import ParsedFile
 from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, is_filled, page_lines
 
-LOW_CONFIDENCE = 0.8  # of a page, below which it is reported as hard to read
-MAX_RANGES = 10  # of pages that one warning lists
-FONT_SIZE = 0.72  # of the height of a box, which has a margin around ascenders and descenders
-BASELINE = 0.28  # of the height of a box, from its lower edge
-SPACE = 0.28  # of the font size
-SAME_SIZE = 1.3  # heights within this factor are one font size, as they depend on the letters of the line
-VERTICAL = 1.5  # height of a box in widths, from which on its text runs up or down
+LOW_CONFIDENCE = 0.8  # a page below this confidence is reported as hard to read
+MAX_RANGES = 10  # page ranges that one warning lists
+FONT_SIZE = 0.72  # times the height of a box, which has a margin around ascenders and descenders
+BASELINE = 0.28  # times the height of a box, from its lower edge
+SPACE = 0.28  # times the font size
+SAME_SIZE = 1.3  # heights within this factor are one font size, because they depend on the letters of the line
+VERTICAL = 1.5  # minimum ratio of height to width of a box whose text runs up or down
 MAX_SKEW = 5  # degrees
-MIN_SKEWED = 4  # boxes; fewer do not tell the angle
+MIN_SKEWED = 4  # boxes; fewer are not enough to measure the angle
 MIN_COLUMN_LINES = 5
-MIN_WORDS = 3  # of a line of prose
-FILLED = 0.6  # of the width of a column, by half of its lines
-MAX_CROSSING = 0.5  # lines across the gap between two columns, such as headings, in lines of the shorter column
+MIN_WORDS = 3  # in a line of prose
+FILLED = 0.6  # share of the width of a column that half of its lines fill
+MAX_CROSSING = 0.5  # lines across the gap between two columns, such as headings, per line of the shorter column
 
 Page = Mapping[str, Any]
-"""A page as the children return it: its width and height in pixels, its resolution, and its boxes.
+"""A page as returned by the child processes: its width and height in pixels, its resolution, and its boxes.
 
-A box is a text, its confidence, and its four corners in pixels, clockwise from the upper left.
+A box is a string, its confidence, and its four corners in pixels, clockwise from the upper left.
 """
 
 
@@ -42,8 +42,8 @@ class OcrPages(NamedTuple):
     Attributes:
         pages: The pages by number, from 1.
         failed: A warning for each page that could not be read.
-        total: Number of pages of the file.
-        digest: xxh3-128 of the bytes of the file, in hexadecimal.
+        total: Number of pages in the file.
+        digest: Hexadecimal xxh3-128 of the bytes of the file.
     """
 
     pages: dict[int, Page]
@@ -53,20 +53,20 @@ class OcrPages(NamedTuple):
 
 
 class ImagePages(PageSource):
-    """The pages of an image file, as a source of pages like an open PDF."""
+    """The pages of an image file as a page source, like an open PDF."""
 
     def __init__(self, scans: OcrPages) -> None:
         self._pages = scans.pages
         self.page_count = scans.total
 
     def page(self, index: int) -> PageContent:
-        """Return the page with an index, from 0."""
+        """Return the page at the index, from 0."""
         page = self._pages.get(index + 1)
         return PageContent((), True, (0.0, 0.0)) if page is None else page_content(page)
 
 
 def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
-    """Return a file with the confidence of its scanned pages in the map, and with warnings that list them."""
+    """Add the confidence of the scanned pages to the map of a file, and warnings that list the pages."""
     scores = {number: confidence(page) for number, page in scans.pages.items() if page["boxes"]}
     confidences = tuple(round(scores[number], 3) if number in scores else None for number in range(1, scans.total + 1))
     notes = list(_confidence_notes(scores)) if scores else []
@@ -81,7 +81,7 @@ def with_ocr_notes(parsed: ParsedFile, scans: OcrPages) -> ParsedFile:
 
 
 def _confidence_notes(scores: Mapping[int, float]) -> Iterator[str]:
-    """Yield a warning that lists the pages, and one about those that are hard to read."""
+    """Yield a warning that lists the pages, and another one about pages that are hard to read."""
     mean = sum(scores.values()) / len(scores)
     yield f"{page_ranges(scores)} {'was' if len(scores) == 1 else 'were'} read by OCR (confidence {mean:.2f})"
     if low := {number: score for number, score in scores.items() if score < LOW_CONFIDENCE}:
@@ -93,7 +93,7 @@ def _confidence_notes(scores: Mapping[int, float]) -> Iterator[str]:
 
 
 def no_text_note(pages: Sequence[int], addition: str = "") -> str:
-    """Return a warning about pages without text, with an addition at its end."""
+    """Return a warning about pages without text, with an optional addition at the end."""
     have, need = ("has", "it needs") if len(pages) == 1 else ("have", "they need")
     return f"{page_ranges(pages)} {have} no text: {need} OCR{addition}"
 
@@ -130,13 +130,13 @@ def page_content(page: Page) -> PageContent:
 
 
 def confidence(page: Page) -> float:
-    """Return the mean confidence of the characters of a page; 0 without any."""
+    """Return the mean confidence of the characters of a page, or 0 if there are none."""
     letters = sum(len(text) for text, *_ in page["boxes"])
     return sum(len(text) * score for text, score, *_ in page["boxes"]) / letters if letters else 0.0
 
 
 def _cells(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[Cell]:
-    """Return the boxes in points, turned by the skew of the page; the size of a cell is the height of its box."""
+    """Return the boxes in points, rotated to correct the skew of the page; the size of a cell is its box's height."""
     skew = _skew(boxes)
     along, across = math.cos(math.radians(skew)), math.sin(math.radians(skew))
     out = []
@@ -157,9 +157,9 @@ def _cells(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[
 
 
 def _skew(boxes: Sequence[Sequence[Any]]) -> float:
-    """Return the angle in degrees at which the ends of the boxes are on the smallest number of lines.
+    """Return the angle in degrees at which the ends of the boxes lie on the fewest lines.
 
-    The corners of a short box do not tell its angle, but the rows of a table do.
+    The corners of a short box are not enough to measure its angle, but the rows of a table are.
     """
     ends: list[tuple[float, float]] = []
     heights: list[float] = []
@@ -189,7 +189,7 @@ def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _set_font_sizes(cells: Sequence[Cell]) -> None:
-    """Replace the heights of boxes by font sizes; boxes of about the same height have the same one."""
+    """Replace the heights of boxes with font sizes; boxes of about the same height get the same size."""
     rest = sorted(cells, key=lambda cell: cell.size)
     while rest:
         usual = _weighted_median([(cell.size, len(cell.text)) for cell in rest])
@@ -200,7 +200,7 @@ def _set_font_sizes(cells: Sequence[Cell]) -> None:
 
 
 def _rows(boxes: Sequence[Cell]) -> list[Row]:
-    """Return the boxes row by row from the top, and columns of prose one after the other."""
+    """Return the boxes row by row from the top, with columns of prose one after another."""
     gap = _gap(boxes)
     if gap is None:
         return _by_height(boxes)
@@ -243,7 +243,7 @@ def _gap(boxes: Sequence[Cell]) -> float | None:
 
 
 def _sides(boxes: Sequence[Cell], x: float) -> tuple[list[Cell], list[Cell], list[Cell]]:
-    """Return the boxes to the left and to the right of a position, and those across it."""
+    """Return the boxes to the left of a position, to the right of it, and across it."""
     sides: tuple[list[Cell], list[Cell], list[Cell]] = [], [], []
     for box in boxes:
         slack = 0.3 * box.size

@@ -1,12 +1,13 @@
-"""Headings of a PDF: from its bookmarks, its typography, its numbering and its running headers.
+"""Find the headings of a PDF in its bookmarks, typography, numbering and running headers.
 
-Documents print their structure in three ways, and one of them is usually enough to recognise a heading: letters that
+Documents show their structure in three ways, and one of them is usually enough to recognise a heading: letters that
 are larger or bolder than the body text, a number or keyword in sequence with the others ("Item 7.", "3.2"), and an
 entry in the table of contents. Style and numbering are the features that Budhiraja and Mago ("A Supervised Learning
 Approach For Heading Detection", arXiv 1809.01477) and Bentabet et al. ("Table-Of-Contents Generation on Contemporary
-Documents", arXiv 1911.08836) found to be decisive; here they are rules, since a document shows by itself what its body
-text and its numbering look like. Levels come from one order of the kinds of headings for the whole document, in which
-numbering is stronger than size. Everything is a pure function of lines with positions, in linear time.
+Documents", arXiv 1911.08836) found to be decisive. They are implemented here as rules, because the style of the body
+text and of the numbering can be measured in each document. To determine levels, the kinds of headings are ordered once
+for the whole document, and numbering takes precedence over size. All functions are pure functions of lines with
+positions and take linear time.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ def headings(
     """Return the headings of a document, in the order of the text.
 
     Args:
-        outline: The bookmarks. They are used unless they name pages or files; where they are far fewer than the
-            headings in the text, those are added below them.
+        outline: The bookmarks. They are used unless their titles are pages or files; if the text has far more
+            headings, these are added below the bookmarks.
         pages: The lines of each page.
         headers: The running headers that were removed from each page.
         labels: The printed number of each page.
-        title: The title of the document on its first pages; the text after it belongs to it until the first heading.
+        title: The title of the document on its first pages; the text after it, up to the first heading, belongs to it.
     """
     detected = _detect(pages, headers, labels, title)
     marks = _numbered_levels(bookmarks(outline, pages))
@@ -71,17 +72,17 @@ def headings(
 
 # ---- bookmarks -----------------------------------------------------------------------------------------------------
 
-MAX_LINES = 3  # that one heading may take
+MAX_LINES = 3  # that one heading may occupy
 MIN_RATIO = 0.6
 MAX_COMPARED = 200  # lines of a page that are compared letter by letter
 
 _PAGE_MARK = re.compile(r"(?i)(?:(?:page|p|slide|folie|seite|página|sheet)\W*)?[\divxlc]{1,6}(?:\s+of\s+\d+)?")
 _FILE_MARK = re.compile(r"(?i)\S.*\.(?:pdf|docx?|xlsx?|pptx?|html?|txt|rtf|indd)|\d{10}-\d\d-\d{6}.*")
-FEWER = 3  # times as many headings as bookmarks: the bookmarks name only parts of the document
+FEWER = 3  # ratio of headings to bookmarks above which the bookmarks cover only parts of the document
 
 
 def _numbered_levels(marks: list[Heading]) -> list[Heading]:
-    """Give levels to bookmarks that are all on one level, although they number parts and chapters."""
+    """Assign levels to bookmarks that are all on one level although their titles number parts and chapters."""
     families = [label.family if (label := label_in(mark.title)) else "" for mark in marks]
     if len({mark.level for mark in marks}) > 1 or sum(family in ("part", "chapter") for family in families) < 2:
         return marks
@@ -90,7 +91,7 @@ def _numbered_levels(marks: list[Heading]) -> list[Heading]:
 
 
 def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:
-    """Add detected headings below the bookmarks; a heading that has a bookmark stays at the bookmark's level."""
+    """Add detected headings below the bookmarks; a heading with a bookmark keeps the bookmark's level."""
     at = {mark.start for mark in marks}
     titles = {letters(mark.title) for mark in marks}
     deepest = max(mark.level for mark in marks)
@@ -104,10 +105,10 @@ def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[H
 
 
 def bookmarks(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[Line]]) -> list[Heading]:
-    """Return the bookmarks as headings, in the order of the text, or none if they name pages or files.
+    """Return the bookmarks as headings, in the order of the text, or none if their titles are pages or files.
 
-    On the page that the bookmark points to, a heading begins at the line with its title, or at the most similar line,
-    or at the line below the position of the bookmark, or at the top of the page.
+    On the page that the bookmark points to, the heading begins at the line with the bookmark's title, the most similar
+    line, the line below the position of the bookmark, or the top of the page.
     """
     entries = []
     for entry in outline:
@@ -141,13 +142,13 @@ def _similarity(matcher: SequenceMatcher[str], line: Line) -> float:
 
 
 def _begins(wanted: str, lines: Sequence[Line]) -> bool:
-    """Return whether the title is the first line, several first lines joined, or the beginning of the first line."""
+    """Return whether the title is the first line, the first lines joined, or the beginning of the first line."""
     joined = accumulate(letters(line.text) for line in lines)
     return bool(letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
 
 
 def _distance(top: float | None, y: float) -> float:
-    """Return the distance of a line from the position of the bookmark, which is usually slightly above it."""
+    """Return the distance between a line and the position of the bookmark, which is usually slightly above the line."""
     if top is None or math.isnan(y):
         return 0.0
     return top - y if y <= top else 3 * (y - top)
@@ -155,12 +156,12 @@ def _distance(top: float | None, y: float) -> float:
 
 # ---- detection -----------------------------------------------------------------------------------------------------
 
-LARGER = 1.09  # of the size of the body text
-MIN_PROSE = 80  # characters of a line or paragraph of running text
-WIDE_STEP = 1.25  # of the usual distance of lines
+LARGER = 1.09  # times the size of the body text
+MIN_PROSE = 80  # characters in a line or paragraph of running text
+WIDE_STEP = 1.25  # times the usual line spacing
 MIN_ENTRIES = 4  # of a table of contents on one page
-EDGE = 0.05  # of the long lines may begin left of the left edge, or end right of the right one
-SIGNING = 4  # lines around a heading in which a signature is looked for
+EDGE = 0.05  # share of the long lines that may begin to the left of the left edge or end to the right of the right edge
+SIGNING = 4  # lines around a heading that are searched for a signature
 
 
 @dataclass(slots=True)
@@ -172,16 +173,16 @@ class _Candidate:
         at: Index of the line on its page, -1 for a running header.
         start: Offset in the document.
         title: The text of the heading.
-        label: Its numbering.
-        size: Size of its font.
+        label: The numbering of the heading.
+        size: Font size.
         bold: Whether it is bolder than the body text.
         caps: Whether it is in capitals.
-        centred: Whether it is set in the middle.
-        sure: Whether style or the table of contents shows that it is a heading.
-        run_in: Whether its paragraph goes on in the same line.
-        leaf: Whether nothing belongs below it, as below a table of contents.
-        lines: Number of lines that it takes.
-        gap: Number of characters between the heading before it on the page and itself.
+        centred: Whether it is centred.
+        sure: Whether its style or the table of contents confirms that it is a heading.
+        run_in: Whether its paragraph continues on the same line.
+        leaf: Whether no heading belongs below it, as with a table of contents.
+        lines: Number of lines that it occupies.
+        gap: Number of characters between the previous heading on the page and this one.
     """
 
     page: int
@@ -202,14 +203,14 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """What running text looks like in a document.
+    """Style of the running text of a document.
 
     Attributes:
-        size: The most frequent size of the font.
-        bold: Whether most of it is bold.
-        step: Usual distance of lines.
+        size: The most frequent font size.
+        bold: Whether most of the text is bold.
+        step: Usual line spacing.
         left: Left edge of the text.
-        right: Right edge.
+        right: Right edge of the text.
     """
 
     size: float
@@ -223,11 +224,11 @@ class _Style:
         return line.bold and not self.bold
 
     def is_larger(self, line: Line) -> bool:
-        """Return whether a line is in larger letters than running text."""
+        """Return whether a line has larger letters than running text."""
         return line.size >= LARGER * self.size > 0
 
     def is_centred(self, line: Line) -> bool:
-        """Return whether a line is set in the middle."""
+        """Return whether a line is centred."""
         width = self.right - self.left
         if width <= 0 or line.x0 < self.left + 0.1 * width:
             return False
@@ -236,7 +237,7 @@ class _Style:
 
 @dataclass(slots=True)
 class _Contents:
-    """The tables of contents: their lines, and the titles that they list with the labels of the pages."""
+    """The tables of contents: their lines, and the titles in them with their page labels."""
 
     lines: set[int] = field(default_factory=set)  # offsets
     entries: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -300,7 +301,7 @@ def _quantile(counts: Counter[int], share: float) -> float:
 
 
 def _of_page(style: _Style, lines: Sequence[Line]) -> _Style:
-    """Return the style with the size of the page's own running text, if that is larger."""
+    """Return the style, with the size of the running text on the page if that is larger."""
     sizes: Counter[float] = Counter()
     for placed in lines:
         if len(placed.text) >= MIN_PROSE // 2:
@@ -314,11 +315,11 @@ _LEADER = " \t.…·_"
 _CONTENTS = re.compile(r"(?i)(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice")
 
 
-MAX_FRONT = 0.15  # of the pages: tables of contents further on belong to the section that they are in
+MAX_FRONT = 0.15  # share of the pages: tables of contents on later pages belong to the section around them
 
 
 def _contents(pages: Pages) -> _Contents:
-    """Find the tables of contents: lines that end in page numbers that do not decrease."""
+    """Find the tables of contents: lines that end with page numbers that do not decrease."""
     out = _Contents()
     for number, lines in enumerate(pages):
         entries: list[tuple[int, str, str]] = []
@@ -372,13 +373,13 @@ _DATE_WORDS = frozenset(
 
 
 def _is_date(text: str) -> bool:
-    """Return whether a text is only a date or a period, such as "Years Ended December 31, 2022 and 2021"."""
+    """Return whether the text is only a date or a period, such as "Years Ended December 31, 2022 and 2021"."""
     words = re.findall(r"\w+", text.casefold())
     return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
 
 
 def _is_heading_tail(rest: str | None) -> bool:
-    """Return whether the text after a first sentence is still the heading, as in "10. THE ACME CORP. STANDARDS"."""
+    """Return whether text after a full stop still belongs to the heading, as in "10. THE ACME CORP. STANDARDS"."""
     return rest is not None and len(rest) < 60 and rest.isupper()
 
 
@@ -388,12 +389,12 @@ def _is_row(placed: Line) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page on which headings are looked for.
+    """A page to search for headings.
 
     Attributes:
         number: Index of the page.
-        lines: Its lines.
-        style: What running text looks like on it.
+        lines: The lines of the page.
+        style: Style of the running text on the page.
         contents: The tables of contents of the document.
         label: The printed number of the page, or "".
     """
@@ -409,7 +410,7 @@ class _Page:
 
         Args:
             prose: Offset of the first running text of the document.
-            is_cover: Whether only a number makes a line before that text a heading.
+            is_cover: Whether a line before that text must have a number to be a heading.
         """
         is_form = any(REGISTRANT.match(line.text) for line in self.lines)
         signing = False
@@ -461,7 +462,7 @@ class _Page:
         return self._styled(at) if is_free and line.cells == 1 else None
 
     def _is_unfinished(self, before: Line, placed: Line) -> bool:
-        """Return whether the line before is full and ends within a sentence that this line goes on with."""
+        """Return whether the previous line is full and ends within a sentence that continues on this line."""
         is_close = 0 < before.y - placed.y <= WIDE_STEP * self.style.step * max(placed.size, before.size)
         is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
         return is_close and is_full and not self.style.is_centred(placed)
@@ -528,7 +529,7 @@ class _Page:
         return make(title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count)
 
     def _with_line_below(self, at: int) -> tuple[str, int]:
-        """Return a number that has its own line with the title below it, if any, and the number of lines."""
+        """Return a number on its own line, joined with the title below it if there is one, and the line count."""
         line = self.lines[at]
         following = self.lines[at + 1] if at + 1 < len(self.lines) else line
         same = abs(following.size - line.size) < 0.25 * line.size and following.cells == 1 and following.end != " "
@@ -541,7 +542,7 @@ class _Page:
         return f"{line.text} {text}", 1 + count
 
     def _wrapped(self, at: int) -> tuple[str, int]:
-        """Return the text of a heading with the further lines that it takes, and their number."""
+        """Return the text of a heading with its continuation lines, and the number of lines."""
         placed = self.lines[at]
         parts = [placed.text]
         for index in range(at + 1, min(len(self.lines), at + MAX_LINES)):
@@ -567,7 +568,7 @@ class _Page:
         return " ".join(parts), len(parts)
 
     def _styled(self, at: int) -> _Candidate | None:
-        """Return a heading that is recognised by its letters alone, or because the table of contents lists it."""
+        """Return a heading that is recognised by its style alone, or because the table of contents lists it."""
         line = self.lines[at]
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         text, count = self._wrapped(at)
@@ -578,7 +579,7 @@ class _Page:
             return None
         run_in = RUN_IN.match(text)
         if run_in and run_in["rest"] and not larger:
-            return None  # a bold beginning of a paragraph
+            return None  # the bold beginning of a paragraph
         bare = text.rstrip(":").rstrip()
         if not is_plain_title(bare) or (text[-1] == "." and not caps and not listed):
             return None
@@ -606,14 +607,14 @@ class _Page:
         return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
 
     def _is_beside(self, at: int, count: int) -> bool:
-        """Return whether other text is next to a line, as in the column heads of a table."""
+        """Return whether other text is next to a line, as in column headers."""
         lines, size = self.lines, self.lines[at].size or 1.0
         before = lines[at - 1].y - lines[at].y if at else size
         after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
         return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
 
     def _is_stacked(self, at: int, count: int) -> bool:
-        """Return whether a line is part of a column head of several lines: a line as bold is close above or below."""
+        """Return whether a line is part of multi-line column headers: an equally bold line is close above or below."""
         lines, last = self.lines, at + count - 1
         above = zip(lines[max(0, at - 1) : at], lines[at : at + 1], strict=False)
         below = zip(lines[last : last + 1], lines[last + 1 : last + 2], strict=False)
@@ -626,7 +627,7 @@ class _Page:
         )
 
     def _in_table(self, at: int, count: int) -> bool:
-        """Return whether a line without larger letters is next to the rows of a table."""
+        """Return whether a line without larger letters is next to table rows."""
         line, last, style = self.lines[at], self.lines[at + count - 1], self.style
         near = 2.2 * style.step * (line.size or 1.0)
         centred = style.is_centred(line)
@@ -648,7 +649,7 @@ class _Page:
 
 
 def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Leave out numbered lines that follow each other without text, such as a list of exhibits."""
+    """Omit numbered lines that follow each other without text in between, such as a list of exhibits."""
     kept: list[_Candidate] = []
     run: list[_Candidate] = []
     for each in [*found, None]:
@@ -675,7 +676,7 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Leave out numbered lines that only look like headings, unless others count up to them or on from them."""
+    """Omit numbered lines that only look like headings, unless they are in sequence with other numbered lines."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     parents: list[str] = []
@@ -702,9 +703,9 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
 
 
 def _without_embedded(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Leave out attachments in the middle of a document: the numbering before them goes on after them."""
+    """Omit attachments in the middle of a document, after which the previous numbering continues."""
     out: list[_Candidate | None] = list(found)
-    last: dict[tuple[str, str], tuple[int, int]] = {}  # the last number, and how many attachments were before it
+    last: dict[tuple[str, str], tuple[int, int]] = {}  # the last number, and the number of attachments before it
     attached: list[int] = []
     for at, each in enumerate(found):
         label = each.label
@@ -734,7 +735,7 @@ def _ordinal(label: Label) -> int:
 
 
 def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Leave out headings that repeat an open one, such as "Note 5 (continued)" on the next page."""
+    """Omit headings that repeat the heading of an open section, such as "Note 5 (continued)" on the next page."""
     counts = Counter(letters(each.title) for each in found if each.label is None)
     pages = len({each.page for each in found})
     kept: list[_Candidate] = []
@@ -761,7 +762,7 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
 def _with_headers(
     found: list[_Candidate], pages: Pages, headers: Sequence[Sequence[str]], style: _Style
 ) -> list[_Candidate]:
-    """Add headings for running headers that name the section, where the text itself does not."""
+    """Add headings for sections that are named only in running headers."""
     naming = _naming(headers)
     if not naming:
         return found
@@ -801,7 +802,7 @@ def _with_headers(
 
 
 def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
-    """Return the running headers that name sections: numbered ones, and titles that change through the document."""
+    """Return the running headers that name sections: numbered headers, and titles that change during the document."""
     where: dict[str, list[int]] = defaultdict(list)
     for page, texts in enumerate(headers):
         for text in texts:
@@ -825,7 +826,7 @@ def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
 
 
 def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) -> list[Heading]:
-    """Assign levels: one order of the kinds of headings for the whole document."""
+    """Assign levels by one order of the kinds of headings for the whole document."""
     sizes: dict[str, list[float]] = defaultdict(list)
     first: dict[str, int] = {}
     for at, each in enumerate(found):
@@ -846,7 +847,7 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
         elif each.label.depth == 1:
             number, depth = each.label.numbers[0], ranked[at]
         elif number and each.label.numbers[0] != number:
-            ranked[at] = depth  # its own heading was not recognised
+            ranked[at] = depth  # its parent heading was not recognised
     out: list[Heading] = []
     following, is_first = 1, False
     for each, rank in zip(reversed(found), reversed(ranked), strict=True):
@@ -861,7 +862,7 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
 
 
 def _nested(found: Sequence[_Candidate]) -> set[str]:
-    """Return the kinds of letters and Roman numerals that begin below decimal numbers of two or more parts."""
+    """Return the kinds of letters and Roman numerals that begin below decimal numbers with two or more parts."""
     above: Counter[tuple[str, bool]] = Counter()
     for one, other in pairwise(each for each in found if each.label is not None):
         if one.label and other.label and other.label.family in ("letter", "roman") and _ordinal(other.label) == 1:
@@ -879,7 +880,7 @@ def _kind(each: _Candidate) -> str:
 def _rank(
     each: _Candidate, typical: dict[str, float], first: dict[str, int], nested: set[str], style: _Style
 ) -> tuple[int, float, int, int]:
-    """Return the place of a heading's kind in the order of kinds; numbering is stronger than the size of letters."""
+    """Return a sort key for the level of a heading, in which numbering takes precedence over font size."""
     body = style.size or 1.0
     if each.label is None:
         if each.size >= 1e3:
@@ -910,5 +911,5 @@ def _rank(
 
 
 def letters(text: str) -> str:
-    """Return the letters and digits of a text in lower case, for comparisons."""
+    """Return the letters and digits of the text in lower case, for comparisons."""
     return "".join(char for char in text.casefold() if char.isalnum())

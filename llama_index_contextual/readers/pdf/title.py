@@ -1,8 +1,8 @@
-"""Title of a PDF: what its first page states, or the title in the file's metadata.
+"""Find the title of a PDF on its first pages or in the file's metadata.
 
-Metadata often holds the title of a template, of an earlier document or of a filing service, so the first page decides.
-The cover of a filing names form, company and period; the head of a contract names its kind, its parties and its date.
-Other documents are named by their most prominent line.
+Metadata often contains the title of a template, an earlier document or a filing service, so the first pages take
+precedence. The title of a filing consists of the form, company and period on its cover; the title of a contract, of its
+kind, parties and date. For other documents, it is the most prominent line.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from llama_index_contextual.readers.pdf.numbering import SMALL, is_plain_title
 from llama_index_contextual.readers.pdf.pages import Line
 
 FRONT = 3  # pages on which a title may be stated
-HEAD = 6_000  # characters of the cover of a filing
-OPENING = 4_500  # characters from the title of a contract in which its parties are named
-DATED = 700  # likewise, its date
-PROMINENT = 1.2  # of the size of the running text
-TOP_LINES = 15  # in which a title without larger letters may stand
+HEAD = 6_000  # characters on the cover of a filing
+OPENING = 4_500  # characters after the title of a contract that are searched for its parties
+DATED = 700  # characters after the title of a contract that are searched for its date
+PROMINENT = 1.2  # times the size of the running text
+TOP_LINES = 15  # lines in which a title without larger letters may occur
 MAX_TITLE = 200
 MAX_PARTY = 80
 
@@ -64,7 +64,7 @@ _ENTITY = (
 _DEFINITION = re.compile(r"\((?:the\s+|hereinafter[^()]{0,40}|collectively[^()]{0,20})?[“\"'‘][^()]{1,80}\)")
 _NOTE = re.compile(r"\s*[(\[][^()\[\]]{0,200}[)\]]")
 _JOINT = re.compile(r"(?i)(?:^|[\s,;.])(?:and|&)\s+(?-i:(?=[“\"(]?[A-Z0-9]))")
-# What follows the name of a party: its description, another party, or another sentence.
+# Text that follows the name of a party: its description, another party, or another sentence.
 _NAME_END = re.compile(
     rf",\s+(?!{_ENTITY}\b)|[;:“”\"]|\.\s+[A-Z][a-z]|\b(?:WITNESSETH|WHEREAS|RECITALS|Whereas|Recitals|THIS|This|TABLE)\b"
     r"|\s(?:an?|with|having|whose|located|organi[sz]ed|incorporated|formed|duly|acting|on\s+behalf|as|existing|established"
@@ -79,15 +79,15 @@ _NOT_A_TITLE = re.compile(
     r"|.*\.(?:docx?|odt|rtf|pptx?|xlsx?|pdf|indd|qxd|tex|dvi|ps|txt|html?|p65|fm)"
     r"|(?:file|https?):.*|[A-Za-z]:\\.*|\S*/\S*"
 )
-Stated = tuple[str, Heading]  # a title, and the line that it begins with
+Stated = tuple[str, Heading]  # a title, and the line with which it begins
 
 
 def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple[str | None, Heading | None]:
-    """Return the title of a document, and the heading that its first pages begin with.
+    """Return the title of a document, and the heading with which its first pages begin.
 
     Args:
         pages: The lines of each page.
-        stored: The title in the file's metadata. It is used if the first pages state no other one.
+        stored: The title in the file's metadata, which is used if the first pages do not state another title.
     """
     front = [page for page in pages[:FRONT] if page]
     stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
@@ -99,7 +99,7 @@ def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple
 
 
 def sensible_title(title: str | None) -> str | None:
-    """Remove the name of a program from a title; return None for a file name, a path, "Untitled" and the like."""
+    """Remove a program name from a title; return None for file names, paths, "Untitled" and the like."""
     text = _PROGRAM.sub("", " ".join((title or "").split()))
     if not any(char.isalpha() for char in text) or "\ufffd" in text or len(text) > 300 or _NOT_A_TITLE.fullmatch(text):
         return None
@@ -107,7 +107,7 @@ def sensible_title(title: str | None) -> str | None:
 
 
 def _agrees(stored: str, stated: str, page: Sequence[Line]) -> bool:
-    """Return whether a stored title has only numbers of the first page, and a long word of the stated title."""
+    """Return whether the first page has all numbers of the stored title, and the stated title one of its long words."""
     words = re.findall(r"\w+", stored.casefold())
     there = set(re.findall(r"\w+", " ".join(line.text for line in page)[:HEAD].casefold()))
     if any(word not in there for word in words if any(map(str.isdigit, word))):
@@ -116,7 +116,7 @@ def _agrees(stored: str, stated: str, page: Sequence[Line]) -> bool:
 
 
 def _filing(front: Sequence[Sequence[Line]]) -> Stated | None:
-    """Return the title of a filing: its form, the registrant, and the period or the date of the report."""
+    """Return the title of a filing: its form, the registrant, and the period or date of the report."""
     lines = [line for page in front for line in page]
     forms = ((line, _FORM.fullmatch(line.text.strip(" *_"))) for line in front[0][:40])
     line, form = next(((line, match) for line, match in forms if match), (None, None))
@@ -163,7 +163,7 @@ def _is_instrument(line: Line) -> bool:
 
 
 def _cover_parties(page: Sequence[Line]) -> list[str]:
-    """Return the names above and below a line that is only "and"."""
+    """Return the names above and below a line that consists of "and"."""
     for at, line in enumerate(page[1 : 2 * TOP_LINES], 1):
         if line.text.strip(" ,-–—").casefold() == "and" and at + 1 < len(page):
             names = [_spaced(page[at - 1].text.strip(" ,")), _spaced(page[at + 1].text.strip(" ,"))]
@@ -173,7 +173,7 @@ def _cover_parties(page: Sequence[Line]) -> list[str]:
 
 
 def _parties(text: str) -> list[str]:
-    """Return the names of the first two parties that the opening of a contract states, or none."""
+    """Return the names of the first two parties in the opening of a contract, or an empty list."""
     for match in islice(_BETWEEN.finditer(text), 4):
         rest = text[match.end() : match.end() + 900]
         defined = _DEFINITION.search(rest)
@@ -188,7 +188,7 @@ def _parties(text: str) -> list[str]:
 
 
 def _pair(first: str, after: str) -> list[str]:
-    """Return the names at the beginning of the first text and after the next "and" of the second one, or none."""
+    """Return the names at the beginning of `first` and after the next "and" in `after`, or an empty list."""
     joint = _JOINT.search(after[:400])
     if joint is None:
         return []
@@ -198,7 +198,7 @@ def _pair(first: str, after: str) -> list[str]:
 
 
 def _name(text: str, stops: Sequence[re.Pattern[str]]) -> str:
-    """Return the name at the beginning of a text, or "" if there is none."""
+    """Return the name at the beginning of the text, or "" if there is none."""
     text = text.lstrip(' ,“”"')
     name = _spaced(text[: _name_end(text, stops)].strip(" ,;“”\"'"))
     is_name = 2 < len(name) <= MAX_PARTY and len(name.split()) <= 10 and (name[0].isupper() or name[0].isdigit())
@@ -217,7 +217,7 @@ def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
 
 
 def _prominent(page: Sequence[Line]) -> Stated | None:
-    """Return the title of another document: the largest lines of its first page."""
+    """Return the title of any other document: the largest lines on its first page."""
     sizes: Counter[float] = Counter()
     for line in page:
         sizes[round(line.size, 1)] += len(line.text)
@@ -232,7 +232,7 @@ def _prominent(page: Sequence[Line]) -> Stated | None:
 
 
 def _readable(title: str) -> str:
-    """Return a title in capitals in title case."""
+    """Convert a title in capitals to title case."""
     if not title.isupper():
         return title
     words = [word if any(map(str.isdigit, word)) else word.capitalize() for word in title.split()]
@@ -240,7 +240,7 @@ def _readable(title: str) -> str:
 
 
 def _day(text: str) -> str:
-    """Return a date on one line, with the month in lower case letters."""
+    """Return a date on one line, with the month not in capitals."""
     return _spaced(text.title() if text.isupper() else text)
 
 
