@@ -1,7 +1,7 @@
-"""Cut segments into chunks that hold a limited number of tokens and overlap slightly.
+"""Split segments into chunks that have a limited number of tokens and overlap slightly.
 
 `ChunkNodeParser` is the LlamaIndex component. It passes the text of each segment to a `ChunkCutter`, which fills one
-chunk after another, each up to the last acceptable cut within a budget of tokens. The `Layout` of the text knows the
+chunk after another, each up to the last acceptable cut within a token budget. The `Layout` of the text contains the
 possible cuts at headings, paragraphs, sentences and lines, and the code fences and tables that should stay whole.
 """
 
@@ -82,25 +82,25 @@ from llama_index_contextual.readers.boundaries import (
 )
 
 MAX_HEAD_TOKENS = 60
-"""Tokens of the column head that a chunk carries in addition to its text."""
+"""Maximum tokens of the column headers that a chunk includes in addition to its text."""
 
 
 class ChunkNodeParser(SpanNodeParser):
-    """Node parser that cuts segments into chunks of up to `chunk_size` tokens (o200k_base).
+    """Node parser that splits segments into chunks of up to `chunk_size` tokens (o200k_base).
 
-    The input can be the nodes of SegmentNodeParser, Documents, or the nodes of any other parser; each of the latter two
-    is treated as one segment. Pass all segments of a document in one call, because chunks are numbered and linked
-    within the call.
+    The input can be the nodes of SegmentNodeParser, Documents, or the nodes of any other parser; Documents and nodes of
+    other parsers are treated as one segment each. Pass all segments of a document in one call, because chunks are
+    numbered and linked within the call.
 
     A chunk is a slice of its document without white space at the ends: `node.text ==
-    document.text[node.start_char_idx:node.end_char_idx]`. Between two chunks there is nothing but white space. The text
-    is cut at headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it alone exceeds
+    document.text[node.start_char_idx:node.end_char_idx]`. There is only white space between two chunks. The text is
+    split at headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it alone exceeds
     `chunk_size`. Markdown code fences, tables and table rows stay whole if they fit. A chunk that begins inside a table
-    carries its column head as `table_head` in the metadata, to be embedded and read with the text. The offsets are None
+    has the column headers as `table_head` in the metadata, to be embedded and read with the text. The offsets are None
     for a node of another parser that does not record its position in the document.
 
     Raises:
-        ValueError: The size is not positive, the overlap is negative or not smaller than the size.
+        ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
     """
 
     chunk_size: int = Field(
@@ -138,7 +138,7 @@ class ChunkNodeParser(SpanNodeParser):
 
     def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
         tokens, base = TokenMap.of(part.text), part.origin.base
-        # Do not repeat the whole last chunk of the previous segment if it is short.
+        # Do not repeat the entire last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
         headings = heading_offsets(part.text, heading_offsets_in(part.map.headings, base))
         layout = Layout.of(tokens, self.chunk_size, headings, table_spans(part.text, part.map.tables, base or 0))
@@ -187,7 +187,7 @@ class ChunkNodeParser(SpanNodeParser):
             SEGMENT_END: part.segment[1],
             CHUNK_INDEX: number,
             TOKEN_COUNT: span.tokens,
-            TABLE_HEAD: _head(part.map.table(start)),  # the last one, so that it stands right above the text
+            TABLE_HEAD: _head(part.map.table(start)),  # the last key, so that the headers are right above the text
         }
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
         line = source_line(metadata)
@@ -196,7 +196,7 @@ class ChunkNodeParser(SpanNodeParser):
 
 @dataclass(frozen=True)
 class _Part:
-    """A node to cut into chunks, treated as one segment of its document."""
+    """A node to split into chunks, treated as one segment of its document."""
 
     node: BaseNode
     text: str
@@ -224,7 +224,7 @@ def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
         llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
         values = user_metadata(node) if name_facts else {}
         facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
-        if line := facts_line(facts):  # it stands for the single values, also for an LLM that may read them
+        if line := facts_line(facts):  # replaces the single values, also for an LLM that may read them
             is_read = not set(facts) & set(llm)
             embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (FACTS,))]
         parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
@@ -233,10 +233,10 @@ def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
-    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section.
+    """Return the section that contains most of a chunk's own text; the overlap often belongs to the previous section.
 
-    Headings that were recognised by their appearance are often more numerous than chunks. Of a chunk with several, the
-    deepest section that holds half of it is returned, or else the section that holds most of it.
+    Headings that were recognised by their appearance often outnumber the chunks. For a chunk with several of them, the
+    result is the deepest section that contains half of the chunk, or else the section that contains most of it.
     """
     first = bisect_right(where.headings, start, key=lambda heading: heading.start)
     last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
@@ -254,9 +254,9 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
     return max(holding, key=len, default=max(held, key=held.__getitem__, default=section))
 
 
-@lru_cache(maxsize=64)  # a long one is tokenised many times, and most chunks are of the same table
+@lru_cache(maxsize=64)  # long headers are tokenised many times, and consecutive chunks often share a table
 def _head(table: Table | None) -> str | None:
-    """Return the column head of a table; of a long one, the lower lines that fit."""
+    """Return the column headers of a table; if they are long, only the lower lines that fit."""
     if table is None:
         return None
     lines: list[str] = []
@@ -273,7 +273,7 @@ def _words_that_fit(lines: Sequence[str]) -> list[str]:
     return words[:fitting]
 
 
-# Cutting one text
+# Splitting one text
 
 
 @dataclass(frozen=True)
@@ -281,10 +281,10 @@ class ChunkSpan:
     """A chunk as offsets into its text.
 
     Attributes:
-        start: The first character, overlap included.
-        core: The first character that the previous chunk does not hold.
+        start: Offset of the first character, including the overlap.
+        core: Offset of the first character that is not in the previous chunk.
         end: End of the chunk (exclusive).
-        tokens: Number of tokens of the slice when it is encoded alone.
+        tokens: Number of tokens in the slice when it is encoded alone.
     """
 
     start: int
@@ -297,23 +297,23 @@ class ChunkSpan:
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
-# Bounds of the overlap as shares of the wanted one. If a tenth of the chunk is wanted, 5 to 15 % are shared.
+# Bounds of the overlap as shares of the desired overlap. If a tenth of the chunk is desired, 5 to 15 % is shared.
 _LEAST_SHARED, _MOST_SHARED = 0.55, 1.45
-# The words at both ends of a slice may have a few tokens more or fewer when the slice is encoded alone.
+# The words at either end of a slice may have a few more or fewer tokens when the slice is encoded alone.
 _SLACK = 5
-# Characters per token of a chunk. Longer words are treated as too long without reading further.
+# Characters per token of a chunk. Longer words count as too long without being read to the end.
 _LONGEST_WORD = 64
 
 
 @dataclass(frozen=True)
 class ChunkCutter:
-    """Cutter of one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
+    """Splits one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
 
     Attributes:
         tokens: The text and its tokens.
-        layout: Its structure.
-        size: Maximum number of tokens of a chunk when it is encoded alone.
-        overlap: Number of tokens to share, see `overlap_start`.
+        layout: The structure of the text.
+        size: Maximum number of tokens in a chunk when it is encoded alone.
+        overlap: Number of tokens to share, see `_overlap_start`.
     """
 
     tokens: TokenMap
@@ -325,8 +325,8 @@ class ChunkCutter:
         """Yield the chunks of the text in order.
 
         Args:
-            core_start: Where the chunks' own text begins; the text before it only serves as overlap.
-            floor: Offset after which the first chunk begins.
+            core_start: Offset at which the chunks' own text begins; the text before it only serves as overlap.
+            floor: Offset after which the first chunk must begin.
         """
         text = self.tokens.text
         tail = strip_end(text, core_start, len(text))
@@ -349,7 +349,7 @@ class ChunkCutter:
             count = self.tokens.count(start, tail)
             if count <= self.size:
                 return len(self.tokens.text), tail, count
-        # A number of tokens that does not leave a tiny last chunk.
+        # Limit the number of tokens so that the last chunk is not tiny.
         least = int(_LEAST_TAIL * self.size)
         balanced = min(self.size, max(rest - least, self.size - least))
         for budget in dict.fromkeys((balanced, self.size)):
@@ -367,7 +367,7 @@ class ChunkCutter:
             count = self.tokens.count(start, end)
             if count <= self.size:
                 return next_core, end, count
-            # The slice encoded alone has a token or two more than estimated; one step is usually enough.
+            # Encoded alone, the slice has a token or two more than estimated; one step is usually enough.
             budget = min(budget, self.tokens.estimate(start, end)) - max(1, count - self.size)
         return None
 
@@ -397,7 +397,7 @@ class ChunkCutter:
         return grapheme_boundaries(text, ends, known)
 
     def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
-        """Divide a word that exceeds a chunk between graphemes, and a grapheme that exceeds one between characters."""
+        """Divide a word that does not fit into a chunk between graphemes, and such a grapheme between characters."""
         text, tokens = self.tokens.text, self.tokens
         stop = min(tail, core + _LONGEST_WORD * self.size)
         whole = self.layout.whole_at(core + 1)
@@ -414,17 +414,17 @@ class ChunkCutter:
         return skip_space(text, end), end, count
 
     def _overlap_start(self, core: int, end: int, floor: int) -> int:
-        """Return the offset at which a chunk begins so that it overlaps the previous one.
+        """Return the offset at which a chunk should begin to overlap the previous chunk.
 
-        Sentences of the previous chunk are preferred to lines, and lines to words.
+        Starts of sentences in the previous chunk are preferred to starts of lines, and these to starts of words.
 
         Args:
-            core: First character that the previous chunk does not hold.
+            core: Offset of the first character that is not in the previous chunk.
             end: End of the previous chunk.
             floor: Offset after which the chunk must begin.
 
         Returns:
-            The offset nearest to the wanted overlap that shares 0.55 to 1.45 times as many tokens, or `core` if there
+            The offset nearest to the desired overlap that shares 0.55 to 1.45 times as many tokens, or `core` if there
             is none.
         """
         tokens, wanted = self.tokens, self.overlap
@@ -441,33 +441,33 @@ class ChunkCutter:
         return core
 
     def _shares(self, start: int, end: int, least: int, most: int) -> bool:
-        """Return whether a slice has `least` to `most` tokens; count exactly only near the bounds."""
+        """Return whether a slice has `least` to `most` tokens; they are counted exactly only near the bounds."""
         if least + _SLACK <= self.tokens.estimate(start, end) <= most - _SLACK:
             return True
         return least <= self.tokens.count(start, end) <= most
 
     def _beginnings(self, low: int, high: int, known: int) -> Iterator[Iterable[int]]:
-        """Yield the possible beginnings of an overlap: sentences, lines, words, and ends of other characters."""
+        """Yield the offsets at which an overlap may begin: sentences, lines, words, and after other characters."""
         yield self.layout.beginnings(Rank.SENTENCE, low, high)
         yield self.layout.beginnings(Rank.LINE, low, high)
         for offsets in (self._word_starts(low, high), self._word_ends(low + 1, high, known)):
             yield (o for o in offsets if not (self.layout.whole_at(o) or self.tokens.text[o].isspace()))
 
 
-# Structure of a text
+# Structure of the text
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Structure of one text: possible cuts by rank, and spans that must not be divided.
+    """Structure of one text: possible cuts by rank, and spans that may not be divided.
 
     Attributes:
         cuts: For each rank, the sorted offsets of the possible cuts of at least this rank.
-        wholes: Spans that are never divided: code fences and tables that fit into a chunk. Of larger ones, the lines
-            that fit.
+        wholes: Spans that are never divided: code fences and tables that fit into a chunk, and the lines of larger
+            ones if they fit.
         rows: Offsets of the rows of tables that fit into a chunk. An overlap may begin at a row, because the previous
-            chunk holds the whole table. It may not begin inside a code fence, whose closing mark would then look like
-            an opening one.
+            chunk contains the whole table. It may not begin inside a code fence, whose closing marker would then look
+            like an opening marker.
     """
 
     cuts: dict[Rank, list[int]]
@@ -476,13 +476,13 @@ class Layout:
 
     @classmethod
     def of(cls, tokens: TokenMap, size: int, headings: list[int], table_rows: Sequence[Span] = ()) -> Layout:
-        """Scan a text.
+        """Determine the structure of the text.
 
         Args:
             tokens: The text and its tokens.
-            size: Maximum number of tokens of a chunk.
+            size: Maximum number of tokens in a chunk.
             headings: Offsets of the headings.
-            table_rows: Spans of the rows of tables, in order; the first row of a table with its head.
+            table_rows: Spans of table rows, in order; the first span of a table includes the column headers.
         """
         text = tokens.text
         wholes, rows = _wholes(tokens, size, table_rows)
@@ -501,21 +501,21 @@ class Layout:
         return containing(self.wholes, offset)
 
     def last(self, rank: Rank, low: int, high: int) -> int | None:
-        """Return the last cut of at least this rank from `low` to `high`."""
+        """Return the last cut from `low` to `high` with at least this rank, or None."""
         return max(_within(self.cuts[rank], low, high), default=None)
 
     def beginnings(self, rank: Rank, low: int, high: int) -> list[int]:
-        """Return the offsets of at least this rank from `low` to `high` at which an overlap may begin."""
+        """Return the offsets from `low` to `high` with at least this rank at which an overlap may begin."""
         return [*_within(self.cuts[rank], low, high), *_within(self.rows, low, high)]
 
 
 def _within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
-    """Return the part of the sorted `offsets` that lies from `low` to `high`, both included."""
+    """Return the sorted `offsets` from `low` to `high`, both inclusive."""
     return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
 
 
 def _wholes(tokens: TokenMap, size: int, table_rows: Sequence[Span]) -> tuple[list[Span], list[int]]:
-    """Return the undivided spans and the rows of a text, see `Layout`."""
+    """Return the undivided spans and the table rows, see `Layout`."""
     text = tokens.text
     wholes = [row for row in table_rows if _fits(tokens, *row, size)]
     rows: list[int] = []

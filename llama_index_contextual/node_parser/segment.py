@@ -1,10 +1,10 @@
-"""Base of both node parsers, and the parser that splits Documents into segments.
+"""Base class of both node parsers, and the parser that splits Documents into segments.
 
-The cuts of segments depend on the content, so that an edit changes only the segments near it: each depends only on the
-previous cut and on the text after it. In the last fifth of a segment, the best structural rank is chosen, and among
-equals the offset whose neighbourhood has the lowest hash, as in content-defined chunking (FastCDC: Xia et al., USENIX
-ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts are the same again as soon as the windows before and
-after the edit contain the same best offset.
+The cuts between segments depend on the content, so that an edit changes only the segments near it: each cut depends
+only on the previous cut and on the text after it. In the last fifth of a segment, the cut is the offset with the best
+structural rank, and among equals the offset whose surrounding text has the lowest hash, as in content-defined chunking
+(FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts are the same as before
+as soon as the windows of the old and the new text contain the same best offset.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
 
 
 def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str:
-    """Return the UUIDv5 of a span; the same document, span and text give the same id in every run.
+    """Return the UUIDv5 of a span, which is the same in every run for the same document, span and text.
 
     Args:
         kind: "segment" or "chunk", because a chunk may have the same span as its segment.
         document_id: The id of the source document.
-        start: Offset of the first character in the document.
+        start: Offset of the first character in the document (inclusive).
         end: Offset of the end in the document (exclusive).
         text: The text of the span.
     """
@@ -115,7 +115,7 @@ class Origin:
         if start is None or end is None or end - start != len(text_of(node)):
             return cls(info, None, node.node_id)
         if SEGMENT_CORE in node.metadata and not is_segment(node):
-            # A LlamaIndex parser has split a segment: its offsets count from the beginning of the segment.
+            # A LlamaIndex parser has split a segment; the offsets are relative to the beginning of the segment.
             start += node.metadata[SEGMENT_START]
         return cls(info, start, node.node_id)
 
@@ -127,7 +127,7 @@ class Origin:
 
 
 def is_segment(node: BaseNode) -> bool:
-    """Return whether a node is a segment itself; a node made from one has the same metadata keys."""
+    """Return whether a node is a segment itself, and not made from a segment, which has the same metadata keys."""
     if SEGMENT_CORE not in node.metadata:
         return False
     start, end = node.metadata[SEGMENT_START], node.metadata[SEGMENT_END]
@@ -150,8 +150,8 @@ def link_neighbours(nodes: Sequence[BaseNode]) -> None:
 def heading_offsets_in(headings: Sequence[Heading], base: int | None) -> list[int] | None:
     """Return the offsets of headings in the part of their document that begins at `base`, or None if unknown.
 
-    Headings that were recognised by their appearance name sections, but are not used to cut: they are numerous and not
-    always certain, and half-empty chunks lower the recall.
+    Headings that were recognised by their appearance are used for section names but not as cuts, because they are
+    numerous and not always certain, and half-empty chunks lower the recall.
     """
     marked = [heading.start - base for heading in headings if heading.is_marked] if base is not None else []
     return marked or None
@@ -163,12 +163,12 @@ def _recorded(items: tuple[tuple[str, str], ...]) -> DocumentMap:
 
 
 def map_of(node: BaseNode, text: str, base: int | None) -> DocumentMap:
-    """Return the pages, headings and tables of the document of a node; a reader has recorded them in its metadata.
+    """Return the pages, headings and tables of a node's document, which a reader recorded in the metadata of the node.
 
-    If no reader has looked for tables, those of the text are added. Their offsets count from the beginning of the
-    document, or of the node if its position is unknown.
+    If no reader has looked for tables, the tables in the text are added. Their offsets are relative to the beginning of
+    the document, or of the node if its position is unknown.
     """
-    # All segments of a document carry the same strings: parse them once.
+    # All segments of a document have the same strings; parse them only once.
     where = _recorded(tuple((key, node.metadata[key]) for key in RESERVED_KEYS if key in node.metadata))
     if is_segment(node) or (base is not None and (PAGES in node.metadata or TABLES in node.metadata)):
         return where
@@ -181,9 +181,9 @@ def map_of(node: BaseNode, text: str, base: int | None) -> DocumentMap:
 
 
 def table_spans(text: str, tables: Sequence[Table], base: int) -> list[tuple[int, int]]:
-    """Return the spans of the rows of tables in the part of their document that begins at `base`.
+    """Return the spans of table rows in the part of their document that begins at `base`.
 
-    The first row is one span with the head. A row whose first cell is blank belongs to the row above it.
+    The first row and the column headers form one span. A row whose first cell is blank belongs to the row above it.
     """
     first = bisect_right(tables, base, key=lambda table: table.end)
     spans: list[tuple[int, int]] = []
@@ -202,7 +202,7 @@ def table_spans(text: str, tables: Sequence[Table], base: int) -> list[tuple[int
 
 
 class SpanNodeParser(NodeParser):
-    """Base class of both parsers, which set spans, ids and links while they parse."""
+    """Base class of both parsers, which set spans, ids and links during parsing."""
 
     id_func: IdFuncCallable = Field(
         default=default_id_func, exclude=True, description="Not used: ids are derived from document id, span and text."
@@ -214,8 +214,8 @@ class SpanNodeParser(NodeParser):
         return cls.__name__
 
     def _postprocess_parsed_nodes(self, nodes: list[BaseNode], parent_doc_map: dict[str, Any]) -> list[BaseNode]:
-        # The inherited version would overwrite what is set already: it searches for each text from the beginning of
-        # the document, links nodes by SOURCE only, and drops PARENT.
+        # The inherited version would overwrite these values: it searches for each text from the beginning of the
+        # document, links nodes by SOURCE only, and drops PARENT.
         return nodes
 
     async def _aparse_nodes(
@@ -246,8 +246,8 @@ class SegmentSpan:
     """A segment as offsets into its document.
 
     Attributes:
-        start: The first character, overlap included.
-        core: The first character that the previous segment does not hold; the cores tile the document.
+        start: Offset of the first character, including the overlap.
+        core: Offset of the first character that is not in the previous segment; the cores cover the document.
         end: End of the segment (exclusive).
     """
 
@@ -258,15 +258,15 @@ class SegmentSpan:
 
 @dataclass(frozen=True)
 class SegmentCutter:
-    """Cutter of one document into segments of at most `size` tokens.
+    """Splits one document into segments of at most `size` tokens.
 
     Attributes:
         tokens: The document's text and tokens.
-        size: Maximum number of tokens of a segment when it is encoded alone.
+        size: Maximum number of tokens in a segment when it is encoded alone.
         overlap: Maximum number of tokens that a segment shares with the previous one.
         headings: Sorted offsets of headings.
-        wholes: Sorted spans of code fences and tables; those of up to half a segment are not divided.
-        rows: Sorted spans of the rows of tables that are known, the first one with the head; they are not divided.
+        wholes: Sorted spans of code fences and tables, which are not divided up to half the size of a segment.
+        rows: Sorted spans of the rows of known tables, with the column headers in the first; they are not divided.
     """
 
     tokens: TokenMap
@@ -277,9 +277,9 @@ class SegmentCutter:
     rows: Sequence[tuple[int, int]] = ()
 
     def spans(self) -> Iterator[SegmentSpan]:
-        """Yield the segments in the order of the text; none if it is all white space.
+        """Yield the segments in the order of the text; none if it is only white space.
 
-        A text that fits is one segment. Otherwise the cores cover all of the text except white space.
+        Text that fits is one segment. Otherwise the cores cover all of the text except white space.
         """
         text = self.tokens.text
         core = skip_space(text, 0)
@@ -301,7 +301,7 @@ class SegmentCutter:
         if rest <= capacity + _MARGIN and tokens.count(core, tail) <= capacity:
             return tail
         window = int(_WINDOW * capacity)
-        # Each segment costs an LLM call, so the last one should not consist of a few words: leave a fifth for it.
+        # Each segment costs an LLM call, so the last segment should have more than a few words: leave a fifth for it.
         last = max(min(capacity - _MARGIN, rest - window), window + 1, 1)
         low = max(core + 1, tokens.offset(first + last - window))
         high = max(low, tokens.offset(first + last))
@@ -325,7 +325,7 @@ class SegmentCutter:
         return None
 
     def _lowest(self, offsets: Iterable[int], known: int) -> int | None:
-        """Return the offset with the lowest hash of its neighbourhood that divides no grapheme and no table row."""
+        """Return the offset whose surrounding text has the lowest hash and that divides no grapheme or table row."""
         text = self.tokens.text
         undivided = (o for o in offsets if not containing(self.rows, o) and is_clean(text, o, known))
         return min(undivided, key=lambda o: (self._hash(o), o), default=None)
@@ -348,7 +348,7 @@ class SegmentCutter:
         return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
     def _overlap_start(self, end: int, next_core: int, core: int) -> int:
-        """Return where the next segment begins so that it shares 75 to 100 % of the overlap, or less if necessary."""
+        """Return the start of the next segment, which shares 75 to 100 % of the overlap, or less if necessary."""
         tokens = self.tokens
         at = tokens.index(end)
         low = max(core + 1, tokens.offset(at - max(0, self.overlap - _MARGIN)))
@@ -359,7 +359,7 @@ class SegmentCutter:
         for rank in sorted(ranked, reverse=True):
             if clean := [offset for offset in ranked[rank] if is_clean(tokens.text, offset, core)]:
                 return clean[0]
-        # A long word fills that range: begin at the first word after it.
+        # A long word fills this range: begin at the first word after it.
         words = [match.start() for match in WORD_START.finditer(tokens.text, low, end)]
         return next(iter(grapheme_boundaries(tokens.text, words, core)), next_core)
 
@@ -379,14 +379,14 @@ class SegmentNodeParser(SpanNodeParser):
     """Node parser that splits Documents into segments of up to `segment_size` tokens (o200k_base).
 
     A document that fits is one segment. Otherwise neighbouring segments share about `segment_overlap` tokens. The text
-    is cut at headings, paragraphs or sentences, which are chosen by the text around them, so that an edit changes only
-    the segments near it. ChunkNodeParser puts the text that two segments share into chunks only once.
+    is split at headings, paragraphs or sentences, which are chosen by the text around them, so that an edit changes
+    only the segments near it. ChunkNodeParser adds text that two segments share to chunks only once.
 
     `node.text == document.text[node.start_char_idx:node.end_char_idx]`; `segment_start` and `segment_end` in the
     metadata are the same offsets.
 
     Raises:
-        ValueError: The size is not positive, the overlap is negative or not smaller than the size.
+        ValueError: The size is not positive, or the overlap is negative or not smaller than the size.
     """
 
     segment_size: int = Field(default=8_000, gt=0, description="Maximum number of tokens (o200k_base) of a segment.")

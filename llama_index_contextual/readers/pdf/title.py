@@ -107,7 +107,7 @@ def sensible_title(title: str | None) -> str | None:
 
 
 def _agrees(stored: str, stated: str, page: Sequence[Line]) -> bool:
-    """Return whether the first page has all numbers of the stored title, and the stated title one of its long words."""
+    """Return whether the page has all numbers of the stored title, and both titles share a long word."""
     words = re.findall(r"\w+", stored.casefold())
     there = set(re.findall(r"\w+", " ".join(line.text for line in page)[:HEAD].casefold()))
     if any(word not in there for word in words if any(map(str.isdigit, word))):
@@ -240,7 +240,7 @@ def _readable(title: str) -> str:
 
 
 def _day(text: str) -> str:
-    """Return a date on one line, with the month not in capitals."""
+    """Return a date on one line, in title case if it is in capitals."""
     return _spaced(text.title() if text.isupper() else text)
 
 
