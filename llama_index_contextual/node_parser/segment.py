@@ -75,7 +75,7 @@ def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str
     Args:
         kind: "segment" or "chunk", because a chunk may have the same span as its segment.
         document_id: The id of the source document.
-        start: Offset of the first character in the document (inclusive).
+        start: Offset of the first character in the document.
         end: Offset of the end in the document (exclusive).
         text: The text of the span.
     """

@@ -1,4 +1,4 @@
-"""The workbench, a web interface that reads projects (extra `ui`), and a project as a single page."""
+"""The workbench, a web interface for reading projects (extra `ui`), and a single-page view of a project."""
 
 from __future__ import annotations
 

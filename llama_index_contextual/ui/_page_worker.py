@@ -1,6 +1,6 @@
-"""Child process of `PageRenderer`: draws the pages of PDFs and images, and marks passages on them.
+"""Child process of `PageRenderer`: draw the pages of PDFs and images, and mark passages on them.
 
-pdfium is not thread-safe, and a malicious file may crash it or keep it busy, so it is never loaded by the server.
+pdfium is not thread-safe, and a malicious file may crash it or keep it busy, so the server never loads it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from llama_index_contextual.readers.process import serve
 from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words
 
 DPI = 160
-"""Resolution of a drawn page: about 1.7 pixels for each CSS pixel of a page in its own size."""
+"""Resolution of a drawn page, in dots per inch: about 1.7 pixels per CSS pixel of a page at its original size."""
 MAX_PIXELS = 8_000_000
-"""Size of a drawn page; larger pages are drawn at a lower resolution."""
+"""Maximum size of a drawn page; larger pages are drawn at a lower resolution."""
 MAX_IMAGE_PIXELS = 200_000_000
-"""Size of an image file, which has to be decoded as a whole."""
+"""Maximum size of an image file, which has to be decoded as a whole."""
 MAX_CHARS = 60_000
-"""Number of characters of a page; of more, the passage is not marked."""
+"""Maximum number of characters on a page; if there are more, the passage is not marked."""
 MAX_BYTES = 1_000_000_000
 TALL = 2.5
-"""Ratio of the box that a font gives its letters to its size, from which on the letter's own box is used."""
+"""Ratio of the height of a font's letter box to the font size above which the outline of the letter is used instead."""
 COMPRESSION = 3
-"""Level of compression of PNG; higher levels take longer and save little."""
+"""PNG compression level; higher levels take longer and save little."""
 
 CHANGED = "the file has changed since it was ingested: ingest it again"
 ENCRYPTED = "the PDF is encrypted, and passwords are not stored"
@@ -46,7 +46,7 @@ class Pages(Protocol):
     page_count: int
 
     def size(self, index: int) -> tuple[float, float]:
-        """Return width and height of a page in points, as it is shown."""
+        """Return the width and height of a page in points, as displayed."""
 
     def chars(self, index: int) -> list[Char]:
         """Return the characters of a page with their boxes in points."""
@@ -59,19 +59,19 @@ class Pages(Protocol):
 
 
 def main() -> None:
-    """Answer requests to draw and to mark pages."""
+    """Answer requests to draw and mark pages."""
     serve(Desk().answer)
 
 
 class Desk:
-    """The file that was asked for last, which stays open."""
+    """Handler of requests that keeps the last requested file open."""
 
     def __init__(self) -> None:
         self._pages: Pages | None = None
         self._digest = ""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a drawn page or the marks on it, or the reason why there is none."""
+        """Return a drawn page or the marks on it, or the reason why it cannot be shown."""
         try:
             pages = self._open(Path(request["path"]), request["digest"])
             index = request["page"] - 1
@@ -115,12 +115,12 @@ class PdfPages:
             self._pdf.init_forms()
 
     def size(self, index: int) -> tuple[float, float]:
-        """Return width and height of a page in points, after its rotation."""
+        """Return the width and height of a page in points, after its rotation."""
         width, height = self._pdf.get_page_size(index)
         return _positive(width), _positive(height)
 
     def chars(self, index: int) -> list[Char]:
-        """Return the characters of a page in the order of pdfium."""
+        """Return the characters of a page in pdfium's order."""
         page = self._pdf[index]
         text = page.get_textpage()
         try:
@@ -162,16 +162,16 @@ class ImagePages:
             raise ReadError(str(path), f"the image cannot be decoded ({error})") from error
 
     def size(self, index: int) -> tuple[float, float]:
-        """Return width and height in points, for an image of 160 pixels per inch."""
+        """Return the width and height in points, assuming 160 pixels per inch."""
         image = self.draw(index)
         return image.width * 72 / DPI, image.height * 72 / DPI
 
     def chars(self, index: int) -> list[Char]:
-        """Return no characters: an image has none."""
+        """Return an empty list, because an image has no characters."""
         return []
 
     def draw(self, index: int) -> Image.Image:
-        """Return a frame, upright and not larger than needed."""
+        """Return a frame, upright and no larger than needed."""
         try:
             self._image.seek(index)
             image = ImageOps.exif_transpose(self._image).convert("RGB")
@@ -205,7 +205,7 @@ def _marks(pages: Pages, index: int, text: str, words: Sequence[Sequence[int]]) 
 
 
 def _within(box: Box, width: float, height: float) -> list[float]:
-    """Return the edges of a box inside of a page."""
+    """Return the edges of a box, clipped to the page."""
     x0, x1 = (round(min(max(x, 0.0), width), 1) for x in (box.x0, box.x1))
     y0, y1 = (round(min(max(y, 0.0), height), 1) for y in (box.y0, box.y1))
     return [x0, y0, x1, y1]
@@ -220,7 +220,7 @@ def _png(image: Image.Image) -> bytes:
 # ---- Characters of pdfium --------------------------------------------------------------------------------------------
 
 Placement = tuple[float, float, float, float, float, float]
-"""Factors from coordinates of a PDF to points of the page as it is shown: x = a x + b y + c, y = d x + e y + f."""
+"""Coefficients that convert PDF coordinates to points on the displayed page: x = a x + b y + c, y = d x + e y + f."""
 
 
 def _placement(page: Any, width: float, height: float) -> Placement:
@@ -238,7 +238,7 @@ def _placement(page: Any, width: float, height: float) -> Placement:
 
 
 class _CharReader:
-    """Characters of a page. A call into pdfium costs more than its work, so few are made, with the same arguments.
+    """Reads the characters of a page, with as few calls to pdfium as possible and with reused arguments.
 
     Args:
         text: The text of the page.
@@ -253,7 +253,7 @@ class _CharReader:
         self._sound: tuple[float, float] | None = None
 
     def char(self, at: int) -> Char:
-        """Return a character; one that is not drawn has an empty box."""
+        """Return a character; a character that is not drawn has an empty box."""
         code = pdfium.FPDFText_GetUnicode(self._text, at)
         sign = chr(code) if 0 < code <= 0x10FFFF and not 0xD800 <= code < 0xE000 else "\ufffd"
         if sign.isspace():
@@ -267,12 +267,12 @@ class _CharReader:
         )
 
     def _is_sound(self, at: int) -> bool:
-        """Return whether the box that the font gives a character is not much larger than its letters."""
+        """Return whether the box that the font defines for a character is not much larger than the font size."""
         loose = self._loose
         width, height = loose.right - loose.left, loose.top - loose.bottom
         if not (0 < width < math.inf and 0 < height < math.inf):
             return False
-        # The letters of a line differ in width only.
+        # The letters of a line differ only in width.
         if (loose.bottom, loose.top) != self._sound:
             size = abs(float(pdfium.FPDFText_GetFontSize(self._text, at)))
             if pdfium.FPDFText_GetMatrix(self._text, at, self._matrix):

@@ -1,8 +1,8 @@
-"""A checked answer as HTML: citations are links to their passages, quotations and figures are marked by their check.
+"""Show a checked answer as HTML: citations link to their passages, quotations and figures are marked with the results.
 
-The answer is Markdown. Citations, quotations and figures are known by their offsets in it, which are lost when it is
-rendered. Therefore a private-use character takes the place of each citation and stands at both ends of each quotation
-and figure while it is rendered and sanitised; in the resulting HTML, links and marks replace these characters.
+The answer is Markdown. Citations, quotations and figures are located by their offsets, which are lost when the Markdown
+is rendered. Therefore, before the text is rendered and sanitised, each citation is replaced by a private-use character,
+and such characters are placed around each quotation and figure. In the HTML, links and marks replace the characters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.search.response import Source, visible
 
 Render = Callable[[str], str]
-"""Renders Markdown as HTML that is safe to show."""
+"""Function that renders Markdown as HTML that is safe to display."""
 
 _STATUS: dict[QuotationStatus, str] = {
     "verified": "verified",
@@ -47,19 +47,19 @@ _UNSUPPORTED = "No cited passage contains this figure."
 _FIRST = 0xF0000
 _SIGN = re.compile("[\U000f0000-\U000ffffd]")
 _IN_ADDRESS = re.compile("%F3%B[0-9A-F]%[89AB][0-9A-F]%[89AB][0-9A-F]", re.IGNORECASE)
-# Marks of Markdown that must remain at the beginning of a line.
+# Markdown syntax that must remain at the beginning of a line.
 _LINE_START = re.compile(r"(?:[ \t]*(?:>|[-*+][ \t]|\d+[.)][ \t]|#{1,6}[ \t]))*[ \t]*")
-# A sign before the title of a link would take the title, and the link, apart.
+# A sign before the title of a link would break the link.
 _LONGEST_ADDRESS = 2_000
 _LINK_TITLE = re.compile(r"\]\([^()\s]*\s+\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownSource:
-    """A passage that the model read, as it is listed under an answer.
+    """A passage that the model read, as listed below an answer.
 
     Attributes:
-        number: Its number in citations.
+        number: Number of the passage in citations.
         label: File, pages and section.
         url: Address of the passage.
         is_cited: Whether the answer cites it.
@@ -73,12 +73,12 @@ class ShownSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A result of the checks in words.
+    """A result of the checks as a sentence.
 
     Attributes:
         kind: "good", "note" or "bad".
         text: The sentence.
-        quoted: The words of the answer concerned, or "".
+        quoted: The words of the answer to which the result refers, or "".
     """
 
     kind: str
@@ -88,16 +88,16 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownAnswer:
-    """An answer as it is shown.
+    """An answer as displayed.
 
     Attributes:
         question: The question.
-        html: The answer.
+        html: The answer as HTML.
         found: Whether the documents answer the question.
         findings: Results of the checks.
         sources: The passages that the model read.
         reasoning: The reasoning before the answer, or None.
-        usage: Model, tokens and price in a sentence.
+        usage: Model, tokens and price, as a sentence.
     """
 
     question: str
@@ -122,12 +122,12 @@ class ShownAnswer:
 def shown_sources(
     hits: Sequence[NodeWithScore], link: Callable[[str], str], cited: Sequence[tuple[int, Source]] = ()
 ) -> list[ShownSource]:
-    """Return the passages of a prompt as they are listed.
+    """Return the passages of a prompt for the list below the answer.
 
     Args:
         hits: The passages.
-        link: Returns the address of a chunk.
-        cited: Numbers of the cited passages with the cited places.
+        link: Function that returns the address of a chunk.
+        cited: Numbers of the cited passages, with the places that are cited.
     """
     places: dict[int, list[str]] = {}
     for number, place in cited:
@@ -147,7 +147,7 @@ def shown_sources(
 
 
 def findings_of(answer: GroundedResponse) -> list[Finding]:
-    """Return the results of all checks of an answer in words, the doubts about the search first."""
+    """Return the results of all checks of an answer as sentences, beginning with doubts about the search."""
     return [*_doubts(answer), *(_citation_findings(answer.citations) if answer.citations else ())]
 
 
@@ -205,13 +205,13 @@ def _quotation_sentence(quotation: Quotation) -> str:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A stretch of the answer that was checked.
+    """A part of the answer that was checked.
 
     Attributes:
         kind: Status of a quotation, or "unsupported".
         label: The result in a word or two.
-        explanation: The result in a sentence.
-        url: Address of the passage that contains it, or "".
+        explanation: The result as a sentence.
+        url: Address of the passage that contains the part, or "".
     """
 
     kind: str
@@ -225,7 +225,7 @@ class _Mark:
         )
 
     def note(self, *, may_link: bool) -> Markup:
-        """Return the label that follows the stretch."""
+        """Return the label that follows the part."""
         if self.url and may_link:
             return Markup('<a class="check-label check-label-{}" href="{}" title="{}">{}</a>').format(
                 self.kind, self.url, self.explanation, self.label
@@ -263,11 +263,11 @@ def answer_html(
     """Return an answer as HTML.
 
     Args:
-        text: The answer in Markdown; with a report, it is the text of the report.
-        report: The report on its citations, or None to link citations only.
-        sources: The sources that it can cite.
-        render: Renders Markdown as safe HTML.
-        link_quotation: Returns the address at which a verified quotation can be read, or "".
+        text: The answer in Markdown; with a report, it must be the text of the report.
+        report: The report on the citations, or None to only link citations.
+        sources: The sources that the answer can cite.
+        render: Function that renders Markdown as safe HTML.
+        link_quotation: Function that returns the address at which a verified quotation can be read, or "".
 
     Example:
         >>> from html import escape
@@ -278,14 +278,14 @@ def answer_html(
     marks = [] if report is None else _marks(text, report, link_quotation)
     signed, events = _with_signs(_SIGN.sub("\ufffd", text), marks, {source.number: source for source in sources})
     annotator = _Annotator(events)
-    annotator.feed(str(render(signed)))  # the methods of Markup would escape what the parser passes on
+    annotator.feed(str(render(signed)))  # str, because the methods of Markup would escape it again
     return annotator.result()
 
 
 def _marks(
     text: str, report: CitationReport, link_quotation: Callable[[Quotation], str]
 ) -> list[tuple[int, int, _Mark]]:
-    """Return the stretches to mark, without the signs of Markdown and white space at their ends."""
+    """Return the parts to mark, without Markdown syntax and white space at their ends."""
     checked: list[tuple[Quotation | UnsupportedFigure, _Mark]] = []
     for quotation in report.quotations:
         status = quotation.status
@@ -314,7 +314,7 @@ def _with_signs(
     text: str, marks: Sequence[tuple[int, int, _Mark]], sources: dict[int, ShownSource]
 ) -> tuple[str, list[_Event]]:
     """Return the text with a sign for each event in it, and the events; the sign of event N is character _FIRST + N."""
-    # Order at the same offset: what ends, what begins. A citation is replaced, so nothing can begin or end in it.
+    # At the same offset, ends come before beginnings. A citation is replaced, so nothing can begin or end inside it.
     edits: list[tuple[int, int, int, list[_Event]]] = []
     taken: list[tuple[int, int]] = []
     for start, end, numbers in citations_of(text):
@@ -340,9 +340,9 @@ def _with_signs(
 
 
 class _Annotator(HTMLParser):
-    """Writes HTML again with links and marks in place of the signs.
+    """Rewrites HTML with links and marks in place of the signs.
 
-    The HTML is well-formed, so a stretch that spans several elements is marked within each of them.
+    To keep the HTML well-formed, a part that spans several elements is marked separately in each of them.
     """
 
     def __init__(self, events: Sequence[_Event]) -> None:
@@ -360,7 +360,7 @@ class _Annotator(HTMLParser):
         return Markup("".join(self._parts))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Copy a tag, and follow the signs in its attributes."""
+        """Copy a tag, and apply the signs in its attributes."""
         self._flush()
         markup = self.get_starttag_text() or ""
         for sign in _SIGN.findall(markup):
@@ -407,7 +407,7 @@ class _Annotator(HTMLParser):
         self._parts.append(html)
 
     def _follow(self, sign: str) -> str:
-        """Begin or end a mark, and return the HTML in place of a sign."""
+        """Begin or end a mark, and return the HTML that replaces the sign."""
         index = ord(sign) - _FIRST
         if index >= len(self._events):
             return ""

@@ -1,4 +1,4 @@
-"""The workbench: a web interface that reads projects and changes no document.
+"""The workbench: a web interface for reading projects, which never changes a document.
 
 `make_app` returns it as an ASGI application, and `serve` runs it. Each view is a module with `routes()`: the search,
 a passage, the answers of an LLM, and the project with its documents.
@@ -34,7 +34,7 @@ from llama_index_contextual.ui.views import Links, Problem, make_templates, page
 HOST, PORT = "127.0.0.1", 8010
 
 SECONDS_TO_END = 2
-"""Seconds that requests get to end when the server is stopped."""
+"""Seconds that requests have to finish when the server is stopped."""
 
 _HTTP_PROBLEMS = {
     404: ("Not found", "There is no such page here."),
@@ -50,18 +50,18 @@ def make_app(
     allowed_hosts: Sequence[str] = (),
     document_folders: Sequence[Path] = (),
 ) -> Starlette:
-    """Return the workbench of some projects as an ASGI application.
+    """Return the workbench for one or more projects as an ASGI application.
 
-    Requests whose Host or Origin names another host are refused, so that no web page can read the documents.
+    Requests with another host in the Host or Origin header are refused, so that no web page can read the documents.
 
     Args:
         projects: The projects to show.
-        token: Token that clients need; None lets everyone read who can reach the application.
-        allowed_hosts: Names under which clients reach the server, besides those of the loopback interface.
-        document_folders: Folders with the original files, for the images of their pages.
+        token: Token that clients need; None allows everyone who can reach the application to read.
+        allowed_hosts: Names under which clients reach the server, in addition to those of the loopback interface.
+        document_folders: Folders with the original files, for images of their pages.
 
     Raises:
-        InputError: No project was given, or two have the same name.
+        InputError: No project was given, or two projects have the same name.
         ConfigurationError: The token is too short.
 
     Example:
@@ -110,12 +110,12 @@ def serve(
     document_folders: Sequence[Path] = (),
     announce: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve the workbench of some projects until the process is interrupted.
+    """Serve the workbench for one or more projects until the process is interrupted.
 
     Args:
         projects: The projects to show.
-        host: Address to bind; another one than that of the loopback interface needs a token.
-        port: Port to bind; 0 takes a free one.
+        host: Address to bind; any address other than the loopback interface needs a token.
+        port: Port to bind; 0 chooses a free port.
         token: As for `make_app`.
         allowed_hosts: As for `make_app`.
         document_folders: As for `make_app`.
@@ -131,7 +131,7 @@ def serve(
     with _bound(host, port) as sock:
         if announce is not None:
             announce(_address(host, sock.getsockname()[1], allowed_hosts))
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended the requests when it raises it
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it after all requests have ended
             uvicorn.Server(config).run(sockets=[sock])
 
 
@@ -153,7 +153,7 @@ def _address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
 
 
 def _start(request: Request) -> Response:
-    """Show the list of projects; if there is only one, go to it."""
+    """Show the list of projects, or redirect to the project if there is only one."""
     projects = request.app.state.projects
     if len(projects) == 1:
         return RedirectResponse(Links(next(iter(projects))).search(), 303)

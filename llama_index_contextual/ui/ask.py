@@ -1,8 +1,8 @@
-"""The view that answers questions: a streamed answer, its checks, and the passages it was written from.
+"""The view that answers questions: a streamed answer, its checks, and the passages on which it is based.
 
 Only a POST request calls the model. It either streams events, one JSON object per line, to the script of the page, or
-redirects to the finished answer if it comes from a plain form. Finished answers stay in memory under an address that
-cannot be guessed, so that going back from a passage, or loading the page again, costs nothing.
+redirects to the finished answer if it comes from a plain form. Finished answers are kept in memory under an address
+that cannot be guessed, so that going back from a passage or reloading the page costs nothing.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ EVENTS = "application/x-ndjson"
 """Media type of the streamed events."""
 
 MAX_BODY = 100_000
-"""Maximum number of bytes of a posted form."""
+"""Maximum number of bytes in a posted form."""
 
 FIELDS = ("q", "mode", "style", "where", "file")
-"""Names of the fields of the form."""
+"""Names of the form fields."""
 
 MAX_ANSWERS = 200
 """Number of finished answers that are kept in memory."""
@@ -80,7 +80,7 @@ def routes() -> list[Route]:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question with the options of its form.
+    """A question with the options from the form.
 
     Attributes:
         text: The question.
@@ -98,7 +98,7 @@ class Question:
 
     @classmethod
     def of(cls, fields: Mapping[str, Sequence[str]]) -> Question:
-        """Return the question of a form.
+        """Return the question from form fields.
 
         Raises:
             InputError: A field is too long or unknown.
@@ -119,7 +119,7 @@ class Question:
 
 
 def show(request: Request) -> Response:
-    """Show the form, with a finished answer if the address names one; no model is called."""
+    """Show the form, with a finished answer if its id is in the address; no model is called."""
     shown = None
     key = parameter(request, "answer")
     if key:
@@ -162,7 +162,7 @@ def _form(
 
 
 def _missing_model(project: Project, error: ModelError) -> Problem:
-    """Return why a project cannot answer, and what to do."""
+    """Return the reason why a project cannot answer, and what to do."""
     title = "There is no model for answers"
     reason = missing_for(project.config.answer_llm or project.config.llm, setting="llm")
     if project.state.has_llm or reason is None:
@@ -183,7 +183,7 @@ def _answers(request: Request) -> LRUCache[str, tuple[Question, ShownAnswer]]:
 
 
 async def answer(request: Request) -> Response:
-    """Answer a posted question: as a stream of events if the client accepts them, or else as a page."""
+    """Answer a posted question with a stream of events if the client accepts it, or else with a page."""
     project, question = project_of(request), Question()
     wants_events = EVENTS in request.headers.get("accept", "")
     try:
@@ -192,7 +192,7 @@ async def answer(request: Request) -> Response:
             return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
         url = await _while_connected(request, _finished(request, project, question))
     except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has disconnected
     except ContextualError as error:
         problem = problem_of(error, project)
         if wants_events:
@@ -205,7 +205,7 @@ async def _posted(request: Request) -> dict[str, list[str]]:
     """Return the fields of a posted form.
 
     Raises:
-        InputError: The form is too large or not a form.
+        InputError: The form is too large, or the request is not a form.
     """
     body = b""
     async for part in request.stream():
@@ -219,7 +219,7 @@ async def _posted(request: Request) -> dict[str, list[str]]:
 
 
 async def _event_lines(request: Request, project: Project, question: Question) -> AsyncIterator[bytes]:
-    """Yield the events of an answer as lines of JSON; if the client disconnects, the call to the model ends."""
+    """Yield the events of an answer as lines of JSON; the call to the model is cancelled if the client disconnects."""
     try:
         async with aclosing(_events(request, project, question)) as events:
             async for event in events:
@@ -237,7 +237,7 @@ def _line(event: Mapping[str, Any]) -> bytes:
 
 
 async def _finished(request: Request, project: Project, question: Question) -> str:
-    """Return the address of the finished answer."""
+    """Write an answer and return its address."""
     url = ""
     async with aclosing(_events(request, project, question)) as events:
         async for event in events:
@@ -246,7 +246,7 @@ async def _finished(request: Request, project: Project, question: Question) -> s
 
 
 async def _while_connected(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of some work, which ends if the client disconnects.
+    """Return the result of an awaitable, which is cancelled if the client disconnects.
 
     Raises:
         ClientDisconnect: The client has disconnected.
@@ -272,7 +272,7 @@ async def _events(request: Request, project: Project, question: Question) -> Asy
 
     Raises:
         InputError: The question is empty, or a filter matches nothing.
-        ModelError: The model cannot be reached, or does not begin to answer in time.
+        ModelError: The model cannot be reached or does not start to answer in time.
     """
     engine = await asyncio.to_thread(_engine, project, question)
     draft = await engine.adraft(QueryBundle(question.text))
@@ -303,7 +303,7 @@ def _engine(project: Project, question: Question) -> GroundedQueryEngine:
 
 
 def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:
-    """Return the checked answer as it is shown."""
+    """Return the checked answer as displayed."""
     response = engine.finish(draft, completion)
     links, text, report = Links(project.name), response.response or "", response.citations
     sources = shown_sources(draft.hits, partial(links.passage, q=draft.question), response.cited_sources)
@@ -329,7 +329,7 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
 def chunk_of(hits: Sequence[NodeWithScore], quotation: Quotation) -> str | None:
     """Return the id of the chunk in which a quotation begins, or None if no passage contains it.
 
-    A passage may be merged from several chunks; it has the id of the best of them.
+    A passage that was merged from several chunks has the id of the best one.
     """
     if quotation.found_in is None:
         return None

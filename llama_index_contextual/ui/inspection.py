@@ -1,6 +1,7 @@
-"""A project as one HTML file: explained searches, documents with segments and chunks, versions and costs.
+"""Show a project as one HTML file: explained searches, documents with segments and chunks, versions and costs.
 
-The file shows what the views of the workbench show, from the same templates. It loads nothing and runs nothing.
+The file has the same content as the views of the workbench and uses the same templates. It loads no other files and
+runs no scripts.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def inspection_page(
     Args:
         project: The project.
         questions: Queries whose results the page explains.
-        top_k: Number of results of each query.
-        document_folders: Folders with copies of the original files, whose pages are shown, if they are no longer where
-            they were ingested.
+        top_k: Number of results for each query.
+        document_folders: Folders with copies of the original files, for images of their pages, if the files are no
+            longer where they were ingested.
 
     Raises:
         NoVersionError: Nothing has been ingested yet.
@@ -96,9 +97,9 @@ class _Search:
 
     Attributes:
         response: The response.
-        results: Its results as they are shown.
-        confidence: Whether the documents answer the query, in a sentence.
-        pages: The pages of each result by its id; none if its file has no pages or was not found.
+        results: The results as displayed.
+        confidence: Whether the documents answer the query, as a sentence.
+        pages: The pages of each result by its id; none if the file has no pages or was not found.
     """
 
     response: RetrievalResponse
@@ -115,7 +116,7 @@ class _Page:
         page: The page.
         of: Number of pages of the file.
         file_name: Name of the file.
-        image: The image of the page, as the address of its data.
+        image: The image of the page as a data URL.
     """
 
     page: MarkedPage
@@ -146,9 +147,9 @@ class _Document:
     """A document with its chunks.
 
     Attributes:
-        record: Its record in the version.
-        segments: Its segments.
-        segment_count: Number of its segments.
+        record: The record of the document in the version.
+        segments: The segments of the document.
+        segment_count: Number of segments.
     """
 
     record: DocumentRecord
@@ -167,7 +168,7 @@ class FileLinks(Links):
 
     Args:
         project: Name of the project.
-        documents: The documents of the file.
+        documents: The documents in the file.
     """
 
     is_file = True

@@ -1,4 +1,4 @@
-"""Markdown as HTML that is safe to show, with the blocks of a passage and the words of a query marked."""
+"""Render Markdown as HTML that is safe to display, and mark the blocks of a passage and the words of a query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llama_index_contextual.index.analysis import Analyzer, match_spans
 from llama_index_contextual.readers.markdown import read_front_matter
 
 IN_PASSAGE = "in-passage"
-"""Class of the blocks of the passage."""
+"""CSS class of the blocks of the passage."""
 
 _MARKED_BLOCKS = frozenset({"paragraph_open", "heading_open", "fence", "code_block", "tr_open", "hr"})
 _TAGS = frozenset(
@@ -28,7 +28,7 @@ _TAGS = frozenset(
 _ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "ol": {"start"}}
 _MARKABLE = ("p", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "tr", "hr", "span")
 _MAX_NESTING = 60
-"""Levels of lists and quotes; what is nested deeper is left out."""
+"""Nesting levels of lists and quotes; content that is nested more deeply is omitted."""
 _FIRST_BLOCK = re.compile(rf'<\w+(?= class="{IN_PASSAGE}")')
 _WEB = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 
@@ -39,16 +39,16 @@ def render_markdown(
     *,
     mark_words: Callable[[str], Markup] = escape,
 ) -> Markup:
-    """Return a Markdown text as HTML.
+    """Return Markdown as HTML.
 
-    HTML in the text is shown as text. Images are replaced by their descriptions, nothing is loaded. Of links, only
-    those to web and mail addresses remain.
+    HTML in the text is shown as text. Images are replaced by their descriptions, and nothing is loaded. Only links to
+    web and mail addresses are kept.
 
     Args:
         text: The Markdown.
-        passage: Start and end of the passage in it; the blocks that contain it have the class `IN_PASSAGE`, and the
-            first one the id "passage".
-        mark_words: Returns a piece of the passage's text as HTML, such as `highlight` does.
+        passage: Start and end of the passage in the text; the blocks that contain it get the class `IN_PASSAGE`, and
+            the first of them gets the id "passage".
+        mark_words: Function, such as `highlight`, that returns part of the passage's text as HTML.
 
     Example:
         >>> render_markdown("# Rent\\n\\nIt is *due* monthly. <script>", (8, 15))
@@ -68,7 +68,7 @@ def render_markdown(
 
 
 def _lines(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the first line of a passage and the one after its last, as Markdown counts them."""
+    """Return the first line of a passage and the line after its last, as counted by the Markdown parser."""
     if end <= max(start, 0):
         return 0, 0
     breaks = [match.end() for match in re.finditer(r"\r\n?|\n", text)]
@@ -79,7 +79,7 @@ def _lines(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
-    """Give the blocks between two lines a class; text of a list without paragraphs gets an element of its own."""
+    """Add a class to the blocks between two lines; the text of a tight list is wrapped in an element for it."""
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.map is None or token.map[0] >= last or token.map[1] <= first:
             continue
@@ -91,7 +91,7 @@ def _mark_blocks(tokens: Sequence[Token], first: int, last: int) -> None:
 
 
 class _Renderer(RendererHTML):
-    """Renderer that marks words of the passage, and replaces images by their descriptions."""
+    """Renderer that marks words of the passage and replaces images with their descriptions."""
 
     def render(self, tokens: Sequence[Token], options: OptionsDict, env: MutableMapping[str, Any]) -> str:
         """Return the HTML of blocks."""
@@ -156,7 +156,7 @@ def _web_address(_tag: str, attribute: str, value: str) -> str | None:
 
 
 def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:
-    """Return a text as HTML, with each word that has one of the given terms in a `<mark>` element.
+    """Return the text as HTML, with each word that contains one of the given terms in a `<mark>` element.
 
     Args:
         text: The text; its own markup is escaped.
@@ -171,11 +171,11 @@ def highlight(text: str, terms: Collection[str], analyzer: Analyzer) -> Markup:
 
 
 def mark(text: str, spans: Iterable[tuple[int, int]]) -> Markup:
-    """Return a text as HTML, with `<mark>` elements at the given places.
+    """Return the text as HTML, with `<mark>` elements around the given spans.
 
     Args:
         text: The text; its own markup is escaped.
-        spans: Start and end of each place, in order and without overlap.
+        spans: Start and end of each span, in order and without overlap.
     """
     parts: list[Markup] = []
     at = 0

@@ -1,8 +1,8 @@
 """Find the lines of a PDF page that a passage occupies.
 
-The reader rewrites the text of a page: it joins lines and hyphenated words, removes running lines, orders columns and
-tables, and repairs letters. So the passage is aligned with the characters that pdfium has for the page. Only letters
-and digits are compared, and the order of lines and cells may differ.
+The reader rewrites the text of a page: it joins lines and hyphenated words, removes running headers and footers,
+reorders columns and tables, and repairs letters. The passage is therefore aligned with the characters that pdfium
+extracts from the page. Only letters and digits are compared, and the order of lines and cells may differ.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 ANCHORS = (24, 12, 6)
-"""Lengths of equal pieces, in letters, that are searched for one after the other; the last must be unique."""
+"""Minimum lengths of equal pieces, in letters, for each pass of the search; pieces in the last pass must be unique."""
 MAX_REPEATS = 16
 """A piece that occurs more often on the page is not an anchor."""
 MAX_GAP = 1_500
-"""Number of letters between two anchors that are compared one by one."""
+"""Maximum number of letters between two anchors that are compared one by one."""
 MARGIN = 40
-"""Number of further letters of the page that are compared before and after an anchor."""
+"""Number of additional letters of the page that are compared before and after an anchor."""
 BRIDGE = 2
 """Number of unmatched letters within a line that do not interrupt a mark, such as a footnote mark."""
 MIN_SHARE = 0.5
-"""Share of the letters between two anchors that must be found, for those found to count."""
+"""Share of the letters between two anchors that must match for any of these matches to be used."""
 
 
 class Char(NamedTuple):
-    """A character of a page and its box, with y growing downwards."""
+    """A character on a page and its box, with y growing downwards."""
 
     text: str
     x0: float
@@ -39,7 +39,7 @@ class Char(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A rectangle of a page, with y growing downwards."""
+    """A rectangle on a page, with y growing downwards."""
 
     x0: float
     y0: float
@@ -48,10 +48,10 @@ class Box(NamedTuple):
 
 
 def mark_lines(chars: Sequence[Char], text: str) -> list[Box]:
-    """Return a box for each line, or part of a line, of a page that a text occupies, from top to bottom.
+    """Return a box for each line, or part of a line, that the text occupies on a page, from top to bottom.
 
     Args:
-        chars: The characters of the page in the order of pdfium.
+        chars: The characters of the page in pdfium's order.
         text: The part of the passage on this page.
 
     Example:
@@ -67,7 +67,7 @@ def mark_words(chars: Sequence[Char], places: Sequence[int | None], spans: Itera
 
     Args:
         chars: The characters of the page.
-        places: The page's character for each character of the passage, from `align`.
+        places: Index of the page's character for each character of the passage, from `align`.
         spans: Start and end of each word in the passage.
     """
     boxes = []
@@ -88,9 +88,9 @@ class _Block(NamedTuple):
 
 
 def align(page: Sequence[str], text: str) -> list[int | None]:
-    """Return the index of the page's character for each character of a text; None for those that have none.
+    """Return the index of the page's character for each character of the text, or None for characters without a match.
 
-    Long equal pieces are assigned first, then shorter ones between them. Each character of the page is used once.
+    Long equal pieces are assigned first, then shorter pieces between them. Each character of the page is used once.
 
     Args:
         page: The characters of the page.
@@ -115,7 +115,7 @@ def align(page: Sequence[str], text: str) -> list[int | None]:
 
 
 def _letters(text: Iterable[str]) -> tuple[str, list[int]]:
-    """Return the letters and digits of a text, without case and accents, and the index of each one's character."""
+    """Return the letters and digits of the text, without case and accents, and the index of the character of each."""
     letters: list[str] = []
     places: list[int] = []
     for at, char in enumerate(text):
@@ -128,7 +128,7 @@ def _letters(text: Iterable[str]) -> tuple[str, list[int]]:
 
 
 class _Matching:
-    """Letters of a text that have been found on a page.
+    """Letters of a text that have been matched on a page.
 
     Attributes:
         places: Position on the page of each letter of the text, or None.
@@ -144,14 +144,14 @@ class _Matching:
 
         Args:
             length: Minimum number of letters.
-            unique: Whether a piece must occur only once, in the rest of the text and of the page.
+            unique: Whether a piece must occur only once in the unmatched parts of the text and of the page.
         """
         blocks = sorted(self._blocks(length, unique=unique))
         while blocks:
             equal = [blocks.pop()]
             while blocks and blocks[-1].length == equal[0].length:
                 equal.append(blocks.pop())
-            # Of repeated pieces, those next to what is known already.
+            # For repeated pieces, prefer those next to letters that are already matched.
             for block in sorted(equal, key=self._distance):
                 free = self._free_part(block)
                 if free == block:
@@ -184,7 +184,7 @@ class _Matching:
             first, last = max(first, 0), min(last, len(self._page))
             if last - first > 2 * MAX_GAP:
                 continue
-            # Used letters are replaced by a character that the text does not contain.
+            # Replace used letters with a character that the text does not contain.
             page = "".join(" " if self._used[at] else self._page[at] for at in range(first, last))
             matcher = SequenceMatcher(None, self._text[start:end], page, autojunk=False)
             least = min(2, end - start)
@@ -224,7 +224,7 @@ class _Matching:
                 yield block
 
     def _extended(self, block: _Block, taken: bytearray) -> _Block:
-        """Return a block with all equal letters before and after it that are free."""
+        """Extend a block by the equal letters before and after it that are free."""
         text, page, used = self._text, self._page, self._used
         start, end, shift = block.text, block.text + block.length, block.page - block.text
         while start and start + shift and text[start - 1] == page[start + shift - 1]:
@@ -238,7 +238,7 @@ class _Matching:
         return _Block(end - start, start, start + shift)
 
     def _free_part(self, block: _Block) -> _Block:
-        """Return the longest part of a block that nothing else was matched with."""
+        """Return the longest part of a block whose letters are not yet matched."""
         best, size = _Block(0, 0, 0), 0
         for at in range(block.length):
             is_free = self.places[block.text + at] is None and not self._used[block.page + at]
@@ -254,7 +254,7 @@ class _Matching:
                 self._used[block.page + at] = 1
 
     def _distance(self, block: _Block) -> int:
-        """Return how far a block is from where the letters before and after it in the text are on the page."""
+        """Return the distance from the block to the position on the page that its neighbours in the text suggest."""
         distances = []
         for at in range(block.text - 1, max(block.text - MAX_GAP, -1), -1):
             if (place := self.places[at]) is not None:
@@ -279,7 +279,7 @@ class _Matching:
 
 
 def _free_windows(taken: bytearray, length: int) -> Iterator[int]:
-    """Yield the starts of all windows of `length` in which nothing is taken."""
+    """Yield the starts of all windows of `length` in which no letter is taken."""
     last = -1
     for at, is_taken in enumerate(taken):
         if is_taken:
@@ -292,10 +292,10 @@ def _free_windows(taken: bytearray, length: int) -> Iterator[int]:
 
 
 def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
-    """Return the boxes of marked characters, joined where they follow each other on a line, from top to bottom.
+    """Return the boxes of marked characters from top to bottom, with adjacent boxes on a line joined.
 
     Args:
-        chars: The characters of the page in the order of pdfium.
+        chars: The characters of the page in pdfium's order.
         marked: Indexes of characters.
     """
     boxes: list[Box] = []
@@ -328,7 +328,7 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
 
 
 def _apart(boxes: list[Box]) -> list[Box]:
-    """Return boxes of lines of which none reaches into the one below it: the boxes of letters of many fonts do."""
+    """Return line boxes clipped so that they do not overlap; in many fonts the glyph boxes do."""
     for at, box in enumerate(boxes):
         for below in range(at + 1, len(boxes)):
             other = boxes[below]
@@ -353,7 +353,7 @@ def _with_punctuation(box: Box, chars: Sequence[Char], last: int, following: Seq
 
 
 def _on_one_line(one: Char, other: Char) -> bool:
-    """Return whether a character may follow another one on the same line, upright or turned."""
+    """Return whether a character may follow another one on the same line, horizontally or vertically."""
     height = min(one.y1 - one.y0, other.y1 - other.y0)
     if min(one.y1, other.y1) - max(one.y0, other.y0) >= 0.5 * height:
         return True

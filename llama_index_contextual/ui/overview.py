@@ -1,4 +1,4 @@
-"""The views of a project and of a document: what was ingested, which versions exist, what it cost, what failed."""
+"""The views of a project and of a document: ingested documents, segments and chunks, versions, costs and failures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def routes() -> list[Route]:
 
 
 def overview(request: Request) -> Response:
-    """Show documents, versions, cost and failures of a project."""
+    """Show the documents, versions, costs and failures of a project."""
     project = project_of(request)
     find = parameter(request, "find", limit=200)
     records = [record for record in project.documents() if _matches(record, find)]
@@ -57,7 +57,7 @@ def overview(request: Request) -> Response:
 
 
 def project_values(project: Project) -> dict[str, Any]:
-    """Return the values that the project's part of a page needs."""
+    """Return the template values for the project's part of a page."""
     return {
         "info": project.info(),
         "versions": list(reversed(project.versions())),
@@ -75,7 +75,7 @@ def _matches(record: DocumentRecord, find: str) -> bool:
 
 
 def start_of(request: Request, total: int, per_page: int) -> int:
-    """Return the position of the first row of a page of a list.
+    """Return the position of the first row on the requested page of a list.
 
     Raises:
         InputError: The parameter is not a number.
@@ -87,7 +87,7 @@ def start_of(request: Request, total: int, per_page: int) -> int:
 
 
 def day(moment: str | float | None) -> str:
-    """Return a time as text, in UTC, to the minute.
+    """Format a time in UTC, to the minute.
 
     Example:
         >>> day("2026-05-04T10:20:30.123456+00:00"), day(0.0)
@@ -100,7 +100,7 @@ def day(moment: str | float | None) -> str:
 
 
 def run_facts(run: RunCost) -> str:
-    """Return the calls and tokens of a run in words."""
+    """Return the calls and tokens of a run as text."""
     facts = []
     if run.calls:
         facts.append(f"{run.calls:,} calls of {run.llm}, {run.input_tokens:,} tokens in, {run.output_tokens:,} out")
@@ -116,16 +116,16 @@ def run_facts(run: RunCost) -> str:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk as it is shown among the others of its document.
+    """A chunk as listed in its document.
 
     Attributes:
-        node_id: Its id.
-        source: Where it is.
+        node_id: Id of the chunk.
+        source: Where it is in the document.
         structure: The structural part of its context.
-        written: The part that an LLM or a person wrote.
-        writer: Who wrote it: "llm", "given", …
-        text: Its text.
-        tokens: Its number of tokens, or None.
+        written: The part of its context that an LLM or a person wrote.
+        writer: Author of this part: "llm", "given", …
+        text: The text of the chunk.
+        tokens: Number of tokens, or None.
         is_fallback: Whether the LLM failed to write its context.
         facts: The user's own metadata.
     """
@@ -146,8 +146,8 @@ class Segment:
     """A segment of a document, or the part of it that is on a page.
 
     Attributes:
-        number: Its number in the document, from 1.
-        chunks: Its chunks.
+        number: Number of the segment in the document, from 1.
+        chunks: The chunks of the segment.
     """
 
     number: int
@@ -155,7 +155,7 @@ class Segment:
 
 
 def segments_of(nodes: Sequence[BaseNode], record: DocumentRecord) -> list[Segment]:
-    """Return chunks of a document by segment."""
+    """Group the chunks of a document by segment."""
     failed = set(record.fallback_chunks)
     by_segment = groupby(nodes, key=lambda node: int(node.metadata.get(keys.SEGMENT_INDEX) or 0))
     return [Segment(number + 1, [_chunk(node, failed) for node in group]) for number, group in by_segment]

@@ -1,7 +1,7 @@
-"""Images of the pages of original files, and the marks of passages on them.
+"""Images of the pages of original files, and marks for passages on them.
 
-Pages are drawn and marked in child processes (`_page_worker`) that are killed if a file keeps them busy, and started
-again if a file crashes them.
+Pages are drawn and marked in child processes (`_page_worker`), which are killed if a file keeps them busy and restarted
+if a file crashes them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from llama_index_contextual.ui.marks import Box
 CHILD = "llama_index_contextual.ui._page_worker"
 PROCESSES = 2
 SECONDS = 20.0
-"""Time for one page, after which its process is killed."""
+"""Time limit for one page, after which the process is killed."""
 WAITING_SECONDS = 60.0
-"""Time that a request waits for a free process."""
+"""Maximum time that a request waits for a free process."""
 MAX_MEMORY = 2_000_000_000
 CACHE_BYTES = 64_000_000
 
@@ -37,10 +37,10 @@ class PageMarks:
     """Marks on a page, in points from its upper left corner.
 
     Attributes:
-        width: Width of the page as it is shown.
-        height: Height of the page.
-        pages: Number of pages of the file.
-        has_text: Whether the page has text; that of a scanned page cannot be marked.
+        width: Width of the displayed page.
+        height: Height of the displayed page.
+        pages: Number of pages in the file.
+        has_text: Whether the page has text; scanned pages cannot be marked.
         lines: The lines of the passage.
         words: Words of the passage to be emphasised.
     """
@@ -54,13 +54,13 @@ class PageMarks:
 
 
 class PageRenderer:
-    """Child processes that draw and mark pages, and the images drawn last. It may be used from several threads.
+    """Pool of child processes that draw and mark pages, with a cache of recent images. It is thread-safe.
 
     Args:
         processes: Number of child processes; each is started when it is needed.
-        seconds: Time for one page.
-        waiting_seconds: Time that a request waits for a free process.
-        cache_bytes: Size of the images that are kept.
+        seconds: Time limit for one page.
+        waiting_seconds: Maximum time that a request waits for a free process.
+        cache_bytes: Size of the image cache.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class PageRenderer:
         self._waiting_seconds = waiting_seconds
         self._cache_bytes = cache_bytes
         self._workers = [ChildProcess(CHILD, task="drawing the page", max_memory=MAX_MEMORY) for _ in range(processes)]
-        # The last one in is the first one out, so that one process serves one user with the file it has open.
+        # Last in, first out: a single user is served by one process, which has the file open.
         self._idle = [*reversed(self._workers)]
         self._waiting: deque[queue.SimpleQueue[ChildProcess]] = deque()
         self._lock = new_lock()
         self._images: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     def marks(self, file: SourceFile, page: int, text: str, words: Sequence[tuple[int, int]] = ()) -> PageMarks:
-        """Return where a text is on a page.
+        """Return the marks for a passage on a page.
 
         Args:
             file: The file.
             page: Number of the page, from 1.
             text: The part of the passage on this page.
-            words: Start and end of words of the text.
+            words: Start and end of each word of the text to emphasise.
 
         Raises:
-            ReadError: The page cannot be shown; `reason` says why.
+            ReadError: The page cannot be shown; `reason` contains the cause.
         """
         answer = self._ask(file, {"what": "marks", "page": page, "text": text, "words": list(words)})
         return PageMarks(
@@ -107,7 +107,7 @@ class PageRenderer:
         """Return a page as PNG.
 
         Raises:
-            ReadError: The page cannot be shown; `reason` says why.
+            ReadError: The page cannot be shown; `reason` contains the cause.
         """
         key = (file.digest, page)
         with self._lock:
@@ -139,7 +139,7 @@ class PageRenderer:
             self._give_back(worker)
 
     def _take_worker(self) -> ChildProcess | None:
-        """Return an idle worker, in the order of the requests; None if none becomes idle in time."""
+        """Return an idle worker in the order of the requests, or None if no worker becomes idle in time."""
         turn: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         with self._lock:
             if self._idle:
@@ -152,7 +152,7 @@ class PageRenderer:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
                     return None
-            return turn.get()  # it became idle just now
+            return turn.get()  # a worker has just become idle
 
     def _give_back(self, worker: ChildProcess) -> None:
         with self._lock:
@@ -167,7 +167,7 @@ class Originals:
 
     Args:
         folders: Folders with copies of the files, if they are no longer where they were ingested.
-        renderer: Draws and marks their pages.
+        renderer: Renderer for the pages.
     """
 
     def __init__(self, folders: Sequence[Path] = (), renderer: PageRenderer | None = None) -> None:
@@ -175,7 +175,7 @@ class Originals:
         self._finder = SourceFinder(folders)
 
     def find(self, record: DocumentRecord) -> SourceFile:
-        """Return the original file of a document, or the reason why there is none."""
+        """Return the original file of a document, or the reason why it is not available."""
         return self._finder.find(record)
 
 
@@ -185,5 +185,5 @@ def has_pages(record: DocumentRecord) -> bool:
 
 
 def suffix_of(record: DocumentRecord) -> str:
-    """Return the extension of a document's file in lower case, or "" without one."""
+    """Return the extension of a document's file in lower case, or "" if it has none."""
     return Path(record.file_name or record.doc_id).suffix.lower()

@@ -1,6 +1,6 @@
 """The view of a passage: its lines on the page of the original file, its contexts, and its neighbours.
 
-`passage_view` collects everything that is shown as plain data; the routes below it render this data.
+`passage_view` collects all displayed content as plain data; the routes below render it.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from llama_index_contextual.ui.views import (
 )
 
 CSS_PIXELS = 96 / 72
-"""CSS pixels for a point."""
+"""CSS pixels per point."""
 MAX_PAGES = 4
-"""Number of pages of a passage that are shown at once."""
+"""Maximum number of pages of a passage that are shown together."""
 AROUND = 3_000
-"""Number of characters that are shown at most before and after a passage of a longer text."""
+"""Maximum number of characters that are shown before and after a passage in a longer text."""
 WHOLE = 8_000
-"""Length of a text that is shown as a whole; of a longer one, the sections around the passage are shown."""
+"""Maximum length of text that is shown as a whole; in longer text, only the sections around the passage are shown."""
 NEIGHBOURHOOD = 60_000
-"""Number of characters before and after a passage whose chunks are listed, in a document with many of them."""
+"""Number of characters before and after a passage for which chunks are listed, in a document with many chunks."""
 MANY_CHUNKS = 100
 EXCERPT = 90
-"""Length of the text of a chunk in the list."""
+"""Length of the excerpt of a chunk in the list."""
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
@@ -75,9 +75,9 @@ class MarkedPage:
 
     Attributes:
         number: Number of the page, from 1.
-        label: Its printed number, or "".
+        label: The printed page number, or "".
         marks: The marks, or None if the page cannot be shown.
-        note: Why the page cannot be shown, or why nothing is marked on it, or "".
+        note: Reason why the page cannot be shown or nothing is marked on it, or "".
         is_first_marked: Whether the marks of the passage begin on this page.
     """
 
@@ -89,13 +89,13 @@ class MarkedPage:
 
     @property
     def description(self) -> str:
-        """Which page it is, in words."""
+        """Page number and label as text."""
         printed = f" (printed number {visible(self.label)})" if self.label not in ("", str(self.number)) else ""
         return f"Page {self.number}{printed}"
 
     @property
     def css_width(self) -> int:
-        """Width of the image in CSS pixels, of which there are 96 for the 72 points of an inch."""
+        """Width of the image in CSS pixels; an inch has 96 CSS pixels and 72 points."""
         return round(CSS_PIXELS * self.marks.width) if self.marks else 0
 
     @property
@@ -104,7 +104,7 @@ class MarkedPage:
         return round(CSS_PIXELS * self.marks.height) if self.marks else 0
 
     def alternative(self, file_name: str) -> str:
-        """Return the text that stands for the image."""
+        """Return the alternative text of the image."""
         lines = len(self.marks.lines) if self.marks else 0
         marked = f"{pluralize(lines, 'line')} of the passage marked, whose text follows" if lines else "without marks"
         return f"{self.description} of {file_name}, {marked}."
@@ -112,17 +112,17 @@ class MarkedPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """How the original of a passage is shown.
+    """The original of a passage as displayed.
 
     Attributes:
-        kind: As images of its pages, as formatted Markdown, or as text.
-        pages: Its pages, for "pages".
-        file_pages: Number of pages of the file, for "pages".
+        kind: Display as images of pages, as formatted Markdown, or as text.
+        pages: The pages, for "pages".
+        file_pages: Number of pages in the file, for "pages".
         page_before: Number of the page before those shown, or None.
-        page_after: Number of the page after them, or None.
-        html: The text with the passage marked, for the others.
+        page_after: Number of the page after those shown, or None.
+        html: The text with the passage marked, for the other kinds.
         is_whole: Whether the text is the whole document.
-        note: Why the pages cannot be shown, or "".
+        note: Reason why the pages cannot be shown, or "".
         command: A command line that helps, or "".
     """
 
@@ -159,26 +159,26 @@ class ListedSegment:
 
 @dataclass(frozen=True, kw_only=True)
 class PassageView:
-    """A passage as it is shown.
+    """A passage as displayed.
 
     Attributes:
         node_id: Id of the chunk.
-        record: Its document.
-        source: Where it is.
-        text: Its text, with the words of the question marked.
+        record: The record of its document.
+        source: Where it is in the document.
+        text: The text of the chunk, with the words of the question marked.
         structure: The structural part of its context, with marks.
         written: The part of its context that an LLM or a person wrote, with marks.
-        writer: Who wrote it: "llm", "given", …
-        table_head: The column head of the table that it continues, or "".
-        tokens: Its number of tokens, or None.
-        confidence: The lowest confidence of OCR on its pages, from 0 to 1, or None.
+        writer: Author of this part: "llm", "given", …
+        table_head: The column headers of the table that it continues, or "".
+        tokens: Number of tokens, or None.
+        confidence: The lowest OCR confidence of its pages, from 0 to 1, or None.
         facts: The user's own metadata.
-        original: How its original is shown.
-        before: Id of the chunk before it, or "".
-        after: Id of the chunk after it, or "".
-        segments: The segments of the document, or those near the passage.
-        is_part: Whether `segments` is only a part of the document.
-        is_elsewhere: Whether a page is shown that was asked for by its number.
+        original: The original as displayed.
+        before: Id of the previous chunk, or "".
+        after: Id of the next chunk, or "".
+        segments: The segments of the document, or only those near the passage.
+        is_part: Whether `segments` is only part of the document.
+        is_elsewhere: Whether a page is shown that was requested by number.
     """
 
     node_id: str
@@ -224,14 +224,14 @@ def passage_view(
     originals: Originals | None = None,
     page_number: int | None = None,
 ) -> PassageView | None:
-    """Return a passage as it is shown, or None if the live version has no such chunk.
+    """Return a passage as displayed, or None if the live version has no such chunk.
 
     Args:
         project: The project.
         node_id: Id of the chunk.
         question: Question whose words are marked.
-        originals: The original files; None shows the text only.
-        page_number: Page of the file to show instead of those of the passage.
+        originals: The original files; if None, only the text is shown.
+        page_number: Page of the file to show instead of the pages of the passage.
 
     Raises:
         NoVersionError: Nothing has been ingested yet.
@@ -277,22 +277,22 @@ def passage_view(
 
 @dataclass(frozen=True)
 class _Marker:
-    """Words of the question, to be marked in texts."""
+    """Marks the words of the question in text."""
 
     analyzer: Analyzer
     terms: frozenset[str]
 
     def html(self, text: str) -> Markup:
-        """Return a text as HTML with its words marked."""
+        """Return the text as HTML with these words marked."""
         return highlight(text, self.terms, self.analyzer)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the places of the words."""
+        """Return the start and end of each of these words."""
         return match_spans(text, self.terms, self.analyzer)
 
 
 def _nodes_around(version: SearchableVersion, record: DocumentRecord, node: BaseNode) -> list[BaseNode]:
-    """Return the chunks of a document in the order of its text; of many, those near a chunk."""
+    """Return the chunks of a document in the order of the text; if there are many, only those near `node`."""
     start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
     span = None
     if record.chunks > MANY_CHUNKS and start is not None and end is not None:
@@ -330,7 +330,7 @@ def parts_on_pages(node: BaseNode, where: DocumentMap) -> list[PagePart]:
 
     Args:
         node: The chunk.
-        where: The map of its document; without pages, the whole text may be on each page that the chunk names.
+        where: The map of its document; without pages, the whole text may be on any page in the chunk's metadata.
     """
     text = node.get_content()
     start = getattr(node, "start_char_idx", None)
@@ -360,7 +360,7 @@ class _Original:
         self._start: int | None = getattr(node, "start_char_idx", None)
 
     def as_pages(self, project: Project, originals: Originals, page_number: int | None) -> Original:
-        """Return the pages of the file, or the text with the reason why there are none."""
+        """Return the pages of the file, or the text with the reason why the pages cannot be shown."""
         file = originals.find(self._record)
         if file.path is None:
             return self.as_text(*_reason(file, project, self._record))
@@ -426,7 +426,7 @@ class _Original:
         )
 
     def _surroundings(self, where: DocumentMap, start: int, end: int) -> tuple[int, int]:
-        """Return the part of the document to show: all of it, or whole sections or lines around the passage."""
+        """Return the range of the document to show: all of it, or whole sections or lines around the passage."""
         characters = self._record.characters
         if characters <= WHOLE:
             return 0, characters
@@ -440,7 +440,7 @@ class _Original:
 
 
 def _reason(file: SourceFile, project: Project, record: DocumentRecord) -> tuple[str, str]:
-    """Return why the file of a document cannot be shown, and a command that helps."""
+    """Return the reason why the file of a document cannot be shown, and a command that helps."""
     program, name = "llama-index-contextual", quoted(project.name)
     if file.problem == "text":
         return "This document was passed as text, not as a file, so there are no pages to show.", ""
@@ -466,7 +466,7 @@ def _in_words(reason: str) -> str:
 
 
 class _Anything(StringConvertor):
-    """Part of a path with any characters: the id of a chunk may contain slashes and line breaks."""
+    """Path parameter with any characters, because the id of a chunk may contain slashes and line breaks."""
 
     regex = r"(?s:.*)"
 
@@ -514,7 +514,7 @@ def image(request: Request) -> Response:
 
 
 def _page_number(request: Request, name: str) -> int | None:
-    """Return a page number of the address, or None if it has none.
+    """Return a page number from the address, or None if it has none.
 
     Raises:
         InputError: It is not a number.

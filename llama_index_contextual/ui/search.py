@@ -1,4 +1,4 @@
-"""The view of a search: the results, why they were found, and facets that narrow it."""
+"""The search view: the results, the reasons for their ranks, and facets that narrow the search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from llama_index_contextual.ui.views import (
 )
 
 EXCERPT = 420
-"""Number of characters of an excerpt."""
+"""Number of characters in an excerpt."""
 
 MAX_RESULTS = 100
 """Maximum number of results on a page."""
@@ -56,13 +56,13 @@ def routes() -> list[Route]:
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a score that one ranking gave, for the bar of a result.
+    """The contribution of one ranking to a score, for the bar of a result.
 
     Attributes:
         name: Name of the ranking.
-        value: The summand, maybe negative.
-        x: Where its part of the bar begins, in percent.
-        width: How wide it is, in percent.
+        value: The summand, which may be negative.
+        x: Start of its part of the bar, in percent.
+        width: Width of its part of the bar, in percent.
     """
 
     name: str
@@ -72,24 +72,24 @@ class Share:
 
     @property
     def kind(self) -> str:
-        """The name as a class of the stylesheet."""
+        """The name as a CSS class."""
         return self.name.replace(" ", "-")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A result or a near miss as it is shown.
+    """A result or a near miss as displayed.
 
     Attributes:
         node_id: Id of the chunk.
         rank: Position in the ranking, from 1.
-        source: Where the passage is.
-        excerpt: Its text around the words of the question, which are marked.
+        source: Where the passage is in the document.
+        excerpt: The text around the words of the question, which are marked.
         structure: The structural part of its context, with marks.
         written: The part of its context that an LLM or a person wrote, with marks.
-        writer: Who wrote it: "llm", "given", …
-        score: Score of the ranking, or of the reranker.
-        shares: What each ranking gave.
+        writer: Author of this part: "llm", "given", …
+        score: Score of the ranking or of the reranker.
+        shares: The contribution of each ranking.
         relevance: The estimated relevance in words, or "".
         explanation: The reasons for its rank, or None.
         facts: The user's own metadata.
@@ -110,7 +110,7 @@ class Result:
 
 
 def results_of(response: RetrievalResponse, analyzer: Analyzer) -> list[Result]:
-    """Return the results of a search as they are shown."""
+    """Return the results of a search as displayed."""
     explanations = {one.node_id: one for one in response.explanations}
     highest = max((_width(one.shares) for one in response.explanations), default=0.0)
     of_question = set(analyzer.query_terms(response.query))
@@ -146,10 +146,10 @@ def _width(shares: Mapping[str, float]) -> float:
 
 
 def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
-    """Return the parts of a bar, side by side; what was taken off lies over the end of them.
+    """Return the parts of a bar, side by side; negative summands overlap its end.
 
     Args:
-        shares: The summands of a score, by name.
+        shares: The summands of a score by name.
         highest: The sum that fills the bar.
 
     Example:
@@ -167,12 +167,12 @@ def shares_of(shares: Mapping[str, float], highest: float) -> list[Share]:
 
 
 def relevance_words(relevance: float | None) -> str:
-    """Return in words that a passage is probably relevant; nothing about others, whose rank says enough."""
+    """Return words for a passage that is probably relevant, and "" for others, whose rank is enough information."""
     return "probably relevant" if relevance is not None and relevance >= 0.5 else ""
 
 
 def confidence_words(response: RetrievalResponse) -> str:
-    """Return in a sentence how well the passages match the question."""
+    """Return a sentence about how well the passages match the question."""
     if verdict := response.verdict():
         return verdict
     return f"Only the {response.mode_used} index was searched: that does not tell how well the passages match."
@@ -182,7 +182,7 @@ def confidence_words(response: RetrievalResponse) -> str:
 
 
 def search(request: Request) -> Response:
-    """Show the search, and the results if there is a question."""
+    """Show the search form, and the results if there is a question."""
     project = project_of(request)
     where = [bounded(one, "where") for one in request.query_params.getlist("where")]
     files = [bounded(one, "file") for one in request.query_params.getlist("file") if one.strip()]
@@ -245,7 +245,7 @@ def _filters(project: Project, where: Sequence[str], files: Sequence[str]) -> Me
 def active_filters(
     links: Links, chosen: Mapping[str, str], where: Sequence[str], files: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return each condition and file that narrows a search, with the address of the same search without it."""
+    """Return each condition and file that narrows the search, with the address of the search without it."""
     conditions = [
         (condition, links.search(**chosen, where=[one for one in where if one != condition], file=files))
         for condition in dict.fromkeys(where)
@@ -263,7 +263,7 @@ class Facet:
 
     Attributes:
         key: The key.
-        values: For each value its text, the condition, and whether the search is narrowed to it.
+        values: For each value, its text, the condition, and whether the search is narrowed to it.
     """
 
     key: str
@@ -271,7 +271,7 @@ class Facet:
 
 
 def facets_of(project: Project, where: Sequence[str]) -> list[Facet]:
-    """Return the metadata keys with few values that are not of this package; none for an empty project."""
+    """Return the user's metadata keys that have few values; none for an empty project."""
     if not project.documents():
         return []
     facets = []

@@ -1,8 +1,8 @@
-"""Who may read: checks of every request, headers of every response, and the login.
+"""Access control: checks for every request, headers for every response, and the login.
 
-`Guard` wraps the whole application. Without a token, the server answers only on the loopback interface, and everyone on
+`Guard` wraps the whole application. Without a token, the server only listens on the loopback interface, and everyone on
 this machine may read. With a token, a client sends it in the Authorization header, or logs in once and keeps a cookie
-that is derived from the token. A web page of another origin gets nothing in either case.
+that is derived from the token. In both cases, requests from web pages of another origin are refused.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _MAX_BODY = 4_096
 _COOKIE_DAYS = 30
 
 FREE_GUESSES = 10
-"""Number of wrong tokens in quick succession that are answered at once."""
+"""Number of wrong tokens in quick succession that are answered without delay."""
 
 LONGEST_PAUSE = 30.0
-"""Maximum number of seconds that the answer to a wrong token waits."""
+"""Maximum delay of the answer to a wrong token, in seconds."""
 
 LOG_SECONDS = 60.0
 """Minimum number of seconds between two log messages about wrong tokens."""
 
 
 class WrongTokens:
-    """Log of wrong tokens, and how long their answers wait; requests with the right token never wait.
+    """Logs wrong tokens and delays their answers; requests with the right token are never delayed.
 
-    Each wrong token adds a second to the pause of the following ones, and each second that passes takes one off.
+    Each wrong token adds a second to the delay of the following ones, and each second that passes removes one.
 
     Args:
-        clock: Returns the time in seconds.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,7 +96,7 @@ class Session:
     def __init__(self, token: str) -> None:
         self._token = token.encode("utf-8", "surrogatepass")
         self.cookie_value = self._derived("session")
-        # Cookies do not depend on the port: two servers on this machine must not overwrite each other's.
+        # Cookies do not depend on the port; two servers on this machine must not overwrite each other's cookies.
         self.cookie_name = f"workbench_{self._derived('name')[:12]}"
         self._wrong = WrongTokens()
 
@@ -104,15 +104,15 @@ class Session:
         return hmac.new(self._token, f"llama-index-contextual workbench {purpose}".encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, value: str) -> bool:
-        """Return whether a value is the token; the comparison takes the same time for every wrong one."""
+        """Return whether a value is the token, in constant time."""
         return hmac.compare_digest(value.encode("utf-8", "surrogatepass"), self._token)
 
     async def refuse(self, request: Request) -> None:
-        """Log a request with a wrong token, and wait if there were many, so that tokens cannot be guessed quickly."""
+        """Log a request with a wrong token, and wait if there are many, so that tokens cannot be guessed quickly."""
         await asyncio.sleep(self._wrong.add(request.client.host if request.client else "an unknown address"))
 
     def has_access(self, headers: Headers) -> bool:
-        """Return whether a request has the token or the cookie."""
+        """Return whether a request contains the token or the cookie."""
         if self.is_token(_bearer(headers)):
             return True
         return any(
@@ -121,7 +121,7 @@ class Session:
         )
 
     def redirect(self, request: Request, target: str) -> RedirectResponse:
-        """Return a redirection that sets the cookie."""
+        """Return a redirect that sets the cookie."""
         response = RedirectResponse(target, status_code=303)
         response.set_cookie(
             self.cookie_name,
@@ -153,13 +153,13 @@ def _cookies(headers: Headers, name: str) -> list[str]:
 
 
 class Guard:
-    """Middleware that refuses requests of other hosts, origins and users, and sets the headers of all responses.
+    """Middleware that refuses requests from other hosts, origins and users, and sets the headers of all responses.
 
     Args:
         app: The application.
         hosts: Names, without ports, under which the server may be addressed.
-        session: Proof that clients need; None lets everyone read.
-        failed: Returns the response to a request that raised an unexpected error.
+        session: Proof that clients need; None allows everyone to read.
+        failed: Function that returns the response to a request that raised an unexpected error.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Guard:
         return None
 
     async def _login_needed(self, request: Request) -> Response | None:
-        """Return the way to the login, or None if the request may pass."""
+        """Return a redirect or an error response if a login is needed, or None if the request may pass."""
         session, path = self._session, request.url.path
         if session is None or path == LOGIN or path.startswith(STATIC):
             return None
@@ -237,7 +237,7 @@ def _without_port(host: str) -> str:
 
 
 def _is_cross_origin(request: Request, host: str) -> bool:
-    """Return whether a page of another origin sent a request; plain navigation to a view is allowed."""
+    """Return whether a page from another origin sent the request; plain navigation to a view is allowed."""
     headers = request.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     is_navigation = (
@@ -254,7 +254,7 @@ def _is_cross_origin(request: Request, host: str) -> bool:
 
 
 def _local(target: str) -> str:
-    """Return the path and query of an address, so that no redirection leads to another server."""
+    """Return the path and query of an address, so that no redirect leads to another server."""
     try:
         parts = urlsplit(target)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tools of all views: rendering, addresses, parameters of requests, and errors in words."""
+"""Functions for all views: rendering, addresses, request parameters, and error messages."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import visible
 
 MAX_QUESTION = 4_000
-"""Maximum number of characters of a question."""
+"""Maximum number of characters in a question."""
 
 MAX_PARAMETER = 2_000
-"""Maximum number of characters of any other parameter of a request."""
+"""Maximum number of characters in any other request parameter."""
 
 
 # ---- addresses -----------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ MAX_PARAMETER = 2_000
 class Links:
     """Addresses of the views of one project.
 
-    Templates use these methods, never addresses of their own, because the page of `inspect` has other ones.
+    Templates must use these methods and not write addresses themselves, because the page of `inspect` has others.
 
     Args:
         project: Name of the project.
@@ -56,11 +56,11 @@ class Links:
         self._base = f"/p/{quote(project, safe='')}"
 
     def search(self, **parameters: Any) -> str:
-        """Return the address of the search, with parameters such as `q` and `where`; empty ones are left out."""
+        """Return the address of the search, with parameters such as `q` and `where`; empty parameters are omitted."""
         return _with_query(f"{self._base}/", parameters)
 
     def passage(self, node_id: str, q: str = "") -> str:
-        """Return the address of a passage; the words of `q` are marked in it."""
+        """Return the address of a passage in which the words of `q` are marked."""
         return _with_query(f"{self._base}/passage/{quote(node_id, safe='')}", {"q": q})
 
     def image(self, doc_id: str, page: int, **parameters: Any) -> str:
@@ -94,13 +94,13 @@ def _with_query(path: str, parameters: Mapping[str, Any]) -> str:
 
 @cache
 def static_address(name: str) -> str:
-    """Return the address of a static file, which changes with its content, so that browsers may keep the file."""
+    """Return the address of a static file, which changes with its content, so that browsers may cache the file."""
     content = package_files("llama_index_contextual.ui").joinpath("static", name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def make_templates() -> jinja2.Environment:
-    """Return the environment of the templates; everything that is not marked as safe is escaped."""
+    """Return the template environment, which escapes everything that is not marked as safe."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_index_contextual.ui"),
         autoescape=True,
@@ -127,9 +127,9 @@ def page(
         template: Name of a template, usually one that extends base.html.
         status_code: HTTP status.
         headers: Further headers.
-        **values: Values for the template. It also gets `project`, the Project or None; `links`, its `Links`; `view`,
-            the first word of the path below the project ("" for the search); `has_llm`; and `several`, whether there
-            are other projects.
+        **values: Values for the template, which also gets `project`, the Project or None; `links`, its `Links`;
+            `view`, the first word of the path below the project ("" for the search); `has_llm`; and `several`, whether
+            there are other projects.
     """
     projects: Mapping[str, Project] = request.app.state.projects
     name = request.path_params.get("project", "")
@@ -145,7 +145,7 @@ def page(
         **values,
     }
     html = request.app.state.templates.get_template(template).render(context)
-    # A lone surrogate in a text cannot be encoded.
+    # Lone surrogates in text cannot be encoded.
     return HTMLResponse(html.encode("utf-8", "replace"), status_code=status_code, headers=headers)
 
 
@@ -153,7 +153,7 @@ def page(
 
 
 def project_of(request: Request) -> Project:
-    """Return the project that the address names; the answer to an unknown name is 404, to a deleted project 410."""
+    """Return the project in the address; unknown names are answered with status 404, deleted projects with 410."""
     project: Project | None = request.app.state.projects.get(request.path_params["project"])
     if project is None:
         raise HTTPException(404, f"There is no project {request.path_params['project'][:100]!r} here.")
@@ -167,19 +167,19 @@ def project_of(request: Request) -> Project:
 
 
 def parameter(request: Request, name: str, *, limit: int = MAX_PARAMETER) -> str:
-    """Return a parameter of the address without white space around it; "" if it is missing.
+    """Return a parameter of the address without surrounding white space, or "" if it is missing.
 
     Raises:
-        InputError: It is longer than `limit`.
+        InputError: The parameter is longer than `limit`.
     """
     return bounded(request.query_params.get(name, ""), name, limit=limit)
 
 
 def bounded(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
-    """Return a value from a request without white space around it.
+    """Return a value from a request without surrounding white space.
 
     Raises:
-        InputError: It is longer than `limit`.
+        InputError: The value is longer than `limit`.
     """
     if len(value) > limit:
         what = "The question" if name in ("q", "question") else f"The parameter {name!r}"
@@ -188,7 +188,7 @@ def bounded(value: str, name: str, *, limit: int = MAX_PARAMETER) -> str:
 
 
 def analyzer_of(project: Project) -> Analyzer:
-    """Return the analyzer of the project's words, to mark those of a question in a text."""
+    """Return the analyzer of the project's lexical index, for marking the words of a question."""
     return project.as_retriever().analyzer
 
 
@@ -197,7 +197,7 @@ def analyzer_of(project: Project) -> Analyzer:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """An error in words.
+    """An error to show to the user.
 
     Attributes:
         title: What happened, in a few words.
@@ -213,7 +213,7 @@ class Problem:
 
 
 def problem_of(error: ContextualError, project: Project | None) -> Problem:
-    """Return an error of the engine in the words of this interface."""
+    """Describe an error of this package in the words of this interface."""
     name = project.name if project else "NAME"
     program = "llama-index-contextual"
     if isinstance(error, NoVersionError):
@@ -239,14 +239,14 @@ def problem_of(error: ContextualError, project: Project | None) -> Problem:
 
 
 def quoted(name: str) -> str:
-    """Return a name of a project or document as one word of a command line."""
+    """Return the name of a project or document quoted as one word of a command line."""
     return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f'"{name}"'
 
 
 def with_problems(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return a view that shows errors of this package as a page.
+    """Wrap a view so that errors of this package are shown as a page.
 
-    The view is an ordinary function: Starlette runs it in a thread, so that other requests are answered meanwhile.
+    The view is an ordinary function, which Starlette runs in a thread so that it does not block other requests.
     """
 
     @wraps(view)
@@ -260,5 +260,5 @@ def with_problems(view: Callable[[Request], Response]) -> Callable[[Request], Re
 
 
 def problem_page(request: Request, problem: Problem) -> HTMLResponse:
-    """Return the page of an error."""
+    """Return the page for an error."""
     return page(request, "error.html", status_code=problem.status, problem=problem)
