@@ -127,7 +127,7 @@ class Origin:
 
 
 def is_segment(node: BaseNode) -> bool:
-    """Return whether a node is a segment itself, and not made from a segment, which has the same metadata keys."""
+    """Return whether a node is a segment itself, and not a node made from one, which has the same metadata keys."""
     if SEGMENT_CORE not in node.metadata:
         return False
     start, end = node.metadata[SEGMENT_START], node.metadata[SEGMENT_END]

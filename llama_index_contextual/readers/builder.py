@@ -32,7 +32,7 @@ class DocumentBuilder:
     """Builder for the text and map of a document.
 
     Args:
-        account: Counter of the file, which counts the text.
+        account: Counter to which the text is added.
 
     Attributes:
         warnings: Problems found so far.
@@ -116,7 +116,10 @@ class DocumentBuilder:
         return cells
 
     def embed(self, title: str, part: ParsedFile) -> None:
-        """Add another document as a section with subsections; its text is already counted and its pages are dropped."""
+        """Add another document as a section; its headings become subsections, and its pages are dropped.
+
+        The text must already have been counted.
+        """
         self.heading(1, title)
         self._break(2)
         base = self._size

@@ -93,7 +93,7 @@ def decode_bytes(path: Path, data: bytes, *, charset: str | None = None) -> Deco
     Args:
         path: Path of the file, for error messages.
         data: The bytes.
-        charset: Encoding that the file declares; used if it is known and valid, unless a byte order mark contradicts.
+        charset: Encoding that the file declares; used if known and valid, unless a byte order mark contradicts it.
 
     Raises:
         ReadError: The bytes are empty or not text.

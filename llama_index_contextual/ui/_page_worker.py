@@ -32,7 +32,7 @@ MAX_CHARS = 60_000
 """Maximum number of characters on a page; if there are more, the passage is not marked."""
 MAX_BYTES = 1_000_000_000
 TALL = 2.5
-"""Ratio of the height of a font's letter box to the font size above which the outline of the letter is used instead."""
+"""Ratio of a character's box, as the font defines it, to the font size above which the glyph's own box is used."""
 COMPRESSION = 3
 """PNG compression level; higher levels take longer and save little."""
 

@@ -219,7 +219,7 @@ async def _posted(request: Request) -> dict[str, list[str]]:
 
 
 async def _event_lines(request: Request, project: Project, question: Question) -> AsyncIterator[bytes]:
-    """Yield the events of an answer as lines of JSON; the call to the model is cancelled if the client disconnects."""
+    """Yield the events of an answer as lines of JSON; if the client disconnects, the call to the model is stopped."""
     try:
         async with aclosing(_events(request, project, question)) as events:
             async for event in events:

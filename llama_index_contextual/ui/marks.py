@@ -128,7 +128,7 @@ def _letters(text: Iterable[str]) -> tuple[str, list[int]]:
 
 
 class _Matching:
-    """Letters of a text that have been matched on a page.
+    """Letters of the text that have been matched on a page.
 
     Attributes:
         places: Position on the page of each letter of the text, or None.
@@ -224,7 +224,7 @@ class _Matching:
                 yield block
 
     def _extended(self, block: _Block, taken: bytearray) -> _Block:
-        """Extend a block by the equal letters before and after it that are free."""
+        """Return the block extended by the equal letters before and after it that are free."""
         text, page, used = self._text, self._page, self._used
         start, end, shift = block.text, block.text + block.length, block.page - block.text
         while start and start + shift and text[start - 1] == page[start + shift - 1]:

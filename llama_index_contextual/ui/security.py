@@ -1,8 +1,8 @@
 """Access control: checks for every request, headers for every response, and the login.
 
-`Guard` wraps the whole application. Without a token, the server only listens on the loopback interface, and everyone on
+`Guard` wraps the whole application. Without a token, the server answers only on the loopback interface, and everyone on
 this machine may read. With a token, a client sends it in the Authorization header, or logs in once and keeps a cookie
-that is derived from the token. In both cases, requests from web pages of another origin are refused.
+that is derived from the token. In both cases, web pages of another origin cannot read anything.
 """
 
 from __future__ import annotations
