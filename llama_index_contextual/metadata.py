@@ -1,8 +1,8 @@
 """Metadata keys of this package, and their visibility to embedding models and LLMs.
 
-A reader puts `FILE_KEYS` on a Document, and page starts, headings and tables as JSON strings under the three reserved
-keys. The node parsers turn those into the keys of a chunk and remove them. Keys of the user's own Documents are kept,
-with the user's exclusions.
+A reader stores `FILE_KEYS` in a Document, and page starts, headings and tables as JSON strings under the three reserved
+keys. The node parsers replace the reserved keys with the keys of each chunk. Metadata from the user's own Documents is
+kept, with the user's exclusions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:  # the process that parses PDFs does without LlamaIndex
+if TYPE_CHECKING:  # the process that parses PDFs does not import LlamaIndex
     from llama_index.core.schema import BaseNode
 
 CONTEXT = "context"
@@ -44,7 +44,7 @@ HEADINGS = "_contextual_headings"
 TABLES = "_contextual_tables"
 
 RUNNING_LINES = ("running_header", "running_footer")
-"""Keys of the lines that a PDF repeats on its pages, which are part of its layout and say nothing about a chunk."""
+"""Keys of lines that a PDF repeats on its pages, which are part of its layout and not specific to a chunk."""
 
 RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
@@ -56,7 +56,7 @@ _EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
 _READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD, FACTS)
 
 CONTINUED_TABLE = "Column head of the table that the Text continues"
-"""Label of `TABLE_HEAD` for a model."""
+"""Label of `TABLE_HEAD` in text for a model."""
 
 METADATA_TEMPLATE = "{value}"
 TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
@@ -65,7 +65,7 @@ _PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
 SECTION_SEPARATOR = " > "
 
 MAX_NESTING = 100
-"""Maximum nesting of lists and dicts in a value; Python's own tools fail at about a thousand."""
+"""Maximum nesting of lists and dicts in a value; Python's own functions fail at about a thousand."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Heading:
     Attributes:
         start: Character offset at which the heading's line begins.
         level: Level of the heading; 1 is the highest.
-        title: The heading's text, without marks.
-        is_marked: Whether the file marks it as a heading; if not, it was recognised by its appearance.
+        title: The heading's text, without markup.
+        is_marked: Whether the file marks it as a heading; otherwise it was recognised by its appearance.
     """
 
     start: int
@@ -89,10 +89,10 @@ class Table(NamedTuple):
     """A table of a document. Its rows are lines, or groups of lines, of the text.
 
     Attributes:
-        start: Character offset at which the column head begins.
-        body: Offset at which the first row begins; `start` if the head is not part of the table's text.
+        start: Character offset at which the column headers begin.
+        body: Offset at which the first row begins; `start` if the headers are not part of the table's text.
         end: Offset of the end of the last row.
-        head: The column head as text of one or more lines, with a line that names the table or its unit, if any.
+        head: The column headers as one or more lines, with a line that names the table or its unit, if any.
     """
 
     start: int
@@ -109,8 +109,8 @@ class DocumentMap:
         page_starts: Character offset of each physical page's first character; empty if the format has no pages.
         page_labels: The printed page numbers, one per page; empty if the document has none.
         headings: The headings, in the order of the text.
-        tables: The tables with a column head, in the order of the text and without overlap.
-        page_confidences: For each page the confidence of OCR, from 0 to 1, or None if it has a text layer; empty if no
+        tables: The tables with column headers, in the order of the text and without overlap.
+        page_confidences: OCR confidence of each page, from 0 to 1, or None if the page has a text layer; empty if no
             page was read by OCR.
     """
 
@@ -122,7 +122,7 @@ class DocumentMap:
 
     @cached_property
     def _sections(self) -> list[tuple[int, str]]:
-        """The start of each heading, and the path of headings that leads to it."""
+        """Start of each heading, with the path of headings that leads to it."""
         path: list[Heading] = []
         sections = []
         for heading in self.headings:
@@ -133,16 +133,16 @@ class DocumentMap:
         return sections
 
     def page(self, offset: int) -> int | None:
-        """Return the number of the physical page (from 1) of the character at `offset`."""
+        """Return the number of the physical page, starting at 1, that contains the character at `offset`."""
         return max(1, bisect_right(self.page_starts, offset)) if self.page_starts else None
 
     def page_label(self, offset: int) -> str | None:
-        """Return the printed number of the page of the character at `offset`."""
+        """Return the printed number of the page that contains the character at `offset`."""
         page = self.page(offset)
         return self.page_labels[page - 1] if page and page <= len(self.page_labels) else None
 
     def ocr_confidence(self, start: int, end: int) -> float | None:
-        """Return the lowest confidence of the OCR pages from one offset to another (exclusive), or None without any."""
+        """Return the lowest confidence of the OCR pages from `start` to `end` (exclusive), or None without any."""
         first, last = self.page(start), self.page(max(start, end - 1))
         pages = self.page_confidences[first - 1 : last] if first and last else ()
         return min((score for score in pages if score is not None), default=None)
@@ -153,12 +153,12 @@ class DocumentMap:
         return self._sections[at - 1][1] if at else None
 
     def table(self, offset: int) -> Table | None:
-        """Return the table that begins before the character at `offset` and goes on after it, or None."""
+        """Return the table that begins before the character at `offset` and continues after it, or None."""
         at = bisect_left(self.tables, offset, key=lambda table: table.start)
         return self.tables[at - 1] if at and offset < self.tables[at - 1].end else None
 
     def to_metadata(self) -> dict[str, str]:
-        """Return the reserved Document keys."""
+        """Return the metadata to store under the reserved keys of a Document."""
         out: dict[str, str] = {}
         if self.page_starts:
             pages = {"starts": list(self.page_starts), "labels": list(self.page_labels)}
@@ -187,12 +187,12 @@ class DocumentMap:
 
 
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys excluded from the embedded and indexed text: ours except context, table head and facts."""
+    """Return the keys excluded from embedded and indexed text: ours except context, column headers and facts."""
     return _hidden(_EMBEDDED, user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys hidden from the answering LLM: ours except source line, context, table head and facts."""
+    """Return the keys hidden from the answering LLM: ours except source line, context, column headers and facts."""
     return _hidden(_READ, user_excluded)
 
 
@@ -216,7 +216,7 @@ def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def label_of(metadata: dict[str, Any], key: str) -> str:
-    """Return a label such as the title as text; the metadata of a Document may contain a number, or anything else.
+    """Return a label, such as the title, as a string; the metadata of a Document may contain any other value.
 
     Example:
         >>> label_of({"title": 2024}, "title"), label_of({"title": ["a"]}, "title")
@@ -227,7 +227,7 @@ def label_of(metadata: dict[str, Any], key: str) -> str:
 
 
 def source_line(metadata: dict[str, Any]) -> str:
-    """Return one line for the answering LLM, such as "Source: acme.pdf, pages 3-4, section 2 Results".
+    """Return the source line for the answering LLM, such as "Source: acme.pdf, pages 3–4, section 2 Results".
 
     The line is empty if the metadata has neither a file name nor a title.
     """
@@ -241,7 +241,7 @@ def source_line(metadata: dict[str, Any]) -> str:
 
 
 def _place(name: str, metadata: dict[str, Any]) -> list[str]:
-    """Return the pages, slides or sheets of a chunk; the label if only that is known, as in LlamaIndex's Documents."""
+    """Return the pages, slides or sheets of a chunk, or the label if only that is known, as from LlamaIndex readers."""
     first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
     word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
     if first is None:
@@ -252,7 +252,7 @@ def _place(name: str, metadata: dict[str, Any]) -> list[str]:
 
 
 def shape_fault(metadata: object) -> str | None:
-    """Return why the structure of metadata cannot be written as JSON, and what to do, or None.
+    """Explain why the structure of metadata cannot be written as JSON and how to fix it, or return None.
 
     All keys must be strings, and values must not be nested too deeply.
     """
@@ -278,7 +278,7 @@ def shape_fault(metadata: object) -> str | None:
 
 
 def facts_line(facts: Mapping[str, Any]) -> str:
-    """Return facts about a document with their names, on one line; empty values are left out.
+    """Format facts about a document with their names on one line; empty values are left out.
 
     Example:
         >>> facts_line({"fund": "Halpha", "quarter": "Q4 2024", "tags": ["equity", "growth"], "note": None})
@@ -293,5 +293,5 @@ def facts_line(facts: Mapping[str, Any]) -> str:
 
 
 def user_metadata(node: BaseNode) -> dict[str, Any]:
-    """Return the metadata of a node without the keys that this package owns."""
+    """Return the metadata of a node without the keys of this package."""
     return {k: v for k, v in node.metadata.items() if k not in OWN_KEYS and k not in RESERVED_KEYS}

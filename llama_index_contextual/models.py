@@ -1,7 +1,7 @@
-"""Create LlamaIndex models from names, and identify models by name, with one table of providers.
+"""Create LlamaIndex models from names and identify models by name, using a table of providers.
 
-`project.json` contains names such as "openai:gpt-4.1". Only the providers in `PROVIDERS` can be loaded by name, so a
-settings file never names a class to import. Other models are passed as objects.
+`project.json` contains names such as "openai:gpt-4.1". Only models of the providers in `PROVIDERS` can be loaded by
+name, so a settings file never names a class to import. Other models are passed as objects.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Provider:
         key: Environment variable with its API key, or None.
         optional_key: Environment variable that may contain a key; if it is not set, "-" is passed, because the client
             requires a value.
-        address: Environment variables that may contain its address, in order of precedence; empty: the default of the
-            class.
+        address: Environment variables that may contain its address, in order of precedence; if empty, the default of
+            the class applies.
         address_option: Name of the address argument of its classes.
         llm_options: Keyword arguments for the LLM class.
         timeout_option: Name of the timeout argument of the LLM class.
@@ -56,19 +56,19 @@ class Provider:
         class_names: `class_name()` of its LLM and embedding classes, to identify objects.
         cache: How it caches the common prefix of several calls: automatically ("prefix"), up to a mark in the message
             ("point"), in the slot that computed it ("slot"), or not at all (None).
-        min_cached_tokens: Number of tokens of the shortest prefix that it caches.
-        min_cached_by_model: The same for single models, by a pattern in their names; the first match applies.
+        min_cached_tokens: Number of tokens in the shortest prefix that it caches.
+        min_cached_by_model: The same for specific models, by a pattern in their names; the first match applies.
         takes_cache_key: Whether it accepts `prompt_cache_key`.
         takes_json_schema: Whether it accepts `response_format`.
-        takes_stream_options: Whether it accepts `stream_options`, and reports the tokens of a stream if it is asked to.
+        takes_stream_options: Whether it accepts `stream_options`, and reports the tokens of a stream on request.
         service_tiers: Accepted values of `service_tier`.
         has_batch_api: Whether it supports OpenAI's Batch API.
-        late_import: Module that its client imports at the first call, or None.
-        in_process: Whether its models run in this process, so that they cost nothing, and may have to be downloaded.
-        plain_models: Pattern at the start of the names of models that do not reason before they answer, so that the
-            tokens of an answer can be limited to the length of the text. None: not known for any model.
-        efforts: Lowest `reasoning_effort` of other models, by a pattern at the start of their names; the first match
-            applies. None: the model accepts none.
+        late_import: Module that its client imports on the first call, or None.
+        in_process: Whether its models run in this process, so that they cost nothing but may have to be downloaded.
+        plain_models: Pattern that matches the start of the names of models that do not reason before they answer, so
+            that the tokens of an answer can be limited to the length of the text; None if this is not known.
+        efforts: Lowest `reasoning_effort` of other models, or None if they accept none, by a pattern that matches the
+            start of their names; the first match applies.
     """
 
     llm: str | None = None
@@ -96,7 +96,7 @@ class Provider:
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
 
     def is_plain(self, model: str) -> bool:
-        """Return whether a model, named without the provider, does not reason before it answers."""
+        """Return whether a model does not reason before it answers; `model` is its name without the provider."""
         return self.plain_models is not None and self.plain_models.match(model.removeprefix("ft:")) is not None
 
     def lowest_effort(self, model: str) -> str | None:
@@ -112,7 +112,7 @@ PROVIDERS: Mapping[str, Provider] = {
         pip="llama-index-llms-openai llama-index-embeddings-openai",
         key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
-        # `_utils/calls.py` retries; a client shared by several event loops fails (see `reuse_client`).
+        # `_utils/calls.py` handles retries; a client shared by several event loops fails (see `reuse_client`).
         llm_options={"max_retries": 0, "reuse_client": False, "temperature": 0.0, "timeout": 60.0},
         embedding_options={"max_retries": 0, "reuse_client": False, "embed_batch_size": 2048},
         class_names=frozenset({"openai_llm", "OpenAIEmbedding"}),
@@ -151,7 +151,7 @@ PROVIDERS: Mapping[str, Provider] = {
         llm_options={"max_retries": 0, "temperature": 0.0},
         class_names=frozenset({"Anthropic_LLM"}),
         cache="point",
-        # https://platform.claude.com/docs/en/build-with-claude/prompt-caching (shorter ones are not cached)
+        # https://platform.claude.com/docs/en/build-with-claude/prompt-caching (shorter prompts are not cached)
         min_cached_by_model=(
             (re.compile(r"opus-4-[56]|haiku-(?:4-5|5)"), 4096),
             (re.compile(r"opus-4-7|sonnet-4-6|haiku"), 2048),
@@ -195,7 +195,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def provider_of(name: str) -> Provider | None:
-    """Return the provider of a model with the properties that apply to it, or None; `name` is as in `model_name`."""
+    """Return a model's provider, with the properties for this model, or None; `name` is as returned by `model_name`."""
     provider, _, model = name.partition(":")
     known = PROVIDERS.get(provider)
     least = next((least for part, least in known.min_cached_by_model if part.search(model)), None) if known else None
@@ -219,7 +219,7 @@ def load_llm(
     Args:
         name: provider:model, such as "openai:gpt-4.1".
         temperature: Temperature of its answers; None uses 0, as for contexts, or the default of the provider's class.
-        timeout: Timeout of a call in seconds; None uses the one in `llm_options`, or the default of the class.
+        timeout: Timeout of a call in seconds; None uses the value in `llm_options` or the default of the class.
         advice: Alternative for users without a key, for the error message.
 
     Raises:
@@ -240,7 +240,7 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
     Args:
         name: provider:model, such as "openai:text-embedding-3-small" or "huggingface:BAAI/bge-small-en-v1.5", or
             "local".
-        dimensions: Length of its vectors, for models that have several; None takes the usual one.
+        dimensions: Length of its vectors, for models that support several; None uses the model's default.
 
     Raises:
         ModelError: The provider is unknown or has no embeddings, its package is not installed, its key is not set, or
@@ -251,13 +251,13 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
 
         return WordLlamaEmbedding()
     traits, model, made_by, options = _load_class(name, setting="embed_model", advice=_WITHOUT_KEY)
-    # `model_name`, because OpenAI's class accepts only known names for `model`.
+    # Use `model_name`, because OpenAI's class accepts only known names for `model`.
     options = {**traits.embedding_options, **options, "model_name": model}
     if dimensions is not None and "dimensions" in getattr(made_by, "model_fields", {}):
         options["dimensions"] = dimensions
     try:
         return cast(BaseEmbedding, made_by(**options))
-    except Exception as error:  # an unknown name, no network, a damaged file: each library has its own errors
+    except Exception as error:  # unknown name, no network, damaged file: each library raises its own errors
         if not traits.in_process or isinstance(error, ModelError):
             raise
         reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
@@ -269,7 +269,7 @@ def load_embed_model(name: str, *, dimensions: int | None = None) -> BaseEmbeddi
 
 
 def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Provider, str, Any, dict[str, Any]]:
-    """Return the provider of a model, the model's own name, its class, and options from the environment."""
+    """Return a model's provider, its name without the provider, its class, and options from the environment."""
     traits, model, target = _resolve(name, setting=setting)
     if traits.key and not os.environ.get(traits.key):
         assigned = settings_embed_model() if setting == "embed_model" else settings_llm()
@@ -296,7 +296,7 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
 
 
 def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> tuple[Provider, str, str]:
-    """Return the provider of a model, the model's own name, and the provider's class for models of this kind."""
+    """Return a model's provider, its name without the provider, and the provider's class for models of this kind."""
     provider, _, model = name.partition(":")
     is_embedding = setting == "embed_model"
     targets = {each: traits.embedding if is_embedding else traits.llm for each, traits in PROVIDERS.items()}
@@ -318,7 +318,7 @@ def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> 
 
 
 def _likely_name(name: str, provider: str) -> str:
-    """Return a question that names the model which was probably meant, or an empty text."""
+    """Return a question that suggests the intended model, or an empty string."""
     if provider in PROVIDERS:
         return f"did you mean '{provider}:NAME', with the name of one of its models?"
     for maker, traits in PROVIDERS.items():
@@ -329,13 +329,13 @@ def _likely_name(name: str, provider: str) -> str:
 
 
 def is_creatable(name: str) -> bool:
-    """Return whether `load_embed_model` can create a model by its name; `name` is as in `model_name`."""
+    """Return whether `load_embed_model` can create a model by name; `name` is as returned by `model_name`."""
     traits = PROVIDERS.get(name.partition(":")[0])
     return name == LOCAL or (traits is not None and traits.embedding is not None and is_named(name))
 
 
 def is_in_process(name: str) -> bool:
-    """Return whether a model runs in this process, and costs nothing; `name` is as in `model_name`."""
+    """Return whether a model runs in this process and costs nothing; `name` is as returned by `model_name`."""
     traits = PROVIDERS.get(name.partition(":")[0])
     return name == LOCAL or (traits is not None and traits.in_process)
 
@@ -343,8 +343,8 @@ def is_in_process(name: str) -> bool:
 def settings_llm() -> LLM | None:
     """Return the LLM that the user has assigned to LlamaIndex's `Settings.llm`, or None.
 
-    `Settings.llm` itself creates OpenAI's default model, and demands its key, if nothing was assigned; such a model is
-    not returned either.
+    If nothing was assigned, reading `Settings.llm` would create OpenAI's default model, which requires a key. Such a
+    model is never returned.
     """
     llm: LLM | None = _assigned(Settings._llm, "openai_llm", "model")
     return llm
@@ -357,7 +357,7 @@ def settings_embed_model() -> BaseEmbedding | None:
 
 
 def _assigned(model: Any, class_name: str, field_name: str) -> Any:
-    """Return a model unless LlamaIndex has created it: OpenAI's default with the key of the environment."""
+    """Return a model unless LlamaIndex created it by default, for OpenAI with the key from the environment."""
     is_default = (
         model is not None
         and model.class_name() == class_name
@@ -368,12 +368,12 @@ def _assigned(model: Any, class_name: str, field_name: str) -> Any:
 
 
 def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) -> str | None:
-    """Return what is missing to load a model with a given name, in a sentence, or None; nothing is imported or called.
+    """Return a sentence about what is missing to load a model, or None; nothing is imported or called.
 
     Args:
-        name: As in `load_llm` and `load_embed_model`.
-        setting: The setting that has this name.
-        option: The option of the command line that was given instead of the setting, for the error message.
+        name: Name of the model, as in `load_llm` and `load_embed_model`.
+        setting: The setting that contains this name.
+        option: The command-line option that was given instead of the setting, for the error message.
 
     Raises:
         ModelError: The provider is unknown, or has no models of this kind.
@@ -393,7 +393,7 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
 
 
 def preload(model: BaseEmbedding | LLM) -> None:
-    """Import the modules that a client imports at its first call, because this blocks for half a second."""
+    """Import the modules that a client imports on its first call, because this blocks for half a second."""
     provider = provider_of(model_name(model))
     if provider is not None and provider.late_import is not None:
         importlib.import_module(provider.late_import)
@@ -407,9 +407,9 @@ _VECTORS_BY_REQUEST = re.compile(r"voyage-context\b", re.IGNORECASE)
 
 
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
-    """Return the name of a model, such as "openai:gpt-4.1"; without a name, "unknown" follows the colon.
+    """Return the name of a model, such as "openai:gpt-4.1"; if it has none, "unknown" follows the colon.
 
-    An object of a provider in the table has the same name as the setting that would create it.
+    For a provider in the table, this is the name with which the settings would create the object.
 
     Args:
         model: The object.
@@ -431,17 +431,17 @@ def _own_name(model: BaseEmbedding | LLM) -> str | None:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a model name: not empty, not LlamaIndex's "unknown", and without an object's address."""
+    """Return whether a string is a model name: not empty, not LlamaIndex's "unknown", without an object's address."""
     return bool(text.strip()) and text != _UNNAMED and not _ADDRESS.search(text)
 
 
 def is_named(name: str) -> bool:
-    """Return whether a name from `model_name` distinguishes its model from others."""
+    """Return whether a name returned by `model_name` distinguishes the model from others."""
     return name == LOCAL or is_name(name.partition(":")[2])
 
 
 def llm_identity(llm: LLM, model_id: str | None = None) -> str:
-    """Return the name under which contexts of an LLM are stored in the ledger.
+    """Return the name under which contexts from an LLM are stored in the ledger.
 
     Args:
         llm: The object.
@@ -462,7 +462,7 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
 
 
 def address_of(model: LLM | BaseEmbedding) -> str | None:
-    """Return the address of a model's server without user name and password, or None if it is not known.
+    """Return the address of a model's server without user name and password, or None if it is unknown.
 
     Example:
         >>> from llama_index.llms.openai import OpenAI
@@ -475,7 +475,7 @@ def address_of(model: LLM | BaseEmbedding) -> str | None:
 
 
 def embedding_identity(model: BaseEmbedding) -> str:
-    """Return the name under which vectors of an embedding model are stored in the ledger.
+    """Return the name under which vectors from an embedding model are stored in the ledger.
 
     Raises:
         ModelError: The model has no name that distinguishes it, or its vectors depend on the other texts in a request.
@@ -493,13 +493,13 @@ def embedding_identity(model: BaseEmbedding) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelObject:
-    """What is remembered of an embedding model that was passed as an object; its keys are not.
+    """Stored description of an embedding model that was passed as an object, without its keys.
 
     Attributes:
-        setting: The setting `embed_model` that it stood in for.
-        name: Its name, as in `model_name`.
+        setting: Value of the setting `embed_model` that the object replaced.
+        name: Its name, as returned by `model_name`.
         kind: Its class.
-        dimensions: Length of its vectors, if it was chosen.
+        dimensions: Length of its vectors, if set on the object.
         url: Address of its server without credentials, if it has one.
     """
 
@@ -522,7 +522,7 @@ class ModelObject:
         )
 
     def create(self) -> BaseEmbedding | None:
-        """Recreate the model by name; None if this is not possible, or if its address is not the environment's.
+        """Recreate the model by name; return None if this is impossible or its address differs from the environment's.
 
         Raises:
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
@@ -530,7 +530,7 @@ class ModelObject:
         if not is_creatable(self.name):
             return None
         model = load_embed_model(self.name, dimensions=self.dimensions)
-        # A key is sent only to the address in the environment, never to one that a project names.
+        # A key is sent only to the address in the environment, never to an address stored in a project.
         return model if (address_of(model) or "").rstrip("/") == (self.url or "").rstrip("/") else None
 
     def __str__(self) -> str:
@@ -555,7 +555,7 @@ def require_independent_vectors(name: str) -> str:
 
 
 def contextual_model(name: str) -> ContextualEmbedding | None:
-    """Return the contextual embedding model with a given name, or None for other models; no key is needed."""
+    """Return the contextual embedding model with a given name, or None if it is not one; no key is needed."""
     provider, _, model = name.partition(":")
     if provider != "voyage" or not model:
         return None

@@ -1,4 +1,4 @@
-"""Contextualizers: write the text that situates a chunk in its document."""
+"""Contextualizers, which write the text that situates a chunk in its document."""
 
 from llama_index_contextual.contextualizer.base import (
     ChunkFailure,

@@ -1,11 +1,11 @@
-"""Base class of the contextualizers, the segments that they work on, their results, and the structural contexts.
+"""Base class for contextualizers, with the segments they work on, their results, and structural contexts.
 
-A contextualizer sees one segment of a document at a time. Segments are rebuilt from the chunks alone: chunks of
-`ChunkNodeParser` have the span of their segment in their metadata; nodes of other parsers are grouped by document, in
-their order, into windows of `segment_size` tokens.
+A contextualizer sees one segment of a document at a time. Segments are rebuilt from the chunks alone: chunks from
+`ChunkNodeParser` store the span of their segment in their metadata; nodes from other parsers are grouped by document,
+in order, into windows of `segment_size` tokens.
 
-A structural context names the document and the section, and quotes the beginning of the document: without an LLM,
-deterministic, free of charge.
+A structural context names the document and the section, and quotes the beginning of the document. It is deterministic,
+needs no LLM and costs nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_CONTEXT_TOKENS = 200
 
 @dataclass(frozen=True)
 class Segment:
-    """Part of a document that a contextualizer sees at a time.
+    """Part of a document that a contextualizer works on.
 
     Attributes:
         doc_id: Id of the document.
@@ -51,7 +51,7 @@ class Segment:
         opening: Beginning of the document, taken from the first chunk of the call.
         begins_document: Whether the segment starts with that chunk.
         section: Path of headings at the beginning of the segment, or None.
-        facts: Facts about the document with their names, or an empty text.
+        facts: Facts about the document with their names, or an empty string.
         text: Text of the segment, including the overlap with its neighbours.
         chunks: Chunks of the segment, in the order of the text.
         starts: Offset of each chunk in `text`.
@@ -72,7 +72,7 @@ class Segment:
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
-        """Texts that occur as chunks in more than one section."""
+        """Texts of chunks that occur in more than one section."""
         sections: dict[str, set[str]] = {}
         for chunk in self.chunks:
             sections.setdefault(chunk.get_content(), set()).add(str(chunk.metadata.get(keys.SECTION)))
@@ -84,7 +84,7 @@ def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
 
     Args:
         nodes: Chunks of any number of documents.
-        segment_size: Tokens per window for nodes of a parser without segments.
+        segment_size: Tokens per window for nodes from a parser that does not create segments.
     """
     documents: dict[str, list[BaseNode]] = {}
     for node in nodes:
@@ -99,7 +99,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
     positions, longest = [_start(chunk) for chunk in chunks], max(len(chunk.get_content()) for chunk in chunks)
     for group in _groups(chunks, segment_size):
         start, end = _span(group)
-        # All others end before the segment, or start after it. A large document has thousands of segments.
+        # Other chunks cannot overlap the segment; a large document has too many segments to scan all chunks for each.
         near = chunks[bisect_right(positions, start - longest) : bisect_left(positions, end)]
         text, starts = _segment_text(near, group, start, end)
         yield Segment(
@@ -134,23 +134,23 @@ def _span(group: Sequence[BaseNode]) -> tuple[int, int]:
 def _segment_text(
     chunks: Sequence[BaseNode], group: Sequence[BaseNode], start: int, end: int
 ) -> tuple[str, tuple[int, ...]]:
-    """Return the text of a segment and the offsets in it of the chunks of the group."""
+    """Return the text of a segment, and the offset of each chunk of the group in it."""
     if any(getattr(chunk, "start_char_idx", None) is None for chunk in group):
         texts = [chunk.get_content() for chunk in group]
         return _BETWEEN.join(texts), tuple(accumulate((len(t) + len(_BETWEEN) for t in texts[:-1]), initial=0))
     known = (c for c in chunks if getattr(c, "start_char_idx", None) is not None)
     text, starts = join([c for c in known if _start(c) < end and _start(c) + len(c.get_content()) > start], start, end)
-    # A chunk of another parser may be empty and have no place in the text.
+    # A chunk from another parser may be empty and not occur in the text.
     return text, tuple(starts.get(chunk.node_id, 0) for chunk in group)
 
 
 def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[str, int]]:
-    """Return the text between two offsets of a document, put together from its chunks in order.
+    """Return the text between two offsets of a document, assembled from its chunks in order.
 
     White space between chunks becomes a line break. A missing chunk is logged and marked with `HOLE`.
 
     Returns:
-        The text, and the offset of each chunk in it by the id of the chunk.
+        The text, and a mapping of chunk ids to offsets in it.
     """
     pieces: list[str] = []
     starts: dict[str, int] = {}
@@ -170,7 +170,7 @@ def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[st
 
 
 def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:
-    """Return whether two chunks are neighbours; chunks without a number are assumed to be."""
+    """Return whether two chunks are neighbours; chunks without an index are assumed to be."""
     before = None if last is None else last.metadata.get(keys.CHUNK_INDEX)
     number = chunk.metadata.get(keys.CHUNK_INDEX)
     return before is None or number is None or number <= before + 1
@@ -189,7 +189,7 @@ def _opening(first: BaseNode) -> str:
 
 
 Progress = Callable[[int], None]
-"""Callback that receives the number of chunks just finished."""
+"""Callback that receives the number of chunks that have just been finished."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ class ChunkFailure:
     Attributes:
         node_id: Id of the chunk.
         doc_id: Id of its document.
-        error: Description of the error and of its remedy.
-        is_held_back: Whether `retry_failed` requests it again only if `max_cost` is given: the LLM refused to write it,
-            or the provider may charge for it although the reply cannot be read.
+        error: Description of the error and how to fix it.
+        is_held_back: Whether `retry_failed` requests the context again only if `max_cost` is given, because the LLM
+            refused to write it, or because the provider may charge for a reply that cannot be read.
     """
 
     node_id: str
@@ -218,10 +218,10 @@ class ChunkContext:
         text: The context.
         source: Origin of the context: "llm", "structural", or "none".
         error: Reason why it could not be written as requested, or None.
-        paid: Whether this call requested it from a provider.
-        structure: Structural line to put before the text; empty for none.
-        is_thin: Whether it is very short although it was requested twice.
-        is_held_back: Whether it is requested again only on purpose; see `ChunkFailure`.
+        paid: Whether it was requested from a provider in this call.
+        structure: Structural line to put before the text, or an empty string.
+        is_thin: Whether it is still very short after a second request.
+        is_held_back: Whether it is requested again only if `max_cost` is given; see `ChunkFailure`.
         cause: Exception behind `error`, or None.
     """
 
@@ -240,7 +240,7 @@ class ChunkContext:
         return cls("", "none", error, is_held_back=is_held_back, cause=cause)
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return the metadata of a chunk with this context."""
+        """Return the metadata that stores this context in a chunk."""
         head = f"{self.structure}\n" if self.structure else ""
         values = {keys.CONTEXT: head + self.text, keys.CONTEXT_SOURCE: self.source}
         return {**values, keys.CONTEXT_WRITTEN_AT: len(head)} if head else values
@@ -253,7 +253,7 @@ class Contextualized(NamedTuple):
         nodes: Copies of the nodes; the input is not changed.
         failures: Chunks whose context could not be written as requested.
         paid: Number of contexts requested from a provider.
-        thin: Ids of the chunks whose context is very short although it was requested twice.
+        thin: Ids of the chunks whose context is still very short after a second request.
     """
 
     nodes: list[BaseNode]
@@ -263,13 +263,13 @@ class Contextualized(NamedTuple):
 
 
 class Contextualizer(TransformComponent):
-    """Base class of transformations that add a context to each chunk, for the embedding and the lexical index.
+    """Base class for transformations that add a context to each chunk, for the embedding and the lexical index.
 
     A subclass implements `_acontexts`, which returns the contexts of the chunks of one segment. Chunks that already
-    have a context keep it. Works with the chunks of any node parser.
+    have a context keep it. Works with chunks from any node parser.
 
     Args:
-        segment_size: Tokens per window for nodes of a parser without segments.
+        segment_size: Tokens per window for nodes from a parser that does not create segments.
     """
 
     segment_size: int = Field(default=8000, gt=0)
@@ -299,7 +299,7 @@ class Contextualizer(TransformComponent):
         yield self
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls because of an error elsewhere; calls in flight are completed."""
+        """Send no further calls because of an error elsewhere; calls in flight may finish."""
 
     async def acontextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
         """Return the chunks with their contexts, and the failures.
@@ -352,16 +352,16 @@ def _result(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> 
 
 
 def has_given_context(node: BaseNode) -> bool:
-    """Return whether a chunk has a context that must be kept: written by hand, or marked as given."""
+    """Return whether a chunk has a context that must be kept because it was written by hand or marked as given."""
     is_given = node.metadata.get(keys.CONTEXT_GIVEN) or node.metadata.get(keys.CONTEXT_SOURCE, "given") == "given"
     return bool(node.metadata.get(keys.CONTEXT) and is_given)
 
 
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
-    """Return a copy of a node whose context, but none of the package's other metadata, is embedded and indexed.
+    """Return a copy of a node with its context, and with the keys excluded that must not be embedded or shown to LLMs.
 
     Args:
-        node: A chunk of any parser.
+        node: A chunk from any parser.
         context: Its context; None keeps an existing context and its source.
     """
     metadata = dict(node.metadata)
@@ -401,18 +401,18 @@ def _log_failures(result: Contextualized) -> list[BaseNode]:
 _LONGEST_WORD = 40
 _MAX_TITLE_TOKENS = 40
 _MAX_SECTION_TOKENS = 25
-# A paged document of so many chunks begins with a cover, whose first lines say what the document is. In hundreds of
-# chunks the rest of it only displaces their own words.
+# A paged document with more chunks than this begins with a cover page, whose first lines identify the document. The
+# rest of the cover would only take up space in hundreds of contexts.
 _LONG_DOCUMENT = 100
 _COVER_CHARACTERS = 150
 
 
 class StructuralContextualizer(Contextualizer):
-    """Build contexts from title, file name, section path and opening of the document.
+    """Build contexts from the document's title, file name and opening, and the section path of the chunk.
 
     Args:
-        max_tokens: Maximum number of tokens of a context; half as many more for a document with pages, whose title and
-            section names are longer.
+        max_tokens: Maximum number of tokens in a context. The limit is 50 % higher for a document with pages, where
+            titles and section names are longer.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -434,8 +434,8 @@ class StructuralContextualizer(Contextualizer):
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return one context for each of the given chunks of a segment."""
         head = _document_line(segment)
-        # A single chunk contains the opening itself. The first of several gets it as well: with the words of the
-        # opening only once, it would rank below the other chunks, which have them in addition to their own text.
+        # A single chunk already contains the opening. The first of several gets it too: if it contained the words of
+        # the opening only once, it would rank below the other chunks, which have them in addition to their own text.
         alone = segment.begins_document and len(segment.chunks) == 1
         opening = "" if alone else segment.opening
         if segment.document_size > _LONG_DOCUMENT and keys.PAGE_START in segment.chunks[0].metadata:
@@ -445,14 +445,14 @@ class StructuralContextualizer(Contextualizer):
     def below(
         self, segment: Segment, chunks: Sequence[BaseNode], written: Sequence[ChunkContext]
     ) -> list[ChunkContext]:
-        """Return contexts written by an LLM with the structural line before them.
+        """Put structural lines before contexts that were written by an LLM.
 
-        Line and context together have at most 200 tokens; where the context leaves no room, the line is shortened.
+        The line and the context together have at most 200 tokens; the line is shortened if necessary.
 
         Args:
             segment: The segment.
             chunks: Chunks of the segment.
-            written: Their contexts; those from another source stay as they are.
+            written: Their contexts; contexts from other sources are not changed.
         """
         lines = self.contexts(segment, chunks)
         return [
@@ -463,11 +463,11 @@ class StructuralContextualizer(Contextualizer):
         ]
 
     def put_below(self, nodes: Sequence[BaseNode], written: Mapping[str, str]) -> None:
-        """Give chunks of a document the contexts that an LLM wrote for them earlier, below their structural lines.
+        """Store contexts that an LLM wrote earlier in the chunks of a document, below their structural lines.
 
         Args:
             nodes: All chunks of the document; their metadata is changed.
-            written: Contexts by the id of the chunk.
+            written: Contexts by chunk id.
         """
         for segment in segments(nodes, segment_size=self.segment_size):
             chunks = [chunk for chunk in segment.chunks if chunk.node_id in written]
@@ -476,7 +476,7 @@ class StructuralContextualizer(Contextualizer):
                 chunk.metadata |= context.to_metadata()
 
     def _write(self, head: str, opening: str, chunk: BaseNode) -> str:
-        """Join the parts that fit, the most informative first: names, opening."""
+        """Join the parts of a context, the most informative first, and cut it to the limit."""
         section = keys.label_of(chunk.metadata, keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
         parts += [f"Begins: {opening}" if opening else ""]
@@ -492,7 +492,7 @@ def _document_line(segment: Segment) -> str:
 
 
 def _shortened(text: str, length: int) -> str:
-    """Return the first words of a text, up to a number of characters, with an ellipsis after them."""
+    """Shorten the text to a number of characters, at a word boundary, and append an ellipsis."""
     if len(text) <= length:
         return text
     cut = text.rfind(" ", 0, length + 1)
@@ -500,9 +500,9 @@ def _shortened(text: str, length: int) -> str:
 
 
 def truncate(text: str, max_tokens: int) -> str:
-    """Return the text cut to at most `max_tokens` tokens, at the end of a word.
+    """Cut the text to at most `max_tokens` tokens, at the end of a word.
 
-    A very long word, such as a sentence in a script without spaces, is cut at a character.
+    A very long word, such as a sentence in a script without spaces, is cut within the word.
     """
     text = " ".join(text.split())
     if count_tokens(text) <= max_tokens:
@@ -517,5 +517,5 @@ def truncate(text: str, max_tokens: int) -> str:
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number up to `limit` that fits; 0 is assumed to fit."""
+    """Return the largest number up to `limit` for which `fits` is true; 0 is assumed to fit."""
     return bisect_left(range(1, limit + 1), True, key=lambda number: not fits(number))

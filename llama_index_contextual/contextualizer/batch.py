@@ -1,7 +1,7 @@
-"""Contexts through OpenAI's Batch API.
+"""Request contexts through OpenAI's Batch API.
 
-Requests are uploaded as files of JSON lines, and replies are read back from output files. `asend_batches` does both for
-a run: a `BatchRunner` submits batches and collects their replies. The journal in the ledger records the batches in
+Requests are uploaded as JSON Lines files, and replies are read from output files. `asend_batches` does both for a run:
+it uses a `BatchRunner` to submit batches and collect their replies. The journal in the ledger records the batches in
 progress, so that a later run can collect them. `BatchReplies` reserves and books the cost of the requests, and passes
 the replies to the run that writes contexts, which sends the remaining requests live.
 """
@@ -46,7 +46,7 @@ def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
 
 
 def parse_output(content: bytes) -> Iterator[BatchReply]:
-    """Yield the replies in an output file, in their order; lines that are not a model's reply are left out."""
+    """Yield the replies in an output file, in order; skip lines that are not replies from a model."""
     for line in content.split(b"\n"):
         try:
             raw = json.loads(line)
@@ -80,7 +80,7 @@ class BatchProgress:
     Attributes:
         batches: Number of unfinished batches.
         requests: Number of requests in all batches of this run, including finished ones.
-        done: Number of requests that were answered or failed.
+        done: Number of requests that have been answered or have failed.
     """
 
     batches: int
@@ -99,8 +99,8 @@ class BatchRunner:
         policy: Retry policy for failed calls.
 
     Attributes:
-        unread: Finished batches that stay open, by the id of their upload, with the number of their requests that may
-            be charged although their reply cannot be read.
+        unread: Finished batches that stay open: their upload ids, with the number of requests that may be charged
+            although their reply cannot be read.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class BatchRunner:
         self.unread: dict[str, int] = {}
 
     async def submit(self, requests: Iterable[ContextRequest]) -> int:
-        """Send requests, except those already in progress or answered, and return the number of requests sent.
+        """Send the requests that are not already in progress or answered, and return their number.
 
         Raises:
             BudgetExceededError: A request could exceed the limit.
@@ -137,8 +137,8 @@ class BatchRunner:
         return sent
 
     def _new(self, requests: Iterable[ContextRequest]) -> Iterator[tuple[str, bytes]]:
-        """Yield the ids and lines of requests that must be sent; money is reserved for each as it is needed."""
-        seen: set[str] = set()  # equal documents lead to equal requests, but ids in a batch must be unique
+        """Yield the ids and lines of the requests that must be sent; reserve the cost of each before yielding it."""
+        seen: set[str] = set()  # identical documents lead to identical requests, but ids in a batch must be unique
         for request in requests:
             custom_id = self._replies.id_of(request)
             if custom_id not in seen and not self._journal.has_request(custom_id):
@@ -147,11 +147,11 @@ class BatchRunner:
                 yield custom_id, request_line(custom_id, self._body(request))
 
     async def collect(self) -> int:
-        """Wait until all batches are finished, and store the replies of each as soon as it is finished.
+        """Wait until all batches are finished, and store the replies to each as soon as it is finished.
 
-        Replies of a batch that expired or was cancelled are kept; the other requests can be submitted again. A batch
-        with more requests that may be charged than replies stays open: none of its requests is submitted again, and the
-        next run reads its replies again.
+        Replies to a batch that expired or was cancelled are kept; its other requests can be submitted again. If more
+        requests may be charged than there are replies, the batch stays open: none of its requests is submitted again,
+        and the next run tries to read its replies again.
 
         Returns:
             The number of requests without a reply that can be submitted again.
@@ -182,7 +182,7 @@ class BatchRunner:
         return str(file.id)
 
     async def _poll(self, batch: OpenBatch) -> int:
-        """Store the replies of a finished batch; return the number of finished requests of an unfinished one."""
+        """Store the replies if the batch is finished; otherwise return the number of its finished requests."""
         try:
             remote = await self._call(lambda: self._client.batches.retrieve(batch.batch_id))
         except ModelError as error:
@@ -230,7 +230,7 @@ class BatchRunner:
         return 0
 
     async def _output(self, file_id: str | None) -> bytes:
-        """Return the content of an output file; empty if there is none, or if it no longer exists."""
+        """Return the content of an output file, or empty bytes if there is none or it no longer exists."""
         if file_id is None:
             return b""
         try:
@@ -251,7 +251,7 @@ class BatchRunner:
             self._unanswered += batch.requests - len(replies)
 
     async def _resume_uploads(self) -> None:
-        """Create batches from uploads of a process that ended before it recorded a batch."""
+        """Create batches from uploads for which an interrupted process did not record a batch."""
         orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
         if not orphans:
             return
@@ -270,7 +270,7 @@ class BatchRunner:
                 self._finish(orphan, [], unread=0)
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Return the ids of the provider's batches by the ids of their uploads; the newest batches are listed first."""
+        """Return the provider's batch ids by upload id; the provider lists the newest batches first."""
         by_upload: dict[str, str] = {}
         async for batch in self._client.batches.list(limit=100):
             if batch.input_file_id in file_ids:
@@ -288,7 +288,7 @@ class BatchRunner:
     async def _call(self, send: Callable[[], Awaitable[T]]) -> T:
         try:
             return await acall(send, self._policy)
-        except Exception as error:  # any error of the client stops the run with a message and becomes its cause
+        except Exception as error:  # any error from the client stops the run with a message
             raise ModelError(describe(error, setting="llm", model=self._model), setting="llm") from error
 
 
@@ -306,10 +306,10 @@ def _reason(batch: Any) -> str:
 
 
 class BatchReplies:
-    """Replies of batches, and the account of their cost.
+    """Replies to batches, and their cost.
 
-    Money is reserved for a request while its batch is in progress, and booked when its reply arrives. Each reply is
-    used once, so that a repeated request is sent live.
+    The maximum cost of a request is reserved while its batch is in progress; the actual cost is booked when the reply
+    arrives. Each reply is used once, so a repeated request is sent live.
 
     Args:
         journal: Stores the replies.
@@ -318,9 +318,9 @@ class BatchReplies:
         llm: The LLM if it was passed as an object.
 
     Attributes:
-        booked: Ids of the requests whose cost this run booked when the replies arrived; it is not booked again.
-        given_up: Batches whose requests may be sent again although they may be charged, by the id of their upload, with
-            the number of these requests.
+        booked: Ids of the requests whose cost this run booked when the replies arrived, so that it is not booked again.
+        given_up: Batches whose requests may be sent again although they may be charged: their upload ids, with the
+            number of these requests.
     """
 
     def __init__(self, journal: BatchJournal, model: str, spending: Spending, *, llm: LLM | None = None) -> None:
@@ -340,11 +340,11 @@ class BatchReplies:
         return self._unused(self.id_of(request)) is not None
 
     def is_unread(self, request: ContextRequest) -> bool:
-        """Return whether a request must not be sent because the reply in its batch may be charged and is not read."""
+        """Return whether a request must not be sent because its reply in a batch may be charged but was not read."""
         return not self.given_up and self.journal.is_open(self.id_of(request))
 
     def take(self, request: ContextRequest) -> Reply | None:
-        """Return the reply to a request and mark it as used; None if there is no unused reply."""
+        """Return the reply to a request and mark it as used, or return None if there is no unused reply."""
         custom_id = self.id_of(request)
         stored = self._unused(custom_id)
         if stored is None:
@@ -369,7 +369,7 @@ class BatchReplies:
         self._reserved[custom_id] = self._spending.reserve(self.model, self._form.maximum(request), sender="batch")
 
     def release_unsent(self) -> None:
-        """Return the reserves for requests that were not sent."""
+        """Release the reserves of requests that were not sent."""
         for call in self._reserved.values():
             call.release()
         self._reserved.clear()
@@ -379,11 +379,11 @@ class BatchReplies:
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, batch: OpenBatch, replies: Sequence[BatchReply], *, unread: int) -> None:
-        """Book the replies of a batch; those without token counts are booked when they are used, by our own counts.
+        """Book the replies to a batch; replies without token counts are counted and booked when they are used.
 
         Args:
             batch: A finished batch.
-            replies: Its replies that were not read before.
+            replies: Its replies that have not been read before.
             unread: Number of its requests that may be charged although their reply cannot be read.
         """
         paid = Bill()
@@ -399,7 +399,7 @@ class BatchReplies:
             self._spending.close_batch(batch.file_id)
 
     def close(self) -> None:
-        """Remove used replies, whose contexts are in the ledger, and batches that were given up; these stay booked."""
+        """Remove used replies, whose contexts are in the ledger, and batches that were given up, which stay booked."""
         self.journal.forget_replies(self._used)
         self._used.clear()
         for file_id, unread in self.given_up.items():
@@ -410,11 +410,11 @@ class BatchReplies:
 # ---- A run -----------------------------------------------------------------------------------------------------------
 
 ROUNDS = 3
-"""Maximum number of times that unanswered requests are sent in a batch; after that they are sent live."""
+"""Maximum number of times that unanswered requests are sent in a batch before they are sent live."""
 
 
 class _Bodies(LiveSender):
-    """JSON bodies of requests, equal to those of live calls."""
+    """Build the JSON bodies of requests, identical to those of live calls."""
 
     def body(self, request: ContextRequest) -> dict[str, Any]:
         """Return the body of a request."""
@@ -436,10 +436,10 @@ async def asend_batches(
     """Send requests in batches and wait for their replies, including those of batches already in progress.
 
     Args:
-        llm: The LLM; None loads the model of the replies.
-        replies: Receives the replies of the batches, approves requests and books their cost.
+        llm: The LLM; None loads the model that `replies` names.
+        replies: Receives the replies to the batches, approves requests and books their cost.
         requests: Returns the requests that need an answer, and may be called more than once; None sends nothing.
-        gives_up_unread: Whether requests may be sent again that may be charged although their reply cannot be read.
+        gives_up_unread: Whether to send requests again that may be charged although their reply cannot be read.
         on_progress: Called with the progress of the batches.
 
     Raises:

@@ -1,15 +1,15 @@
 """Cost of calls and embeddings: tokens, prices, and the account of a run with its limit.
 
-Prices come from the table in the installed package `genai-prices`, without network access; the settings may override
-them. The table contains no discounts: according to their price pages, OpenAI and Anthropic charge half for batches, and
-OpenAI half for `service_tier="flex"`.
+Prices come from the table in the installed package `genai-prices`, without network access; the settings can override
+them. The table contains no discounts. According to their price pages, OpenAI and Anthropic charge half for batches,
+and OpenAI charges half for `service_tier="flex"`.
 
 A `CallForm` counts the tokens of calls by the rules of a provider: tokens added by the chat format, tokens read from
 and written to the cache, and the maximum length of an answer.
 
-`Spending` is the account of a run. Before a call is sent, its maximum cost is reserved; after the answer, its actual
-cost is booked by the provider's token count. A call that was sent but never answered stays booked at its reserve,
-because the provider may charge for it.
+`Spending` is the account of a run. The maximum cost of a call is reserved before the call is sent; its actual cost,
+computed from the provider's token counts, is booked when the answer arrives. If a call was sent but never answered, its
+full reserve is booked, because the provider may charge for it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Tokens:
     Attributes:
         calls: Number of calls.
         input_tokens: Tokens of the prompts, including cached ones.
-        cached_tokens: Tokens of the prompts read from the provider's cache.
+        cached_tokens: Prompt tokens read from the provider's cache.
         output_tokens: Tokens of the answers.
-        written_tokens: Tokens of the prompts written to the provider's cache, if it reports them.
+        written_tokens: Prompt tokens written to the provider's cache, if it reports them.
     """
 
     calls: int = 0
@@ -72,12 +72,12 @@ class Tokens:
 
     @classmethod
     def maximum(cls, input_tokens: int, output_tokens: int) -> Tokens:
-        """Return the tokens of a call that are reserved: its whole prompt is written to the cache."""
+        """Return the tokens to reserve for a call, assuming that its whole prompt is written to the cache."""
         return cls(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
 
     @property
     def cache_hit_rate(self) -> float:
-        """Share of the input tokens that came from the cache."""
+        """Fraction of the input tokens that came from the cache."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
 
@@ -93,7 +93,7 @@ FREE = TokenPrice(input=0.0, cached=0.0, output=0.0)
 _PACKAGE = "genai-prices"
 _PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "voyage": "voyageai"}
 _MILLION = 1_000_000
-# Small enough for the lowest tier: some models charge more for very long prompts.
+# Small enough for the lowest price tier: some models cost more per token for very long prompts.
 _SAMPLE = 1_000
 
 
@@ -102,7 +102,7 @@ class PriceTable:
     """Prices of models.
 
     Args:
-        overrides: Prices by name of the model, as in `ProjectConfig.prices`; they take precedence over the table.
+        overrides: Prices by model name, as in `ProjectConfig.prices`; they take precedence over the table.
 
     Example:
         >>> tokens = Tokens(input_tokens=9_000, cached_tokens=8_000, output_tokens=100)
@@ -116,7 +116,7 @@ class PriceTable:
 
     @property
     def version(self) -> str:
-        """Name and release of the table, with the models whose price is set by the settings."""
+        """Name and release of the table, with the models whose prices come from the settings."""
         own = f" and custom prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
         return f"{_PACKAGE} {version(_PACKAGE)}{own}"
 
@@ -150,7 +150,7 @@ class PriceTable:
 
 
 def money(dollars: float | None) -> str:
-    """Format an amount: with cents, or with two significant digits below ten cents.
+    """Format an amount with cents, or with two significant digits if it is less than ten cents.
 
     Example:
         >>> money(1234.5), money(0.0123), money(0.0), money(None)
@@ -164,15 +164,15 @@ def money(dollars: float | None) -> str:
 
 
 MARGIN = 1.5
-"""Factor by which a limit exceeds the estimate.
+"""Ratio of a suggested limit to the estimate.
 
-It leaves room for longer answers, prefixes evicted from the cache, and contexts that are requested once more because
-they are very short.
+It leaves room for longer answers, prefixes evicted from the cache, and contexts that are requested again because they
+are very short.
 """
 
 
 def round_up(dollars: float) -> float:
-    """Round an amount up to the digits that `money` shows.
+    """Round an amount up to the number of digits that `money` shows.
 
     Example:
         >>> round_up(0.01231), round_up(1.231)
@@ -210,7 +210,7 @@ def _listed(model: str) -> TokenPrice | None:
 # ---- Calls for contexts ----------------------------------------------------------------------------------------------
 
 CONTEXT_TOKENS = 100
-"""Expected tokens of a context, without reasoning, until the ledger has a mean."""
+"""Expected number of tokens in a context, without reasoning, until the ledger has a mean."""
 
 # As documented by OpenAI: 3 tokens per message and 3 before the answer, plus the name of the role.
 _BEFORE_TEXT = 3
@@ -221,11 +221,11 @@ _JSON_TOKENS_PER_CONTEXT = 11
 
 @dataclass(frozen=True)
 class CacheRules:
-    """Rules by which a provider reads tokens from its cache.
+    """Rules of a provider's prompt cache.
 
     Attributes:
-        minimum: Tokens of the shortest prefix that is cached.
-        step: Number of tokens by which longer prefixes grow.
+        minimum: Number of tokens in the shortest prefix that is cached.
+        step: Longer prefixes are cached in steps of this number of tokens.
     """
 
     minimum: int
@@ -245,15 +245,15 @@ class CacheRules:
 
 @dataclass(frozen=True)
 class CallForm:
-    """Form of the calls to a model, which determines their tokens.
+    """Properties of the calls to a model that determine the number of tokens.
 
     Attributes:
-        cache: Rules of the provider's cache, or None if it has none that affects the bill.
+        cache: Rules of the provider's cache, or None if no cache affects the bill.
         sends_schema: Whether the JSON schema for several contexts is sent, which counts as input.
         sends_limit: Whether the maximum length of the answer is sent.
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
-        user_limit: Maximum length of an answer that the user has set on the LLM, or None.
+        user_limit: Maximum length of an answer set on the LLM by the user, or None.
     """
 
     cache: CacheRules | None = None
@@ -283,7 +283,7 @@ class CallForm:
         name = model.partition(":")[2]
         if provider.plain_models is None or getattr(llm, "thinking_dict", None):
             return form
-        # For Anthropic the limit may not be the user's: LlamaIndex's class has a default of 512.
+        # For Anthropic, the limit may not have been set by the user: LlamaIndex's class has a default of 512.
         if limit is None or provider.cache != "prefix":
             form = replace(form, sends_limit=True, user_limit=None)
         if provider.is_plain(name):
@@ -295,29 +295,29 @@ class CallForm:
         return replace(form, effort=lowest, hidden_tokens=HIDDEN_TOKENS[lowest])
 
     def overhead(self, request: ContextRequest) -> int:
-        """Return the input tokens of a call in addition to its text."""
+        """Return the number of input tokens that a call has in addition to its text."""
         return _CHAT_TOKENS + (_schema_tokens() if self.sends_schema and request.response_format else 0)
 
     def input_tokens(self, request: ContextRequest) -> int:
-        """Return the input tokens of a call as a provider counts them."""
+        """Return the number of input tokens of a call as the provider counts them."""
         return self.overhead(request) + request.input_tokens
 
     def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
-        """Return the tokens that a call reads from the cache after another call of its segment was answered."""
+        """Return how many tokens a call reads from the cache after another call for its segment has been answered."""
         if self.cache is None or first.prefix != other.prefix:
             return 0
         ends = (at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b)
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
-        # The last common characters may belong to a token that continues differently.
+        # The last common characters may be part of a token that differs between the two.
         common_tokens = max(0, count_tokens(common) - 1)
         return self.cache.cached(self._cache_point(other) + common_tokens)
 
     def written_tokens(self, request: ContextRequest, cached: int) -> int:
-        """Return the tokens that a call writes to the cache: up to the cache point, or all, depending on the provider.
+        """Return how many tokens a call writes to the cache: up to the cache point or all, depending on the provider.
 
         Args:
             request: The call.
-            cached: Tokens that it reads from the cache.
+            cached: Number of tokens that it reads from the cache.
         """
         if self.cache is None:
             return 0
@@ -328,17 +328,17 @@ class CallForm:
         return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix.tokens
 
     def max_tokens(self, request: ContextRequest) -> int:
-        """Return the maximum number of tokens of an answer: twice the longest contexts, and the reasoning."""
+        """Return the maximum number of tokens in an answer: twice the maximum for its contexts, plus the reasoning."""
         if self.user_limit is not None:
             return self.user_limit
         return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
 
     def maximum(self, request: ContextRequest) -> Tokens:
-        """Return the tokens of a call at most: its whole prompt is written to the cache, its answer is the longest."""
+        """Return the maximum tokens of a call: its whole prompt, written to the cache, and the longest answer."""
         return Tokens.maximum(self.input_tokens(request), self.max_tokens(request))
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
-        """Return the provider's token counts of an answered call, or our own for missing ones."""
+        """Return the provider's token counts for an answered call, and our own counts where they are missing."""
         usage = reply.usage
         output = usage.output_tokens
         return Tokens(
@@ -351,10 +351,10 @@ class CallForm:
 
 
 class CallStatistics:
-    """Tokens of the calls so far, from which those of the next one are expected.
+    """Token counts of previous calls, used to predict those of the next call.
 
     Args:
-        form: Form of the calls.
+        form: Properties of the calls.
     """
 
     def __init__(self, form: CallForm) -> None:
@@ -369,13 +369,13 @@ class CallStatistics:
         self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
 
     def expected(self, request: ContextRequest) -> Tokens | None:
-        """Return the tokens of a call that resembles the previous ones: prefix cached, answer of mean length."""
+        """Predict the tokens of a call from previous ones, assuming a cached prefix and an answer of mean length."""
         if not self._contexts:
             return None
         input_tokens = self._form.input_tokens(request)
         cached = self._cached_tokens.get(request.prefix.cache_key)
         if cached == 0 and self._form.cache is not None and any(self._cached_tokens.values()):
-            cached = self._form.cache.cached(request.prefix.tokens)  # cached by the first call of the segment
+            cached = self._form.cache.cached(request.prefix.tokens)  # by the first call for the segment
         cached = min(cached or 0, input_tokens)
         written = min(self._form.written_tokens(request, cached), input_tokens - cached)
         answer = round(self._output_tokens / self._contexts * len(request.keys))
@@ -383,7 +383,7 @@ class CallStatistics:
 
 
 def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
-    """Return the tokens of the answer to a call, given the tokens of a context."""
+    """Return the number of tokens in the answer to a call, given the number of tokens in a context."""
     tokens = len(request.keys) * context_tokens
     if request.ids:
         tokens += _JSON_TOKENS + _JSON_TOKENS_PER_CONTEXT * len(request.keys)
@@ -391,12 +391,12 @@ def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKEN
 
 
 def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
-    """Return the expected tokens of a context: the mean in the ledger, or a default that includes the reasoning.
+    """Return the expected number of tokens per context: the mean in the ledger, or a default that includes reasoning.
 
     Args:
         model: Name as in the settings.
         llm: LLM passed by the user, or None.
-        ledger: Store of contexts already paid for.
+        ledger: Store of contexts that have already been paid for.
     """
     mean = ledger.mean_context_tokens(model)
     return mean or CONTEXT_TOKENS + CallForm.of(model, llm).hidden_tokens // 8
@@ -405,12 +405,12 @@ def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> floa
 def count_segment(
     requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
-    """Return the calls and tokens of a segment whose first call is answered before the others are sent.
+    """Return the calls and tokens for a segment whose first call is answered before the others are sent.
 
     Args:
-        requests: All calls of the segment, in the order of sending.
+        requests: All calls for the segment, in the order in which they are sent.
         form: Properties of the calls.
-        context_tokens: Expected tokens of a context.
+        context_tokens: Expected number of tokens in a context.
     """
     cached = [form.cached_tokens(requests[0], request) if at else 0 for at, request in enumerate(requests)]
     return Tokens(
@@ -423,19 +423,19 @@ def count_segment(
 
 
 def rounds(calls_by_segment: Sequence[int], concurrency: int) -> int:
-    """Return the length of the shortest schedule in which the first call of each segment is sent alone.
+    """Return the length of the shortest schedule in which the first call for each segment is sent alone.
 
-    Segments with the most calls start first. The length is counted in calls, which all take the same time.
+    Segments with the most calls start first. The length is measured in calls, which are assumed to take equally long.
 
     Example:
-        >>> rounds([11] * 40, 16)  # 440 calls in 16 slots, none of them idle after the first round
+        >>> rounds([11] * 40, 16)  # 440 calls in 16 slots, which are never idle after the first round
         28
     """
     waiting = sorted((calls for calls in calls_by_segment if calls), reverse=True)
     ready = done = 0
     while waiting or ready:
         done += 1
-        # Other calls wait for the first call of their segment, so first calls take precedence.
+        # Other calls wait for the first call for their segment, so first calls take precedence.
         started, waiting = waiting[:concurrency], waiting[concurrency:]
         ready = max(0, ready - (concurrency - len(started))) + sum(started) - len(started)
     return done
@@ -461,9 +461,9 @@ class Bill:
         contexts: Calls and tokens for contexts.
         embedding_tokens: Tokens of embedded texts.
         dollars: Total cost at list prices, including discounts; None if a price is unknown.
-        unsettled_calls: Calls that timed out, were cut off or whose reply in a batch is not read: they may be charged,
-            and their cost is unknown.
-        unsettled_dollars: Part of `dollars` booked for these calls: their maximum cost.
+        unsettled_calls: Number of calls that may be charged but whose cost is unknown, because they timed out, were
+            interrupted, or have a reply in a batch that was not read.
+        unsettled_dollars: Part of `dollars` that is booked for these calls, which is their maximum cost.
     """
 
     contexts: Tokens = field(default_factory=Tokens)
@@ -482,7 +482,7 @@ class Bill:
         )
 
     def describe_unsettled(self) -> str:
-        """Describe the part of the bill that is booked for calls of unknown cost; empty if there are none."""
+        """Describe the part of the bill for calls of unknown cost; return an empty string if there are none."""
         if not self.unsettled_calls:
             return ""
         calls = pluralize(self.unsettled_calls, "call")
@@ -497,16 +497,16 @@ class Spending:
     Args:
         prices: Prices of the models.
         max_cost: Limit in dollars; None for no limit.
-        context_tokens: Expected tokens of a context.
+        context_tokens: Expected number of tokens in a context.
         receipts: Store of receipts, or None.
-        receipt: Facts about the run for its receipt.
+        receipt: Information about the run for its receipt.
 
     Attributes:
         estimated: Expected cost of the planned calls.
         actual: Amount paid, including the reserves booked for calls whose cost is unknown.
-        planned_share: Returns the share of the run's documents that `estimated` includes.
-        held_back: Maximum cost of the requests that this run did not send because the LLM refused them before, or
-            because their reply in a batch may be charged.
+        planned_share: Returns the fraction of the run's documents that `estimated` includes.
+        held_back: Maximum cost of the requests that this run did not send, because the LLM had refused them or because
+            the provider may charge for their reply in a batch.
 
     Raises:
         ConfigurationError: The limit is negative.
@@ -568,11 +568,11 @@ class Spending:
 
     @property
     def calls_in_flight(self) -> int:
-        """Number of calls that were sent and are not answered yet."""
+        """Number of calls that have been sent but not answered yet."""
         return self._calls_in_flight
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls: reservations raise this error from now on."""
+        """Send no further calls; from now on, reservations raise this error."""
         self._stopped = self._stopped or error
         self._wake()
 
@@ -595,7 +595,7 @@ class Spending:
             sender: How the call is sent.
 
         Raises:
-            BudgetExceededError: Together with the calls in flight, it could exceed the limit.
+            BudgetExceededError: Together with the calls in flight, the call could exceed the limit.
             ConfigurationError: There is a limit, and the price is unknown.
         """
         call = self._try_reserve(model, maximum, sender)
@@ -611,16 +611,16 @@ class Spending:
         sender: SenderKind = "live",
         expected: Callable[[], Tokens | None] | None = None,
     ) -> Reservation:
-        """Reserve as `reserve` does, but wait for calls in flight, which usually cost less than their reserves.
+        """Like `reserve`, but wait for calls in flight if necessary, as they usually cost less than their reserves.
 
-        When this returns, the reserve is included in the run's receipt on disk.
+        When this returns, the run's receipt on disk includes the reserve.
 
         Args:
             model: Name of the model, as in the settings.
             maximum: Maximum tokens of the call.
             sender: How the call is sent.
-            expected: Returns the tokens of the call, judging by previous answers, or None. If no other call is in
-                flight, the limit must only cover their cost.
+            expected: Returns the expected tokens of the call, based on previous answers, or None. If no other call is
+                in flight, the limit only has to cover the cost of these tokens.
         """
         while (call := self._try_reserve(model, maximum, sender, expected)) is None:
             if not self._calls_in_flight:
@@ -667,9 +667,9 @@ class Spending:
         sender: SenderKind = "live",
         expected: Callable[[], Tokens | None] | None = None,
     ) -> AsyncIterator[Reservation]:
-        """Reserve the maximum cost of a call, which the block sends and settles; the arguments are those of `areserve`.
+        """Reserve the maximum cost of a call that the block sends and settles; see `areserve` for the arguments.
 
-        If the block fails, the reserve is booked if the provider may charge for the call, and returned otherwise.
+        If the block fails, the reserve is booked if the provider may charge for the call, and released otherwise.
         """
         call = await self.areserve(model, maximum, sender=sender, expected=expected)
         try:
@@ -697,11 +697,11 @@ class Spending:
         yield
 
     def close_call(self, bound: float, *, factor: float = 1.0) -> None:
-        """Return the reserve of a call.
+        """Release the reserve of a call.
 
         Args:
             bound: The reserve.
-            factor: Actual cost divided by the maximum that its tokens allowed; further reserves are raised by it.
+            factor: Actual cost divided by the maximum cost of its tokens; later reserves are multiplied by it.
         """
         self._calls_in_flight -= 1
         self._in_flight = self._in_flight - bound if self._calls_in_flight else 0.0
@@ -716,7 +716,7 @@ class Spending:
 
     @property
     def booked(self) -> Bill:
-        """Amount paid, and the reserves of the batches of this run whose replies are not read."""
+        """Amount paid, plus the reserves of this run's batches whose replies have not been read."""
         return sum(self._batches.values(), self.actual)
 
     @property
@@ -751,7 +751,7 @@ class Spending:
         )
 
     def _sufficient_limit(self) -> float | None:
-        """Return a limit with which the next run should complete, or None if its calls were not estimated."""
+        """Return a limit that should be sufficient for the next run, or None if its calls were not estimated."""
         planned, paid = self.estimated, self.actual
         share = self.planned_share()
         if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
@@ -765,7 +765,7 @@ class Spending:
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
     def reserve_batch(self, file_id: str, calls: Sequence[Reservation]) -> None:
-        """Keep the reserves of a batch until its replies are read, even after the end of this run."""
+        """Keep the reserves of a batch until its replies are read, even if this run ends before."""
         self._batches[file_id] = sum((call.unsettled() for call in calls), Bill())
         for call in calls:
             call.release()
@@ -775,7 +775,7 @@ class Spending:
         """Remove the reserve of a batch whose replies are booked, here and in the receipt of the run that sent it.
 
         Args:
-            file_id: The provider's id of the upload.
+            file_id: The provider's id for the upload.
             unread: Number of requests that are given up although they may be charged; their reserve stays booked.
         """
         self._batches.pop(file_id, None)
@@ -784,14 +784,14 @@ class Spending:
             self._receipts.close_batch(file_id, unread=unread)
 
     def read_batch(self, file_id: str, *, paid: float, unread: int, requests: int) -> None:
-        """Reduce the reserve of a batch to that of the requests that may be charged although their reply is not read.
+        """Reduce the reserve of a batch to the part for requests that may be charged but whose reply was not read.
 
-        No request costs more than its reserve, so the unread ones cost at most what is left of it; if the others cost
-        more nevertheless, the unread ones keep their share.
+        A request should not cost more than its reserve, so the remainder covers the unread requests. They always keep
+        at least their proportional share, in case the others did cost more.
 
         Args:
-            file_id: The provider's id of the upload.
-            paid: Dollars booked for the replies just read.
+            file_id: The provider's id for the upload.
+            paid: Dollars booked for the replies that have just been read.
             unread: Number of requests that may be charged.
             requests: Number of requests for which the reserve is booked.
         """
@@ -811,7 +811,7 @@ class Spending:
 
     @contextmanager
     def receipted(self) -> Iterator[Spending]:
-        """Write the receipt when the block ends, even with an error; an error at the limit states the final amount.
+        """Write the receipt when the block ends, even with an error; a limit error is raised with the final amount.
 
         Raises:
             BudgetExceededError: The run has reached its limit.
@@ -828,8 +828,8 @@ class Spending:
         """Commit the receipt in its current state.
 
         Args:
-            ahead: Dollars that may be reserved in addition before the receipt must be written again.
-            ended: Time of the end of the run, or None.
+            ahead: Additional dollars that may be reserved before the receipt must be written again.
+            ended: Time at which the run ended, or None.
         """
         if self._receipts is None:
             return
@@ -865,14 +865,14 @@ class Spending:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Money reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` is called, once.
+    """Money reserved for one call; exactly one of `settle`, `book`, `release` and `forfeit` must be called, once.
 
     Attributes:
         spending: Account of the run.
         model: Name of the model.
         sender: How the call is sent.
         list_price: List price of the call's maximum tokens, or None if it is unknown.
-        bound: Money reserved, in dollars; more than the list price if previous calls cost more than theirs.
+        bound: Reserved amount in dollars; higher than the list price if previous calls cost more than expected.
     """
 
     spending: Spending
@@ -891,11 +891,11 @@ class Reservation:
         self.spending.close_call(self.bound, factor=(bill.dollars or 0.0) / self.list_price if self.list_price else 1.0)
 
     def release(self) -> None:
-        """Return the money: the provider refused the call, or it was not sent."""
+        """Release the money because the provider refused the call, or because it was not sent."""
         self.spending.close_call(self.bound)
 
     def forfeit(self) -> None:
-        """Book the reserve: the call was sent, but it is unknown whether it is charged."""
+        """Book the reserve because the call was sent, but it is unknown whether it is charged."""
         self.spending.actual += self.unsettled()
         self.release()
 
@@ -913,12 +913,11 @@ class EmbeddingCount:
     """Counter of the tokens to embed.
 
     Attributes:
-        model: Name of the embedding model, or None without one.
+        model: Name of the embedding model, or None if there is none.
         dimensions: Requested length of the vectors, or None for the model's default.
-        ledger: Store of vectors already paid for, or None.
-        contextual: The model if it embeds the chunks of a document together, which are then counted by
-            `end_document`; else None.
-        tokens: Tokens of the texts to embed.
+        ledger: Store of vectors that have already been paid for, or None.
+        contextual: The model if it embeds the chunks of a document together, or None.
+        tokens: Number of tokens in the texts to embed.
     """
 
     model: str | None
@@ -945,10 +944,10 @@ class EmbeddingCount:
 
         Args:
             segment: The segment.
-            chunks: Chunks of the segment whose contexts are not written yet.
+            chunks: Chunks of the segment whose contexts have not been written yet.
             contexts: Contexts from the ledger, by node id.
-            context_tokens: Expected tokens of a context.
-            structural: Writes the structural lines before the contexts; None for contexts without them.
+            context_tokens: Expected number of tokens in a context.
+            structural: Writes the structural lines before the contexts; None if there are none.
         """
         if self.model is None:
             return
@@ -966,7 +965,7 @@ class EmbeddingCount:
     def end_document(self) -> None:
         """Count the chunks added since the last call, except those whose vectors are in the ledger.
 
-        Chunks that are embedded together are counted unless all of their vectors are in the ledger.
+        Chunks that are embedded together are all counted if any of their vectors is missing.
         """
         document, self._document = self._document, []
         if self.model is None:

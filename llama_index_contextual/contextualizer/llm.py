@@ -53,45 +53,46 @@ _PROMPT_NAME = "context_prompt"
 class LLMContextualizer(Contextualizer, PromptMixin):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
-    An answer of fewer than 15 words (30 characters in scripts without spaces) is asked for once more; if it stays that
-    short, the longer one is kept and reported. A refusal is recorded in the ledger, and the chunk is not asked for
-    again.
+    If an answer has fewer than 15 words (30 characters in scripts without spaces), the context is requested once more.
+    If the second answer is too short as well, the longer one is kept and reported. A refusal is recorded in the ledger,
+    and the context is not requested again.
 
-    The first call of a segment is sent alone, so that the provider caches the segment for the calls that follow. If the
-    call for a chunk finally fails, the chunk gets the structural context and is reported; the other chunks are not
-    affected. An error that concerns all calls, such as an invalid key, an unknown model, an exhausted quota or an
-    unreachable provider, raises `ModelError`.
+    The first call for a segment is sent alone, so that the provider caches the segment for the calls that follow. If
+    the call for a chunk still fails after all retries, the chunk gets the structural context and is reported; other
+    chunks are not affected. An error that affects all calls, such as an invalid key, an unknown model, an exhausted
+    quota or an unreachable provider, raises `ModelError`.
 
     `get_prompts` and `update_prompts` give access to the template as "context_prompt".
 
     Args:
-        llm: Any LlamaIndex LLM; None loads `model` before the first call. Without both, it is the LLM that was assigned
-            to LlamaIndex's `Settings.llm`, if any.
+        llm: Any LlamaIndex LLM; None loads `model` before the first call. If neither is given, the LLM assigned to
+            LlamaIndex's `Settings.llm` is used, if any.
         model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` if that is given.
-        model_id: Name for the model of `llm`, such as "my-model@2", if it has no name of its own or its name does not
-            change with its weights. The ledger and LlamaIndex's cache distinguish models by it.
+        model_id: Name for the model in `llm`, such as "my-model@2", if the model has no name or keeps its name when
+            its weights change. The ledger and LlamaIndex's cache use it to tell models apart.
         prompt: Template with {header}, {segment} and {chunk}, or a LlamaIndex PromptTemplate.
-        variables: Values of additional variables of the template, such as a glossary.
+        variables: Values of additional variables in the template, such as a glossary.
         chunks_per_call: 1 is the published method; with more, or "all", the chunks are marked in the segment and the
             answer is JSON.
         num_workers: Maximum number of concurrent calls.
-        call_timeout: Timeout of a call in seconds when `model` is loaded; None for the provider's default.
+        call_timeout: Timeout of a call in seconds if `model` is loaded; None for the provider's default.
         requests_per_minute: Maximum number of calls per minute; None for no limit.
         tokens_per_minute: Maximum number of prompt tokens per minute; None for no limit.
-        service_tier: "flex" for half the price and longer response times, if the provider offers it.
-        on_structure: Whether to put the structural line (title, section, opening) before the
-            LLM's sentences: the line identifies the document, the sentences the place in it.
+        service_tier: "flex" for half the price but slower responses, if the provider offers it.
+        on_structure: Whether to put the structural line (title, section, opening) before the LLM's sentences. The line
+            identifies the document, and the sentences describe the place in it.
         on_error: "structural" to use the structural context for a chunk whose call failed, "raise" to raise the error.
         retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
-        ledger: Store of contexts already paid for: a file, which is created if it does not exist, or a `Ledger`. Pass
-            one in an `IngestionPipeline`, whose own cache asks for all contexts again if any document changes.
+        ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
+            exist. Pass one in an `IngestionPipeline`, whose own cache requests all contexts again if any document
+            changes.
         spending: Account that approves each call before it is sent, and books its cost.
         sender: Answers requests instead of the LLM.
-        replies: Replies of the provider's batches; the LLM writes the rest.
+        replies: Replies to the provider's batches; the LLM writes the other contexts.
         retry: Retry policy for failed calls.
 
     Raises:
-        ConfigurationError: The prompt template lacks a required variable, or has an unknown one.
+        ConfigurationError: The prompt template lacks a required variable or has an unknown one.
         ModelError: The LLM has no model name, and no `model_id` was given.
 
     Example:
@@ -152,7 +153,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return "LLMContextualizer"
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the settings for `from_dict`, with the file of the ledger but without the LLM and other objects."""
+        """Return the settings for `from_dict`, with the path of the ledger but without the LLM and other objects."""
         data: dict[str, Any] = super().to_dict(**kwargs)
         return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
 
@@ -163,7 +164,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return {}
 
     def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
-        """Replace the template and its variables, and with them the keys of the ledger."""
+        """Replace the template and its variables, which also changes the keys of contexts in the ledger."""
         require_known(prompts_dict, [_PROMPT_NAME])
         if (template := prompts_dict.get(_PROMPT_NAME)) is None:
             return
@@ -204,9 +205,9 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
     def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
-        """Yield each segment with its chunks that need a call, and the contexts in the ledger by node id.
+        """Yield each segment with those of its chunks that need a call, and the contexts from the ledger by node id.
 
-        Chunks that the LLM refused before are in neither of them, unless they are requested again.
+        Chunks that the LLM refused before are in neither, unless `retries_refused` is set.
 
         Args:
             nodes: All chunks of one or more documents.
@@ -223,7 +224,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
     @contextmanager
     def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger | None]:
-        """Provide the ledger; one that is given by its file is open for the duration of the `with` block only."""
+        """Provide the ledger; if it was given as a path, it is open only during the `with` block."""
         if not isinstance(self.ledger, Path):
             yield self.ledger
             return
@@ -238,7 +239,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     def requests(
         self, segment: Segment, chunks: Sequence[BaseNode], chunks_per_call: ChunksPerCall | None = None
     ) -> list[ContextRequest]:
-        """Return the calls for the contexts of some chunks of a segment, one context for chunks with the same key.
+        """Return the calls for the contexts of some chunks of a segment; chunks with the same key share a context.
 
         Args:
             segment: The segment.
@@ -249,13 +250,13 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         return self.plan(segment, first_of, chunks_per_call) if chunks else []
 
     def keyed(self, segment: Segment, chunks: Sequence[BaseNode]) -> dict[str, list[BaseNode]]:
-        """Return chunks of a segment by the keys of their contexts in the ledger."""
+        """Group chunks of a segment by the keys of their contexts in the ledger."""
         return prompts.keyed(segment, chunks, prompt=self.template, model=self.model)
 
     def plan(
         self, segment: Segment, chunks: Mapping[str, BaseNode], chunks_per_call: ChunksPerCall | None = None
     ) -> list[ContextRequest]:
-        """Return the calls for chunks given by key; without a number of chunks per call, that of the settings."""
+        """Return the calls for chunks given by key; `chunks_per_call` defaults to the setting."""
         size = chunks_per_call or self.chunks_per_call
         return prompts.plan_keyed(segment, chunks, prompt=self.template, chunks_per_call=size)
 
@@ -271,7 +272,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             yield ready
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls because of an error elsewhere; calls in flight are completed."""
+        """Send no further calls because of an error elsewhere; calls in flight may finish."""
         if self._context_run is not None:
             self._context_run.stop(error)
 
@@ -306,7 +307,7 @@ class LLMContextualizer(Contextualizer, PromptMixin):
 
 
 ContextCallback = Callable[[Segment, BaseNode, ChunkContext], None]
-"""Callback that receives the context of each chunk, or its failure; a ContextualError that it raises stops the run."""
+"""Callback that receives the context or the failure of each chunk; if it raises a ContextualError, the run stops."""
 
 
 @dataclass
@@ -326,9 +327,9 @@ class _Work:
     thin: dict[str, str] = field(default_factory=dict)
 
     def settle(self, key: str, context: ChunkContext) -> None:
-        """Pass the context on for all chunks of a key; only the first one counts as paid.
+        """Pass on the context for all chunks with this key; only the first one counts as paid.
 
-        If the LLM fails when it is asked once more for a very short context, that context is kept.
+        If the second request for a very short context fails, that context is kept.
         """
         if context.error is not None and key in self.thin:
             context = ChunkContext(self.thin[key], "llm", paid=True, is_thin=True)
@@ -338,10 +339,10 @@ class _Work:
 
 
 _TIMES = 4
-"""Maximum number of requests for a chunk whose answers are unusable, but no refusals."""
+"""Maximum number of requests for a chunk whose answers are unusable but are not refusals."""
 
 _TIMES_TOGETHER = 2
-"""Number of these requests that contain several chunks; the others contain one chunk each."""
+"""Number of these requests that may contain several chunks; later ones contain one chunk each."""
 
 _REFUSALS = ("content_filter", "refusal")
 _UNREAD = (
@@ -351,23 +352,23 @@ _UNREAD = (
 
 
 class ContextRun:
-    """Obtain the contexts of many segments concurrently; one serves all calls of a run.
+    """Obtain the contexts of many segments concurrently; a single object serves a whole run.
 
     Args:
-        settings: Prompt, model, number of chunks per call, and replies of batches.
-        ledger: Store of contexts already paid for, or None.
+        settings: Prompt, model, number of chunks per call, and replies to batches.
+        ledger: Store of contexts that have already been paid for, or None.
         scheduler: Sends the requests.
     """
 
     def __init__(self, settings: LLMContextualizer, ledger: Ledger | None, scheduler: Scheduler) -> None:
         self._settings, self._ledger, self._scheduler = settings, ledger, scheduler
         self._writer = None if ledger is None else ContextWriter(ledger)
-        # Contexts without a ledger, and refusals, are at least not requested twice in the same run; a refusal is "".
+        # Refusals (as "") and, without a ledger, contexts, so that they are not requested twice in the same run.
         self._memory: dict[str, str] = {}
         self._pending: dict[str, asyncio.Event] = {}
 
     async def close(self) -> None:
-        """Wait until all contexts received are in the ledger."""
+        """Wait until all received contexts are in the ledger."""
         if self._writer is not None:
             await self._writer.close()
 
@@ -376,14 +377,14 @@ class ContextRun:
         self._scheduler.stop(error)
 
     async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_context: ContextCallback) -> None:
-        """Obtain contexts; segments are started as slots become free.
+        """Obtain contexts, starting new segments as slots become free.
 
         Args:
             work: Segments with those of their chunks that need a context.
             on_context: Called once for each chunk, in any order.
 
         Raises:
-            ContextualError: The run was stopped. The contexts received until then are in the ledger.
+            ContextualError: The run was stopped. The contexts received before that are in the ledger.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -392,7 +393,7 @@ class ContextRun:
                     group.create_task(self._run_segment(segment, chunks, on_context))
         except BaseExceptionGroup as failed:
             first: BaseException = failed
-            while isinstance(first, BaseExceptionGroup):  # nested, as tasks start tasks
+            while isinstance(first, BaseExceptionGroup):  # nested, because tasks start tasks
                 first = first.exceptions[0]
             raise first from first.__cause__
         self._scheduler.check()
@@ -407,7 +408,7 @@ class ContextRun:
             self._scheduler.segments.release()
 
     async def _complete(self, work: _Work) -> None:
-        """Settle all chunks of a segment; keys that another segment is already waiting for are left to that one."""
+        """Settle all chunks of a segment; wait for keys that are already being requested for another segment."""
         while work.chunks:
             others = [self._pending[key] for key in work.chunks if key in self._pending]
             mine = [key for key in work.chunks if key not in self._pending]
@@ -427,7 +428,7 @@ class ContextRun:
             self._scheduler.check()
 
     def _known(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the known contexts by key; an empty one stands for a refusal."""
+        """Return the known contexts by key; an empty string stands for a refusal."""
         known = {key: self._memory[key] for key in keys if key in self._memory}
         missing = [key for key in keys if key not in known]
         if self._ledger is None or not missing:
@@ -475,7 +476,7 @@ class ContextRun:
     def _again(
         self, segment: Segment, request: ContextRequest, failed: Iterable[str], *, alone: bool
     ) -> list[ContextRequest]:
-        """Return new requests for the chunks that got no context: several chunks in one, or one each."""
+        """Return new requests for the chunks without a context: one request for all of them, or one for each."""
         chunks = dict(zip(request.keys, request.chunks, strict=True))
         again = {key: chunks[key] for key in failed}
         size = 1 if alone else len(again)
@@ -485,7 +486,7 @@ class ContextRun:
         """Send a request; store and settle the usable contexts.
 
         Returns:
-            The failures by key, and whether the same request must not be sent again.
+            The failures by key, and whether the same request must not be repeated.
         """
         replies = self._settings.replies
         if replies is not None and replies.is_unread(request):
@@ -504,7 +505,7 @@ class ContextRun:
             good, bad = self._read(request, reply)
             good = {key: max(work.thin.get(key, ""), context, key=len) for key, context in good.items()}
             is_refusal = reply.finish_reason in _REFUSALS or any(context.is_held_back for context in bad.values())
-            # One of several chunks may be accepted alone, and a very short context stays in the ledger.
+            # A chunk that was refused together with others may be accepted alone; a very short context is kept.
             refused = [key for key in bad if is_refusal and not request.ids and key not in work.thin]
             for key, cause in (await self._store(reply, good | dict.fromkeys(refused, ""))).items():
                 del good[key]
@@ -563,14 +564,14 @@ class ContextRun:
 
 
 _ROW_ERRORS = (ValueError, TypeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
-"""Errors that concern a single row; other errors concern the file."""
+"""Errors that affect a single row; other errors affect the whole file."""
 
 
 class ContextWriter:
-    """Commit contexts to the ledger in a thread; those that arrive during a commit share the next one.
+    """Commit contexts to the ledger in a thread; contexts that arrive during a commit share the next one.
 
-    A single context is thus committed immediately, while under load many share the cost of one commit, and none waits
-    for more than the commit in progress. A row that cannot be stored does not affect the others.
+    A single context is thus committed immediately, while many contexts share a commit under load, and none of them
+    waits for more than the commit in progress. A row that cannot be stored does not affect the others.
 
     Args:
         ledger: The ledger.
@@ -584,10 +585,10 @@ class ContextWriter:
         self._lock = asyncio.Lock()
 
     async def add(self, entries: Sequence[LedgerEntry]) -> dict[str, Exception]:
-        """Commit contexts; they are on disk when this returns, and are still committed if it is cancelled.
+        """Commit contexts; they are on disk when this returns, and are committed even if the call is cancelled.
 
         Returns:
-            The errors of those that cannot be stored, by key.
+            The errors of contexts that cannot be stored, by key.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -605,7 +606,7 @@ class ContextWriter:
             LedgerBusyError: The ledger is still locked by another program.
         """
         if self._last is not None:
-            await asyncio.wait([self._last])  # commits end in the order of their beginning
+            await asyncio.wait([self._last])  # commits end in the order in which they began
         if self._delayed:
             await run_to_completion(partial(self._store, self._delayed))
             self._delayed = []

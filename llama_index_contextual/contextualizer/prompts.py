@@ -1,8 +1,8 @@
 """Prompts for contexts: their text, the requests that contain them, and the replies.
 
-The default prompt is the published one of Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval),
-with an additional header that names the document. Text of documents is neutralised, so that it cannot imitate parts of
-the prompt. All requests of a segment share a prefix, which providers cache.
+The default prompt is the one published for Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval),
+with an additional header that names the document. Text from documents is neutralised so that it cannot imitate parts of
+the prompt. All requests for a segment share a prefix, which providers cache.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ Here are the ids of the chunks we want to situate within the whole document; eac
 </chunks>
 Please give for each of these chunks a short succinct context to situate it within the overall document for the \
 purposes of improving search retrieval of the chunk. {_JSON_ONLY}"""
-"""The default prompt for several chunks, which are named by their ids."""
+"""The default prompt for several chunks, which it refers to by their ids."""
 
 # ---- The text of a prompt --------------------------------------------------------------------------------------------
 
 _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
-# Names of sources in the prompts of answers, and marks of chunks in the prompts for contexts.
+# Source names in prompts for answers, and chunk marks in prompts for contexts.
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _LONGEST_SENTENCE = 300
 _LONGEST_FACTS = 1000
 
 
 def header(segment: Segment, *, opening: bool = True) -> str:
-    """Return the header of a prompt: title or file name, facts and opening of the document, section of the segment.
+    """Return the header of a prompt: the document's title or file name, facts and opening, and the segment's section.
 
     Args:
         segment: The segment.
         opening: Whether to include the opening.
     """
     lines = [f"Title: {segment.title}" if segment.title else ""]
-    if segment.facts:  # without facts, the header and so the ledger key is as it always was
+    if segment.facts:  # without facts, the header and thus the ledger key must stay the same as in earlier releases
         lines.append(f"Facts: {segment.facts[:_LONGEST_FACTS]}")
     if opening and segment.opening and not segment.begins_document:
         lines.append(f"The document begins: {segment.opening}")
@@ -85,12 +85,12 @@ def header(segment: Segment, *, opening: bool = True) -> str:
 
 
 def prefix(prompt: ContextPrompt, segment: Segment, *, marked: bool = False) -> str:
-    """Return the beginning of the prompt, which is the same for all calls of a segment.
+    """Return the beginning of the prompt, which is the same for all calls for a segment.
 
     Args:
         prompt: The template.
         segment: The segment.
-        marked: Whether to mark the beginning and the end of each chunk with its number in the segment, from 1.
+        marked: Whether to mark the beginning and end of each chunk with its number in the segment, starting at 1.
     """
     tags = _tags(prompt.text)
     text = neutralise(segment.text, tags)
@@ -99,7 +99,7 @@ def prefix(prompt: ContextPrompt, segment: Segment, *, marked: bool = False) -> 
 
 
 def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
-    """Return the end of the prompt for one chunk: its section path, its text, the instruction."""
+    """Return the end of the prompt for one chunk: its section path, its text and the instruction."""
     tags = _tags(prompt.text)
     section, text = keys.label_of(chunk.metadata, keys.SECTION), chunk.get_content()
     values = {
@@ -110,7 +110,7 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
 
 
 def group_prompt(prompt: ContextPrompt) -> ContextPrompt:
-    """Return the template for several chunks: the default has one of its own, and others end with a rule."""
+    """Return the template for several chunks; a custom template is extended by a rule."""
     if prompt.text == DEFAULT_PROMPT:
         return ContextPrompt(_GROUP_PROMPT)
     rule = "Several chunks are named by their ids; each stands in the document between its [#id] and [/#id]."
@@ -118,12 +118,12 @@ def group_prompt(prompt: ContextPrompt) -> ContextPrompt:
 
 
 def group_suffix(prompt: ContextPrompt, segment: Segment, ids: Sequence[int]) -> str:
-    """Return the end of the prompt for several chunks, which refers to them by number instead of repeating them.
+    """Return the end of the prompt for several chunks, which refers to the chunks by number.
 
     Args:
         prompt: The template from `group_prompt`.
         segment: The segment.
-        ids: Numbers of the chunks in the segment, from 1.
+        ids: Numbers of the chunks in the segment, starting at 1.
     """
     sections = ((number, keys.label_of(segment.chunks[number - 1].metadata, keys.SECTION)) for number in ids)
     lines = []
@@ -137,7 +137,7 @@ def mark(text: str, segment: Segment) -> str:
     """Return the text with [#1] before the first chunk of the segment, [/#1] after it, and so on.
 
     Args:
-        text: Text of the segment, possibly neutralised, which keeps its length.
+        text: Text of the segment; it may have been neutralised, which does not change its length.
         segment: The segment.
     """
     marks = []
@@ -152,10 +152,10 @@ def mark(text: str, segment: Segment) -> str:
 
 
 def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
-    """Return the text, with its length unchanged, so that no part of it can be mistaken for a part of the prompt.
+    """Change the text so that no part of it can be mistaken for a part of the prompt; its length stays the same.
 
-    Replaces the first character of the prompt's tags and of message separators such as "<|im_end|>", and the brackets
-    of chunk marks and of source names such as "[Source 1]".
+    This replaces the first character of the prompt's tags and of message separators such as "<|im_end|>", and the
+    brackets around chunk marks and source names such as "[Source 1]".
     """
     return _MARKS.sub(r"(\1)", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
 
@@ -214,7 +214,7 @@ _MOST_CHARACTERS = 20_000  # far more than 200 tokens; the rest need not be toke
 
 
 REFUSED = "refused to write a context"
-"""Problem of an answer in which the model declines, or which the provider's filter has removed."""
+"""Problem with an answer in which the model declined, or that the provider's filter removed."""
 
 
 class Verdict(NamedTuple):
@@ -222,7 +222,8 @@ class Verdict(NamedTuple):
 
     Attributes:
         context: The context, or None.
-        problem: Predicate of a sentence about the model, such as "refused to write a context"; empty with a context.
+        problem: Predicate of a sentence about the model, such as "refused to write a context"; empty if there is a
+            context.
     """
 
     context: str | None
@@ -233,7 +234,7 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
     """Extract the context from an answer.
 
     Control characters, lone surrogates, tags, role prefixes and a copy of the chunk are removed. A context that is
-    longer than 200 tokens or was cut off ends with its last complete sentence.
+    longer than 200 tokens or was cut off is shortened to its last complete sentence.
 
     Args:
         answer: Text of the answer.
@@ -266,7 +267,7 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
 def is_thin(context: str) -> bool:
     """Return whether a context is too short to situate a chunk.
 
-    The limit is 15 words, or 30 characters in scripts that write no spaces between words.
+    The minimum is 15 words, or 30 characters in scripts without spaces between words.
 
     Example:
         >>> is_thin("About revenue."), is_thin("本节说明阿尔法基金在二零二四年第四季度的收入增长情况及其与上季的比较")
@@ -287,7 +288,7 @@ def _without_wrapping(answer: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the text cut to at most 200 tokens: complete sentences, or words if the first sentence is longer."""
+    """Cut the text to at most 200 tokens, after a complete sentence or, if the first one is longer, after a word."""
     if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
     cut = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
@@ -300,7 +301,7 @@ def _whole_sentences(text: str) -> str:
 
 
 def _without_echo(text: str, chunk: str) -> str:
-    """Return the text without a copy of the chunk, or an empty string if it is only a part of the chunk."""
+    """Remove a copy of the chunk from the text; return an empty string if the text is only a part of the chunk."""
     whole = " ".join(chunk.split())
     if len(whole) >= _SHORTEST_ECHO and whole in text:
         text = text.replace(whole, " ").strip()
@@ -316,8 +317,8 @@ def _letters(text: str) -> str:
 def read_group(answer: str, ids: Sequence[int]) -> dict[int, str]:
     """Return the contexts in the answer to a call for several chunks, by id.
 
-    Unknown ids and ids with contradicting texts are left out. Of an answer that was cut off, the complete contexts are
-    kept.
+    Unknown ids and ids with contradictory texts are left out. If the answer was cut off, its complete contexts are
+    returned.
 
     Example:
         >>> read_group('{"contexts": [{"id": 1, "context": "One."}, {"id": 7, "context": "?"}, {"id": 2, "con', [1, 2])
@@ -330,7 +331,7 @@ def read_group(answer: str, ids: Sequence[int]) -> dict[int, str]:
 
 
 def _entries(answer: str) -> Iterator[tuple[int, str]]:
-    """Yield the id and the context in each JSON object that has both, wherever it stands."""
+    """Yield the id and the context from each JSON object that has both, at any level."""
     decoder = json.JSONDecoder(strict=False)  # accepts line breaks within strings
     at = answer.find("{")
     while at >= 0:
@@ -353,7 +354,7 @@ def _entries(answer: str) -> Iterator[tuple[int, str]]:
 ChunksPerCall = int | Literal["all"]
 
 MAX_CHUNKS_PER_CALL = 100
-"""Number of contexts that fit into one answer of most models."""
+"""Number of contexts that fit into one answer from most models."""
 
 RESPONSE_FORMAT: dict[str, Any] = {
     "type": "json_schema",
@@ -378,12 +379,12 @@ RESPONSE_FORMAT: dict[str, Any] = {
         },
     },
 }
-"""JSON schema of an answer with several contexts, in OpenAI's format; constant, as it is part of the cached prefix."""
+"""JSON schema for several contexts in OpenAI's format; it must not vary, as it is part of the cached prefix."""
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Common prefix of all calls of a segment; token count and hash are computed once.
+    """Common prefix of all calls for a segment; the token count and the hash are computed once.
 
     Attributes:
         text: Beginning of the prompt, with header and segment.
@@ -393,7 +394,7 @@ class Prefix:
 
     @cached_property
     def tokens(self) -> int:
-        """Number of tokens of the text (o200k_base)."""
+        """Number of tokens in the text (o200k_base)."""
         return count_tokens(self.text)
 
     @cached_property
@@ -404,15 +405,16 @@ class Prefix:
 
 @dataclass(frozen=True)
 class ContextRequest:
-    """One call: the prefix shared by all calls of a segment, and a suffix for one or several chunks.
+    """One call: the prefix shared by all calls for a segment, and a suffix for one or several chunks.
 
     Attributes:
         segment: Segment of the chunks.
         chunks: Chunks whose contexts are requested.
         prefix: Prefix with header and segment.
         suffix: Section path and text of the chunk, or the ids of several chunks, and the instruction.
-        keys: Key of the context of each chunk; see `keyed`.
-        ids: Number of each of several chunks; empty if the suffix contains the chunk and the answer is its context.
+        keys: Key of each chunk's context; see `keyed`.
+        ids: Numbers of the chunks; empty for a single chunk, whose text is in the suffix and whose context is the
+            whole answer.
     """
 
     segment: Segment
@@ -434,18 +436,18 @@ class ContextRequest:
 
     @cached_property
     def input_tokens(self) -> int:
-        """Number of tokens of the prompt's text (o200k_base), without those added by the chat format."""
+        """Number of tokens in the prompt's text (o200k_base), without those added by the chat format."""
         return self.prefix.tokens + count_tokens(self.suffix)
 
 
 def keyed(
     segment: Segment, chunks: Sequence[BaseNode], *, prompt: ContextPrompt, model: str
 ) -> dict[str, list[BaseNode]]:
-    """Return chunks of a segment by the keys under which the ledger stores their contexts.
+    """Group chunks of a segment by the keys under which the ledger stores their contexts.
 
-    A key is made of template, model, header, segment and chunk, and of the section of the chunk if the same text also
-    occurs in another section. The number of chunks per call is not part of it, so a change of `chunks_per_call` costs
-    nothing. Neither is the opening: otherwise a change of its first words would change the keys of the whole document.
+    A key depends on the template, model, header, segment and chunk, and on the section of the chunk if the same text
+    also occurs in another section. It does not depend on the number of chunks per call, so changing `chunks_per_call`
+    costs nothing, nor on the opening: otherwise editing a document's first words would change all of its keys.
     """
     content_keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
     by_key: dict[str, list[BaseNode]] = {}
@@ -465,7 +467,7 @@ def plan_keyed(
         segment: The segment.
         chunks: Chunks by key; see `keyed`.
         prompt: The template.
-        chunks_per_call: 1 is the published method; with more, chunks are marked in the segment instead of repeated.
+        chunks_per_call: 1 is the published method; with more, the chunks are marked in the segment, not repeated.
     """
     size = MAX_CHUNKS_PER_CALL if chunks_per_call == "all" else min(chunks_per_call, MAX_CHUNKS_PER_CALL)
     if size == 1 or len(chunks) == 1:
@@ -499,9 +501,9 @@ class Usage:
 
     Attributes:
         input_tokens: Tokens of the prompt, including cached ones.
-        cached_tokens: Tokens of the prompt read from the provider's cache.
+        cached_tokens: Prompt tokens read from the provider's cache.
         output_tokens: Tokens of the answer.
-        written_tokens: Tokens of the prompt written to the provider's cache.
+        written_tokens: Prompt tokens written to the provider's cache.
     """
 
     input_tokens: int | None = None
@@ -510,7 +512,7 @@ class Usage:
     written_tokens: int | None = None
 
     def shares(self, count: int) -> list[Usage]:
-        """Return the shares of `count` contexts of a call, which add up to the whole."""
+        """Divide the tokens among `count` contexts; the shares add up to the whole."""
         counts = self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens
         return [
             Usage(*(None if tokens is None else tokens // count + (place < tokens % count) for tokens in counts))
@@ -520,13 +522,13 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer of a model.
+    """Answer from a model.
 
     Attributes:
         text: Text of the answer.
         usage: Tokens as counted by the provider.
-        finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", another value of
-            the provider, or None without one.
+        finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", another value from
+            the provider, or None if unknown.
     """
 
     text: str
@@ -535,9 +537,9 @@ class Reply:
 
 
 def reply_of(raw: Any) -> Reply:
-    """Return the content of a provider's own answer, given as an object of its client or as parsed JSON.
+    """Convert a provider's raw answer, given as an object from its client or as parsed JSON.
 
-    The formats of OpenAI, Anthropic and Ollama are known. Of other formats, only fields that agree with these are read.
+    The formats of OpenAI, Anthropic and Ollama are supported. From other formats, only the same fields are read.
     """
     choices = _get(raw, "choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -553,7 +555,7 @@ def reply_of(raw: Any) -> Reply:
 def usage_of(usage: Any) -> Usage:
     """Return a provider's token counts; missing ones are None.
 
-    Anthropic counts tokens read from and written to the cache separately from the input; here they are part of it.
+    Anthropic counts tokens read from and written to the cache separately from the input; here they are included in it.
     """
     if (prompt := _count(usage, "prompt_tokens")) is not None:
         details = _get(usage, "prompt_tokens_details")

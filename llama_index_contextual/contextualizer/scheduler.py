@@ -1,4 +1,4 @@
-"""Scheduling of calls for contexts: concurrency, rate limits, retries and budget.
+"""Schedule calls for contexts: concurrency, rate limits, retries and budget.
 
 The `Scheduler` decides when a request is sent, whether it is sent again, and when the run is stopped. `LiveSender`
 sends it to a LlamaIndex LLM; each attempt is a span of LlamaIndex's instrumentation.
@@ -55,12 +55,12 @@ logger = get_logger(__name__)
 ServiceTier = Literal["flex"]
 
 FLEX_TIMEOUT = 900.0
-"""Timeout in seconds of calls in the flex tier, which are slower."""
+"""Timeout in seconds for calls in the flex tier, which are slower."""
 
 
 @runtime_checkable
 class Sender(Protocol):
-    """Protocol of objects that send one request; errors are raised unchanged, and nothing is retried."""
+    """Protocol for objects that send a single request; errors are raised unchanged, and nothing is retried."""
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
@@ -72,7 +72,7 @@ class LiveSender:
 
     Args:
         llm: Any LlamaIndex LLM.
-        service_tier: "flex" for half the price and longer response times, if the provider offers it.
+        service_tier: "flex" for half the price but slower responses, if the provider offers it.
 
     Raises:
         ConfigurationError: The provider does not offer this tier.
@@ -100,7 +100,7 @@ class LiveSender:
         except Exception as error:
             if self._form.effort is None or not _refuses_effort(error):
                 raise
-            # The model does not accept the effort that its name suggests; the refused call is not charged.
+            # The model does not accept the effort that its name implies; the refused call is not charged.
             self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
             response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
@@ -156,7 +156,7 @@ class CircuitBreaker:
 
     Attributes:
         answers: Number of answers.
-        rounds: Number of consecutive rounds of failures without an answer in between.
+        rounds: Number of consecutive rounds with failures and no answer.
     """
 
     def __init__(self, retry: RetryPolicy) -> None:
@@ -191,12 +191,12 @@ class CircuitBreaker:
         return self.rounds >= self._retry.attempts and not alone
 
     def rest(self, *, now: float) -> float:
-        """Return the seconds until the current round ends; a retry before that would not count."""
+        """Return the seconds until the current round ends; a failure before that would not count."""
         return max(0.0, self._round_ends - now)
 
 
 def is_fatal(error: Exception) -> bool:
-    """Return whether an error concerns all calls: unknown model, invalid key, exhausted quota."""
+    """Return whether an error affects all calls, such as an unknown model, an invalid key or an exhausted quota."""
     return (
         getattr(error, "status_code", None) in _FATAL_STATUS
         or getattr(error, "code", None) in _FATAL_CODES
@@ -215,14 +215,14 @@ _SHORTEST_WAIT = 0.001
 
 
 class Bucket:
-    """Token bucket that allows at most a given amount in any minute, a tenth of it at once.
+    """Token bucket that allows at most a given amount in any minute, and a tenth of it immediately.
 
     Args:
         limit: Amount per minute; None for no limit.
 
     Example:
         >>> bucket = Bucket(600)
-        >>> bucket.take(60, now=0.0)  # at once; then 9 a second
+        >>> bucket.take(60, now=0.0)  # immediately, then 9 per second
         >>> round(bucket.wait(1, now=0.0), 3)
         0.111
     """
@@ -234,7 +234,7 @@ class Bucket:
         self._updated = 0.0
 
     def wait(self, amount: float, *, now: float) -> float:
-        """Return the seconds until an amount can be taken; more than the capacity waits for a full bucket."""
+        """Return the seconds until an amount can be taken; for more than the capacity, until the bucket is full."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self._rate if missing > 0 else 0.0
@@ -251,7 +251,7 @@ class Bucket:
 
 
 class Limiter:
-    """Rate limiter of the calls; a call that the provider refuses because of its own limit pauses all of them.
+    """Rate limiter for calls, which are all paused when the provider refuses one because of its own limit.
 
     Args:
         requests_per_minute: Maximum number of requests, or None.
@@ -287,7 +287,7 @@ class Limiter:
             await asyncio.wait_for(self._stopped.wait(), seconds)
 
     def stop(self) -> None:
-        """End all waiting."""
+        """Wake up all waiting calls."""
         self._stopped.set()
 
 
@@ -304,7 +304,7 @@ class Scheduler:
 
     Args:
         settings: The LLM, its limits, and the account that approves and books each call.
-        stack: Closes the client of the LLM, which is loaded for the first request: a complete ledger needs none.
+        stack: Closes the LLM's client. The LLM is loaded for the first request, so a complete ledger needs no LLM.
     """
 
     def __init__(self, settings: LLMContextualizer, stack: AsyncExitStack) -> None:
@@ -328,7 +328,7 @@ class Scheduler:
         self._limited_since, self._next_notice = math.inf, 0.0
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls; waiting ones raise the first error passed to this method."""
+        """Send no further calls; calls that are waiting raise the first error passed to this method."""
         self._error = self._error or error
         self._limiter.stop()
         self._spending.stop(self._error)
@@ -342,7 +342,7 @@ class Scheduler:
     async def call(self, request: ContextRequest) -> AsyncIterator[Reply]:
         """Provide the answer to a request; the call occupies its slot until the block ends.
 
-        If the block commits the answer, at most the answers to the calls in flight are paid for but not yet stored.
+        The block should store the answer. Then only calls in flight can be paid for without being stored.
 
         Raises:
             ContextualError: The run was stopped: no call can succeed, or the budget is exhausted.
@@ -355,7 +355,7 @@ class Scheduler:
             self._slots.release()
 
     async def _answer(self, request: ContextRequest) -> Reply:
-        """Return the answer; the first call of a segment is sent alone, so that the provider caches their prefix."""
+        """Return the answer; the first call of a segment is sent alone, so that the provider caches the prefix."""
         if self._provider.cache is None or request.prefix.tokens < self._provider.min_cached_tokens:
             return await self._call_with_retries(request)
         async with self._prefix_locks[request.prefix.cache_key]:
@@ -366,7 +366,7 @@ class Scheduler:
         return await self._call_with_retries(request)
 
     async def _call_with_retries(self, request: ContextRequest) -> Reply:
-        """Return the answer, with a slot that is released only on an error."""
+        """Return the answer and keep the slot, which is released here only after an error."""
         attempt, tries, cancelled = 0, 0, cancellations()
         while True:
             attempt += 1
@@ -379,7 +379,7 @@ class Scheduler:
                     node_ids=[chunk.node_id for chunk in request.chunks],
                     attempt=attempt,
                 )
-            except BaseException as error:  # any LLM class may raise anything; errors without a retry are raised
+            except BaseException as error:  # any LLM class may raise anything; raised again unless it can be retried
                 self._slots.release()
                 if not isinstance(error, Exception):
                     raise
@@ -388,7 +388,7 @@ class Scheduler:
                 self.check()
                 if cancellations() > cancelled:
                     raise asyncio.CancelledError from error
-                # While the provider answers other calls, a rate limit does not count as a failed try.
+                # A rate limit does not count as a failed attempt while the provider answers other calls.
                 tries += not is_rate_limit(error) or self._breaker.answers == answers
                 delay = self._delay(error, max(1, tries))
                 if delay is None:
@@ -399,11 +399,11 @@ class Scheduler:
     async def context_call(
         self, send: Callable[[], Awaitable[Reply]], *, doc_id: str, node_ids: list[str], attempt: int
     ) -> Reply:
-        """Send a request once, inside a span of LlamaIndex's instrumentation that shows the keyword arguments."""
+        """Send a request once, in a span of LlamaIndex's instrumentation that records the keyword arguments."""
         return await send()
 
     def _delay(self, error: Exception, tries: int) -> float | None:
-        """Return the seconds before a failed call is retried, or None; pauses all calls if all are affected."""
+        """Return the seconds before a failed call is retried, or None; pause all calls if all of them are affected."""
         delay = self._settings.retry.delay(tries, error)
         if is_rate_limit(error):
             if delay is not None:
@@ -416,7 +416,7 @@ class Scheduler:
         return None if delay is None else max(delay, rest)
 
     def _note_rate_limit(self, delay: float) -> None:
-        """Log until when the provider's rate limit stops the calls, if it stops all of them for a while."""
+        """Log how long the provider's rate limit delays the calls, unless the delay is short."""
         now = _now()
         self._limited_since = min(self._limited_since, now)
         if now + delay - self._limited_since < _NOTABLE_WAIT or now < self._next_notice:
@@ -443,7 +443,7 @@ class Scheduler:
                 reply = await awithout_secrets(partial(sender.send, request))
         except STOPPING:
             raise
-        except Exception as error:  # any LLM class may raise anything; it is raised again
+        except Exception as error:  # any LLM class may raise anything; raised again below
             self._note_failure(request, error, sent)
             raise
         tokens = self._form.tokens_of(request, reply)
@@ -454,7 +454,7 @@ class Scheduler:
         return reply
 
     async def _connected(self) -> Sender:
-        """Return the sender; the LLM is loaded and connected before money is reserved for the first call."""
+        """Return the sender; load and connect the LLM before the cost of the first call is reserved."""
         async with self._connecting:
             if self._sender is None:
                 settings = self._settings

@@ -1,1 +1,1 @@
-"""Embeddings: a local model without key and network, and batching within the limits of providers."""
+"""Embedding models, including a local one that needs no key or network, and batching within providers' limits."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
 _CUT_TOKENS = 8_000
-# OpenAI's embedding models use the older encoding, with up to seven times the tokens of the newer one in some scripts.
+# OpenAI's embedding models use the older encoding, which needs up to seven times as many tokens in some scripts.
 ENCODING = "cl100k_base"
 
 Booking = Callable[[int], AbstractAsyncContextManager[None]]
@@ -38,12 +38,12 @@ def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
 
 
 def pack(items: Iterable[T], weigh: Callable[[T], tuple[int, ...]], limits: tuple[int, ...]) -> Iterator[list[T]]:
-    """Yield consecutive items in lists whose weights add up to at most the limits.
+    """Yield lists of consecutive items whose weights add up to at most the limits.
 
-    An item that exceeds a limit is alone in its list.
+    An item that exceeds a limit is put in a list of its own.
 
     Args:
-        items: The items, which are read as they are needed.
+        items: The items, which are read lazily.
         weigh: Returns the weights of an item, one for each limit.
         limits: Maximum sum of each weight.
 
@@ -75,7 +75,7 @@ async def aembed(
 
 
 TIMES = 3
-"""Maximum number of times that a text is sent whose vector is not usable: not finite, or all zeros."""
+"""Maximum number of times that a text is sent if its vector is unusable, that is, not finite or all zeros."""
 
 
 async def aembed_parts(
@@ -86,23 +86,23 @@ async def aembed_parts(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Yield the unit vectors of all parts of texts request by request, with the indices of the texts, in any order.
+    """Yield the indices of texts and the unit vectors of their parts for each request, in any order of texts.
 
-    OpenAI's limits apply to every model except the local one, which has none, and returns a vector of zeros for a part
-    without words. Texts with vectors that are not finite or all zeros are sent again; a vector that is zero each time
-    stays zero.
+    OpenAI's limits apply to every model except the local one, which has no limits and returns a vector of zeros for a
+    part without words. Texts with vectors that are not finite or all zeros are sent again; a vector that is zero every
+    time stays zero.
 
     Args:
         model: Any LlamaIndex embedding.
-        documents: Parts of each text to embed, none of them empty.
+        documents: Parts of each text to embed; no text may be without parts.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
-        booking: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
+        booking: Returns a context manager that books the cost of a request, given its tokens; entered for each attempt.
 
     Raises:
         InputError: A part is too long for the model; nothing was sent.
-        ModelError: The model finally failed, did not return one vector per part, or returned vectors that are not
-            finite.
+        ModelError: The model failed after all retries, did not return one vector per part, or returned vectors that
+            are not finite.
     """
     counts = [[0] * len(texts) for texts in documents]
     if name != LOCAL:
@@ -146,17 +146,17 @@ async def send_checked(
     policy: RetryPolicy | None,
     booking: Booking,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Send requests, and yield the indices of their documents and the unit vectors of all of their texts, in order.
+    """Send requests, and yield the indices of their documents with the unit vectors of all texts, in order.
 
     Args:
-        send: Sends documents, given by their indices, and returns the vectors of the texts of each.
-        requests: Indices of the documents of each request.
+        send: Sends documents, given by index, and returns the vectors of the texts of each document.
+        requests: Indices of the documents in each request.
         documents: Texts that are embedded together, or single texts.
-        tokens: Tokens of each document.
+        tokens: Number of tokens in each document.
         name: Name of the model, as in the settings.
-        dimensions: Requested length of the vectors, or None for the model's.
+        dimensions: Requested length of the vectors, or None for the model's default.
         policy: Retry policy for failed calls.
-        booking: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
+        booking: Returns a context manager that books the cost of a request, given its tokens; entered for each attempt.
     """
 
     async def booked(places: list[int]) -> Sequence[Sequence[Sequence[float]]]:
@@ -197,10 +197,10 @@ async def send_checked(
 
 
 def require_shape(answer: Sequence[Any], documents: Sequence[Sequence[str]], *, name: str) -> None:
-    """Require that an answer of a model has one vector for each text of each document.
+    """Check that a model's answer has one vector for each text of each document.
 
     Raises:
-        ModelError: There are too many or too few.
+        ModelError: There are too many or too few vectors.
     """
     try:
         lengths = [len(vectors) for vectors in answer]
@@ -222,7 +222,7 @@ def _is_usable(matrix: NDArray[np.float32], *, zeros: bool) -> bool:
 def stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, or an empty array if they are invalid or differ in length."""
     try:
-        # Row by row, so that other threads can run in between. Numbers that are too large become infinite.
+        # One row at a time, so that other threads can run in between. Numbers that are too large become infinite.
         with np.errstate(over="ignore"):
             matrix = np.stack([np.array(row, dtype=np.float32) for row in rows])
     except (TypeError, ValueError):
@@ -231,22 +231,22 @@ def stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
 
 
 def embedding_tokens(text: str) -> int:
-    """Return the number of tokens of a text as counted by OpenAI's embedding models."""
-    # LlamaIndex's OpenAI class replaces line breaks by spaces, which changes the tokens.
+    """Return the number of tokens in a text as counted by OpenAI's embedding models."""
+    # LlamaIndex's OpenAI class replaces line breaks with spaces, which changes the tokens.
     return count_tokens(text.replace("\n", " "), encoding=ENCODING)
 
 
 def cut_to_input(text: str) -> str:
-    """Return the text, cut to the length that an embedding model accepts as one input.
+    """Cut the text to the length that an embedding model accepts as one input.
 
     OpenAI's limit applies to every model. The result stays a little below it, because the beginning of a text may have
-    more tokens on its own than within the text.
+    more tokens on its own than as a part of the text.
 
     Example:
         >>> len(cut_to_input("pump " * 10_000).split())
         7999
     """
-    # A token has at least one byte, and a character at most four.
+    # A token has at least one byte, and a character has at most four.
     if 4 * len(text) <= _CUT_TOKENS or len(text.encode("utf-8", "replace")) <= _CUT_TOKENS:
         return text
     tokenizer = get_tokenizer(ENCODING)
@@ -257,7 +257,7 @@ def cut_to_input(text: str) -> str:
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the rows divided by their length; rows of zeros stay zero, NaN becomes zero."""
+    """Scale each row to length 1; rows of zeros stay zero, and NaN becomes zero."""
     if not np.isfinite(vectors).all():
         vectors = np.nan_to_num(vectors)
     # Scale first, because the squares of large numbers overflow and those of small ones underflow.

@@ -1,8 +1,8 @@
-"""Contextual embedding models, which embed all chunks of a document in one request, each with its neighbours in view.
+"""Contextual embedding models, which embed all chunks of a document in one request, taking neighbours into account.
 
-A model of another provider is a subclass of `ContextualEmbedding`. `document_parts` decides which chunks are embedded
-together, and `aembed_documents` sends them request by request. The vector of a chunk depends on all chunks that it was
-embedded with, so the ledger keys it by all of them: see `document_keys` in `index/ledger.py`.
+To support a model from another provider, write a subclass of `ContextualEmbedding`. `document_parts` decides which
+chunks are embedded together, and `aembed_documents` sends the requests. The vector of a chunk depends on all chunks
+that it was embedded with, so all of them are part of its key in the ledger; see `document_keys` in `index/ledger.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from llama_index_contextual.errors import InputError
 
 
 class BatchEmbedding(BaseEmbedding):
-    """Base class of embedding models that embed many texts at once, in a thread for asynchronous callers.
+    """Base class for embedding models that embed texts in batches, in a thread for asynchronous callers.
 
     A subclass implements `_get_text_embeddings` and `_get_query_embedding`.
     """
@@ -53,21 +53,21 @@ class BatchEmbedding(BaseEmbedding):
 
 
 class ContextualEmbedding(BatchEmbedding):
-    """Base class of embedding models that embed the chunks of a document together.
+    """Base class for embedding models that embed the chunks of a document together.
 
     A subclass implements `_get_document_embeddings`, which sends one request, and `_get_query_embedding`. It should
-    also implement their asynchronous versions; otherwise they run in a thread. The limits are fields, so that a
-    subclass can set other defaults.
+    also implement the asynchronous versions; by default, the synchronous methods run in a thread. The limits are fields
+    so that a subclass can set other defaults.
 
-    In a project, and in an `IngestionPipeline`, the chunks of a document are embedded together. A method for single
-    texts, such as `get_text_embedding_batch`, embeds each text without neighbours, because the texts may belong to
-    different documents. `VectorStoreIndex` calls it for nodes without an embedding, so embed the nodes beforehand:
+    In a project or an `IngestionPipeline`, the chunks of a document are embedded together. Methods for single texts,
+    such as `get_text_embedding_batch`, embed each text without neighbours, because the texts may come from different
+    documents. `VectorStoreIndex` uses them for nodes without an embedding, so embed the nodes first:
     `VectorStoreIndex(model(nodes), embed_model=model)`.
 
     Args:
-        dimensions: Requested length of the vectors; None for the model's.
+        dimensions: Requested length of the vectors; None for the model's default.
         max_tokens_per_document: Maximum number of tokens that are embedded together.
-        max_tokens_per_request: Maximum number of tokens of a request.
+        max_tokens_per_request: Maximum number of tokens in a request.
         max_documents_per_request: Maximum number of lists in a request.
         max_chunks_per_request: Maximum number of chunks in a request.
 
@@ -92,13 +92,13 @@ class ContextualEmbedding(BatchEmbedding):
 
     @abstractmethod
     def _get_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
-        """Return one vector per chunk of documents that fit into one request."""
+        """Return one vector for each chunk of documents that fit into one request."""
 
     async def _aget_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
         return await asyncio.to_thread(self._get_document_embeddings, documents)
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text for the limits; by default as counted by OpenAI's embedding models."""
+        """Return the number of tokens in a text for the limits; the default counts as OpenAI's embedding models do."""
         return embedding_tokens(text)
 
     # ---- Documents -------------------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ class ContextualEmbedding(BatchEmbedding):
         A document that exceeds the limits is split into parts, which are embedded separately.
 
         Args:
-            documents: The chunks of each document, in the order of the text; none of them empty.
+            documents: The chunks of each document, in the order of the text; no document may be empty.
 
         Raises:
-            InputError: A chunk is longer than the model accepts; nothing is sent.
+            InputError: A chunk is too long for the model; nothing is sent.
             ModelError: The model did not return one vector per chunk.
         """
         answers: list[list[list[float]]] = []
@@ -132,7 +132,7 @@ class ContextualEmbedding(BatchEmbedding):
         return _joined(answers, documents)
 
     def _plan(self, documents: Sequence[Sequence[str]]) -> list[list[list[str]]]:
-        """Return the parts of documents by request."""
+        """Split documents into parts and group these by request."""
         parts: list[list[str]] = []
         tokens: list[int] = []
         for texts in documents:
@@ -181,7 +181,7 @@ def _with_embeddings(
 
 
 def _joined(parts: Iterable[list[list[float]]], documents: Sequence[Sequence[str]]) -> list[list[list[float]]]:
-    """Return the vectors of parts by document."""
+    """Group the vectors of the parts by document."""
     vectors = iter([vector for part in parts for vector in part])
     return [[next(vectors) for _ in texts] for texts in documents]
 
@@ -190,18 +190,18 @@ def _joined(parts: Iterable[list[list[float]]], documents: Sequence[Sequence[str
 
 
 def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts: Sequence[str]) -> list[list[int]]:
-    """Return the indices of the chunks that are embedded together, in the order of their document.
+    """Return lists of the indices of chunks that are embedded together, in document order.
 
-    These are all chunks of a document. If they exceed the limits of the model, they are split between two segments, or
-    within a segment that is too long itself.
+    All chunks of a document are embedded together. If they exceed the model's limits, they are split between segments,
+    or within a segment that is too long itself.
 
     Args:
         model: The model.
         nodes: Chunks of any number of documents.
-        texts: The text of each chunk that is embedded.
+        texts: The text to embed for each chunk.
 
     Raises:
-        InputError: A chunk is longer than the model accepts.
+        InputError: A chunk is too long for the model.
     """
     documents: dict[str, list[int]] = {}
     for at, node in enumerate(nodes):
@@ -216,7 +216,7 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
 
 
 def _cut(counts: Sequence[int], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
-    """Return the parts of a document with chunks of these lengths; chunks of a segment stay together if possible."""
+    """Return the indices of the chunks in each part of a document; chunks of a segment stay together if possible."""
     limits = min(model.max_tokens_per_document, model.max_tokens_per_request), model.max_chunks_per_request
     if counts and (longest := max(counts)) > limits[0]:
         raise InputError(
@@ -239,7 +239,7 @@ def _cut(counts: Sequence[int], segments: Sequence[object], model: ContextualEmb
 def _requests(
     documents: Sequence[Sequence[str]], tokens: Sequence[int], model: ContextualEmbedding
 ) -> Iterator[list[int]]:
-    """Yield the indices of the documents of each request, given their tokens."""
+    """Yield the indices of the documents in each request, given their numbers of tokens."""
     limits = model.max_tokens_per_request, model.max_chunks_per_request, model.max_documents_per_request
     return pack(range(len(documents)), lambda at: (tokens[at], len(documents[at]), 1), limits)
 
@@ -255,23 +255,23 @@ async def aembed_documents(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Yield the unit vectors of documents request by request: their indices, and one row per chunk of each, in order.
+    """Yield the indices of the documents in each request, and their unit vectors, one row per chunk, in order.
 
-    A document with vectors that are not finite or all zeros is sent again; a vector that is zero each time stays zero.
+    A document with vectors that are not finite or all zeros is sent again; a vector that is zero every time stays zero.
 
     Args:
         model: The model.
         documents: Chunks that are embedded together, as returned by `document_parts`.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
-        booking: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
+        booking: Returns a context manager that books the cost of a request, given its tokens; entered for each attempt.
 
     Raises:
-        ModelError: The model finally failed, did not return one vector per chunk, or returned vectors that are not
-            finite.
+        ModelError: The model failed after all retries, did not return one vector per chunk, or returned vectors that
+            are not finite.
     """
     sizes = await asyncio.to_thread(lambda: [sum(map(model.count_tokens, texts)) for texts in documents])
-    # Booked like the tokens of other embedding models, without the margin that `count_tokens` may have for the limits.
+    # Booked as for other embedding models, without the margin that `count_tokens` may add for the limits.
     tokens = await asyncio.to_thread(lambda: [sum(map(embedding_tokens, texts)) for texts in documents])
     requests = _requests(documents, sizes, model)
     async with own_client(model) as connected:

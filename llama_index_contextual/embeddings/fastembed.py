@@ -1,4 +1,4 @@
-"""Models of fastembed by name: ONNX Runtime instead of PyTorch.
+"""Load fastembed models by name; they use ONNX Runtime instead of PyTorch.
 
 LlamaIndex's own class for fastembed adds no prefixes and cannot be installed with Python 3.13.
 """
@@ -14,19 +14,19 @@ from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.embeddings.windows import known_model
 
-# The tokenizers of Hugging Face raise "Already borrowed" if two threads use one; ONNX Runtime has threads of its own.
+# Hugging Face tokenizers raise "Already borrowed" if two threads share one; ONNX Runtime has its own threads.
 _ONE_AT_A_TIME = new_lock()
 
 
 class OnnxEmbedding(BatchEmbedding):
-    """Embedding model of fastembed, with the prefixes of `KNOWN_MODELS`, which fastembed leaves to its users.
+    """Embedding model from fastembed, with the prefixes from `KNOWN_MODELS`, which fastembed does not add.
 
-    A model is downloaded at first use into the folder named by `FASTEMBED_CACHE_PATH`, or into a temporary one.
+    A model is downloaded on first use to the folder named by `FASTEMBED_CACHE_PATH`, or to a temporary folder.
 
     Requires the extra `fastembed` (`pip install "llama-index-contextual[fastembed]"`).
 
     Args:
-        model_name: Name in `fastembed.TextEmbedding.list_supported_models()`, or one registered by `add_custom_model`.
+        model_name: Name in `fastembed.TextEmbedding.list_supported_models()`, or registered with `add_custom_model`.
         embed_batch_size: Number of texts per batch.
         **options: Other arguments of `fastembed.TextEmbedding`, such as `threads` or `specific_model_path`.
     """
@@ -51,7 +51,7 @@ class OnnxEmbedding(BatchEmbedding):
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         prefixed = [f"{self.text_instruction}{text}" for text in texts]
         with _ONE_AT_A_TIME:
-            # `passage_embed` and `query_embed` choose the task of models that have several, such as Jina v3.
+            # `passage_embed` and `query_embed` select the task for models that have several, such as Jina v3.
             vectors = list(self._model.passage_embed(prefixed, batch_size=self.embed_batch_size))
         return [vector.tolist() for vector in vectors]
 

@@ -1,4 +1,4 @@
-"""Sentence-transformers models by name or path, with the prompts that they were trained with."""
+"""Load sentence-transformers models by name or path, with the prompts they were trained with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.errors import ModelError
 
-# The tokenizers of transformers raise "Already borrowed" if two threads use one; PyTorch has threads of its own.
+# Tokenizers from transformers raise "Already borrowed" if two threads share one; PyTorch has its own threads.
 _ONE_AT_A_TIME = new_lock()
 
 _QUERY_PROMPTS = ("query", "retrieval.query", "s2p_query")
@@ -27,13 +27,13 @@ _PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage"
 class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the package ships no types
     """LlamaIndex's `HuggingFaceEmbedding` with the right prompts.
 
-    The prompts in a model's own configuration apply, which LlamaIndex's class replaces by empty ones. A model without
-    them gets those of `KNOWN_MODELS`.
+    It uses the prompts in a model's own configuration, which LlamaIndex's class replaces with empty ones. If the model
+    has none, it uses the prompts from `KNOWN_MODELS`.
 
     Requires the extra `huggingface` (`pip install "llama-index-contextual[huggingface]"`).
 
     Args:
-        model_name: Name at huggingface.co, or the path of a folder, in which `~` is the home folder.
+        model_name: Name at huggingface.co, or the path of a folder, which may start with `~` for the home folder.
         embed_batch_size: Number of texts per batch.
         **options: Other arguments of `HuggingFaceEmbedding`.
 
@@ -72,7 +72,7 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
         return "TransformerEmbedding"
 
     def _embed(self, inputs: list[Any], prompt_name: str | None = None) -> list[list[float]]:
-        """Return vectors; without the retries of the base class, which suit a network."""
+        """Return vectors, without the base class's retries, which are meant for network calls."""
         with _ONE_AT_A_TIME:
             vectors = self._model.encode(
                 inputs,
@@ -87,7 +87,7 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
 
 @contextmanager
 def _progress_of_downloads(model: str, cache_folder: str) -> Iterator[None]:
-    """Hide the progress bar of transformers for a model that is on this machine."""
+    """Hide the progress bar of transformers if the model is already on this machine."""
     is_here = _file(model, "config.json", cache_folder) is not None
     if not is_here or not logging.is_progress_bar_enabled():
         yield
@@ -100,7 +100,7 @@ def _progress_of_downloads(model: str, cache_folder: str) -> Iterator[None]:
 
 
 def _own_prompts(model: str, cache_folder: str) -> Mapping[str, str]:
-    """Return the prompts in the configuration of a model that has been loaded, by name."""
+    """Return the prompts by name from the configuration of a model that has been loaded."""
     path = _file(model, "config_sentence_transformers.json", cache_folder)
     config = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
     return {name: prompt for name, prompt in (config.get("prompts") or {}).items() if isinstance(prompt, str)}

@@ -1,4 +1,4 @@
-"""Embeddings of questions, with retries and a cache."""
+"""Embed questions, with retries and a cache."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _CONCURRENT_CALLS = 8
 
 
 class QueryEmbedder:
-    """Embed questions, with retries, from any thread and event loop, and cache the last 512 embeddings.
+    """Embed questions, with retries, from any thread or event loop, and cache the last 512 embeddings.
 
-    A question is one or several texts; its embedding is their mean. If a text is longer than the model accepts, its
-    beginning is embedded.
+    A question consists of one or more texts; its embedding is the mean of theirs. If a text is too long for the model,
+    only its beginning is embedded.
 
     Args:
         model: The embedding model.
@@ -42,7 +42,7 @@ class QueryEmbedder:
         self.model = model
         self.name = model_name(model)
         self._cache: LRUCache[bytes, tuple[list[float], NDArray[np.float32]]] = LRUCache(_CACHE_SIZE)
-        # Without `self`: a reference cycle would keep the embedder alive until the next garbage collection.
+        # The lambda must not refer to `self`: a cycle would keep the embedder alive until the next garbage collection.
         self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
 
     def embed(self, texts: Sequence[str]) -> list[float]:
@@ -71,7 +71,7 @@ class QueryEmbedder:
             return known
         try:
             model = self._model.sync()
-            # A single text needs no mean, which LlamaIndex would take as long to compute as a search.
+            # A single text needs no mean; computing it in LlamaIndex would take as long as a search.
             if len(question) == 1:
                 embedding = call(lambda: model.get_query_embedding(question[0]), _RETRY)
             else:
@@ -95,7 +95,7 @@ class QueryEmbedder:
         return self._kept(key, embedding)
 
     def _kept(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
-        """Keep an embedding that a model returned in the cache, as a list and as the vector that is searched with.
+        """Cache an embedding from the model, as a list and as the unit vector used for searching.
 
         Raises:
             ModelError: The embedding is empty, or contains values that are not finite numbers.
@@ -118,7 +118,7 @@ class QueryEmbedder:
         return both
 
     def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the embeddings of several questions by concurrent calls: LlamaIndex has no call for several."""
+        """Return the embeddings of several questions, using concurrent calls: LlamaIndex has no call for several."""
         distinct = list(dict.fromkeys(map(tuple, questions)))
         with ThreadPoolExecutor(_CONCURRENT_CALLS) as threads:
             embeddings = dict(zip(distinct, threads.map(self.embed, distinct), strict=True))
@@ -138,7 +138,7 @@ class QueryEmbedder:
 
 
 def _question(texts: Sequence[str]) -> list[str]:
-    """Return the texts of a question as they are embedded."""
+    """Return the texts of a question, cut to the length that is embedded."""
     return [cut_to_input(shortened(text)) for text in texts]
 
 

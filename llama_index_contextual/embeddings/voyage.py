@@ -30,21 +30,21 @@ _UNKNOWN_MODEL = re.compile(r"model\b.*\bnot (?:supported|found|exist)", re.IGNO
 class VoyageContextualEmbedding(ContextualEmbedding):
     """Embed the chunks of a document together with voyage-context-3, voyage-context-4 or a later model.
 
-    The limits are those of Voyage's reference: at most 1,000 lists, 16,000 chunks and 120,000 tokens in a request, and
-    32,000 tokens in a list. Its guide says that requests without automatic chunking must not exceed 32,000 tokens in
-    all, so this is the default. Tokens are counted with OpenAI's tokenizer, because Voyage's must be downloaded, and
-    with a margin of 20 % for the limits.
+    The limits are taken from Voyage's reference: at most 1,000 lists, 16,000 chunks and 120,000 tokens per request, and
+    32,000 tokens per list. According to its guide, requests without automatic chunking must not exceed 32,000 tokens in
+    total, so this is the default. Tokens are counted with OpenAI's tokenizer, because Voyage's must be downloaded, and
+    a margin of 20 % is added for the limits.
 
-    This class sends each request once; a project repeats failed ones.
+    This class sends each request once; a project retries failed requests.
 
     Args:
         model_name: Name of the model.
-        dimensions: Length of the vectors; None for 1,024, the model's default.
+        dimensions: Length of the vectors; None for the model's default, 1,024.
         api_key: API key; None for the environment variable VOYAGE_API_KEY.
         api_base: Address of the API; None for Voyage's, or MongoDB's for a key that MongoDB issued.
         timeout: Timeout of a request in seconds.
-        reuse_client: Whether to keep the HTTP client, for use in one event loop.
-        max_tokens_per_request: Maximum number of tokens of a request.
+        reuse_client: Whether to keep the HTTP client, for use in a single event loop.
+        max_tokens_per_request: Maximum number of tokens in a request.
 
     Sources: https://docs.voyageai.com/reference/contextualized-embeddings-api and
     https://docs.voyageai.com/docs/contextualized-chunk-embeddings
@@ -82,7 +82,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
             )
 
     def count_tokens(self, text: str) -> int:
-        """Return an upper bound of the tokens of a text."""
+        """Return an upper bound on the number of tokens in a text."""
         return int(_MARGIN * super().count_tokens(text)) + 1
 
     # ---- LlamaIndex ------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def _checked(response: httpx.Response) -> Any:
 
     Raises:
         ProviderError: The response is an error.
-        ValueError: The body is not JSON; the connection may have been cut.
+        ValueError: The body is not JSON; the connection may have been interrupted.
     """
     if response.is_success:
         return response.json()
@@ -190,10 +190,10 @@ def _checked(response: httpx.Response) -> Any:
 
 
 def _vectors(answer: Any, inputs: list[list[str]], name: str) -> list[list[list[float]]]:
-    """Return the vectors of an answer in the order of the inputs.
+    """Return the vectors in an answer, in the order of the inputs.
 
     Raises:
-        ModelError: It is not an answer of this API, or does not contain one vector per text.
+        ModelError: The answer does not have this API's format, or does not contain one vector per text.
     """
     try:
         vectors = [
@@ -210,7 +210,7 @@ def _vectors(answer: Any, inputs: list[list[str]], name: str) -> list[list[list[
 
 
 def _in_order(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return items sorted by their index, which must be their place."""
+    """Return items sorted by index; the indices must be consecutive and start at 0."""
     by_index = sorted(items, key=lambda item: int(item["index"]))
     if [item["index"] for item in by_index] != list(range(len(items))):
         raise ValueError("the indices are not 0, 1, 2, …")

@@ -1,15 +1,14 @@
-"""What embedding models expect: prefixes, and texts that they read completely.
+"""Prefixes for embedding models, and windows for texts that are too long for a model.
 
-A model that was trained with prefixes finds less without them. `KNOWN_MODELS` has those of the model cards at
-https://huggingface.co, compared with the prompts of the benchmark MTEB
+A model that was trained with prefixes performs worse without them. `KNOWN_MODELS` contains the prefixes from the model
+cards at https://huggingface.co, checked against the prompts of the MTEB benchmark
 (https://github.com/embeddings-benchmark/mteb, `mteb/models/model_implementations`). They are used only for models whose
-own configuration has no prompts. Vectors of passages that begin with a prefix are stored in ledgers and versions:
-changing a passage prefix here requires a rebuild of the projects that use it, so add models, but do not change them.
+own configuration has no prompts. Ledgers and versions store vectors of passages with their prefix. Changing a passage
+prefix here therefore requires a rebuild of the projects that use it, so add models, but do not change existing ones.
 
-A text that is longer than a model reads is embedded in windows, whose vectors are averaged. Many models that run on
-one's own machine read 256 or 512 tokens, and ignore the rest without a word; a chunk with its context has about 900.
-Each window overlaps the previous one, and begins with the context of the chunk if that leaves most of the window for
-the text.
+A text that is too long for a model is embedded in windows, whose vectors are averaged. Many models that run locally
+read only 256 or 512 tokens and silently ignore the rest; a chunk with its context has about 900. Each window overlaps
+the previous one, and begins with the context of the chunk if that leaves most of the window for the text.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class KnownModel:
         names: Regular expression for its names, which may be part of a path.
         query: Prefix of a query.
         passage: Prefix of a passage.
-        max_tokens: Number of tokens that it reads; None if it reads a chunk of any size that this package makes. It is
-            used for models behind an API; others are asked.
+        max_tokens: Number of tokens that the model reads; None if that is enough for any chunk from this package. Used
+            for models behind an API; for other models, the limit is read from the model itself.
     """
 
     names: str
@@ -54,8 +53,8 @@ _SEARCH = "Represent this sentence for searching relevant passages: "
 _SEARCH_ZH = "为这个句子生成表示以用于检索相关文章："
 _INSTRUCT = "Instruct: Given a web search query, retrieve relevant passages that answer the query"
 
-# The first entry that matches applies. Models without an entry have no prefixes: GTE (gte-base, gte-modernbert-base,
-# gte-multilingual-base), Jina v2, BGE-M3 and Granite are known to need none, Jina v3 selects its task by other means.
+# The first matching entry applies. Models without an entry have no prefixes: GTE (gte-base, gte-modernbert-base,
+# gte-multilingual-base), Jina v2, BGE-M3 and Granite are known to need none, and Jina v3 selects its task differently.
 KNOWN_MODELS = (
     # intfloat/multilingual-e5-large-instruct
     KnownModel(r"e5-(?:small|base|large)-instruct", query=f"{_INSTRUCT}\nQuery: ", max_tokens=512),
@@ -66,12 +65,12 @@ KNOWN_MODELS = (
     KnownModel(r"bge-(?:small|base|large)(?!-zh)", query=_SEARCH, max_tokens=512),
     # nomic-ai/nomic-embed-code
     KnownModel(r"nomic-embed-code", query="Represent this query for searching relevant code: "),
-    # nomic-ai/nomic-embed-text-v2-moe, nomic-ai/modernbert-embed-base, nomic-ai/nomic-embed-text-v1.5 (of which Ollama
-    # reads 2,048 tokens)
+    # nomic-ai/nomic-embed-text-v2-moe, nomic-ai/modernbert-embed-base, nomic-ai/nomic-embed-text-v1.5 (2,048 tokens in
+    # Ollama)
     KnownModel(r"nomic-embed-text-v2", query="search_query: ", passage="search_document: ", max_tokens=512),
     KnownModel(r"modernbert-embed", query="search_query: ", passage="search_document: "),
     KnownModel(r"nomic-embed-text", query="search_query: ", passage="search_document: ", max_tokens=2048),
-    # Snowflake/snowflake-arctic-embed-l-v2.0 (snowflake-arctic-embed2 at Ollama)
+    # Snowflake/snowflake-arctic-embed-l-v2.0 (snowflake-arctic-embed2 in Ollama)
     KnownModel(r"arctic-embed(?:2|-[a-z]+-v2)", query="query: "),
     # Snowflake/snowflake-arctic-embed-m-long, -m-v1.5, -s
     KnownModel(r"arctic-embed-m-long", query=_SEARCH, max_tokens=2048),
@@ -79,7 +78,7 @@ KNOWN_MODELS = (
     # mixedbread-ai/deepset-mxbai-embed-de-large-v1, mixedbread-ai/mxbai-embed-large-v1, WhereIsAI/UAE-Large-V1
     KnownModel(r"mxbai-embed-de-large", query="query: ", passage="passage: ", max_tokens=512),
     KnownModel(r"mxbai-embed-large|UAE-Large", query=_SEARCH, max_tokens=512),
-    # Qwen/Qwen3-Embedding-0.6B; without a space after "Query:"
+    # Qwen/Qwen3-Embedding-0.6B; no space after "Query:"
     KnownModel(r"Qwen3-Embedding", query=f"{_INSTRUCT}\nQuery:"),
     # Alibaba-NLP/gte-Qwen2-1.5B-instruct, NovaSearch/stella_en_400M_v5
     KnownModel(r"gte-Qwen2", query=f"{_INSTRUCT}\nQuery: "),
@@ -101,7 +100,7 @@ _COMPILED = tuple((re.compile(rf"(?<![a-z\d])(?:{known.names})", re.IGNORECASE),
 
 
 def known_model(name: str) -> KnownModel | None:
-    """Return what is known about an embedding model, or None.
+    """Return the known properties of an embedding model, or None.
 
     Args:
         name: Name or path of the model, with or without a provider.
@@ -119,19 +118,19 @@ Span = tuple[int, int]
 TokenSpans = Callable[[str], Sequence[Span]]
 
 OVERLAP = 8
-"""The overlap of two windows, as the divisor of their length."""
+"""Two windows overlap by their length divided by this number."""
 
-_MARGIN = 2  # A piece of a text may have a token more on its own than within the text.
-_UNKNOWN_TOKENIZER = 0.7  # Tokens of o200k_base for a token of another vocabulary: small ones split more words.
+_MARGIN = 2  # A piece of a text may have one token more on its own than as part of the text.
+_UNKNOWN_TOKENIZER = 0.7  # Ratio of o200k_base tokens to a model's own; smaller vocabularies split more words.
 
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a text, as it is embedded.
+    """A part of a text to embed.
 
     Attributes:
         text: The part, with the context before it.
-        tokens: Its number of tokens without the context, which is its weight.
+        tokens: Number of tokens without the context, used as the weight of the window.
     """
 
     text: str
@@ -140,12 +139,12 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowSplitter:
-    """Splits texts into windows that an embedding model reads completely.
+    """Split texts into windows that an embedding model reads completely.
 
     Attributes:
         limit: Number of tokens that the model reads.
-        room: Number of tokens of a window: fewer, as the model adds some of its own.
-        spans: Returns the spans of the tokens of a text in characters.
+        room: Number of tokens in a window, which is lower than `limit` because the model adds tokens of its own.
+        spans: Returns the character span of each token in a text.
     """
 
     limit: int
@@ -153,7 +152,7 @@ class WindowSplitter:
     spans: TokenSpans
 
     def name(self, model: str) -> str:
-        """Return the name under which averaged vectors of a model are stored."""
+        """Return the name under which averaged vectors from a model are stored."""
         return f"{model} in windows of {self.limit} tokens"
 
     def split(self, text: str, context_end: int = 0) -> list[Window]:
@@ -161,7 +160,7 @@ class WindowSplitter:
 
         Args:
             text: The text.
-            context_end: Length of the context at its beginning.
+            context_end: Length of the context at the beginning of the text.
         """
         if text.isascii() and len(text) <= self.room:  # a token has at least one byte
             return [Window(text, 1)]
@@ -180,7 +179,7 @@ class WindowSplitter:
 
 
 def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
-    """Return the indices of overlapping parts of equal length, each of at most `room` tokens, cut between words."""
+    """Return the token ranges of overlapping parts of about equal length, at most `room` tokens, cut between words."""
     overlap = room // OVERLAP
     count = max(1, -(-(len(spans) - overlap) // (room - overlap)))
     size = min(room, -(-(len(spans) + (count - 1) * overlap) // count))
@@ -193,7 +192,7 @@ def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
     parts = []
     for start in starts:
         end = start + size
-        # By at most half the overlap, so that nothing is lost between two parts.
+        # Move each cut by at most half the overlap, so that nothing is lost between two parts.
         nearby = overlap // 2
         first = next((at for at in range(start, start + nearby) if begins_word(at)), start) if start else 0
         last = next((at for at in range(end, end - nearby, -1) if at == len(spans) or begins_word(at)), end)
@@ -202,15 +201,15 @@ def _even_parts(text: str, spans: Sequence[Span], room: int) -> list[Span]:
 
 
 def window_splitter(model: BaseEmbedding, name: str, window: int | Literal["auto"] | None) -> WindowSplitter | None:
-    """Return the splitter for the texts of an embedding model, or None if it cuts off texts itself or reads all.
+    """Return the splitter for the texts of an embedding model, or None if no windows are needed or wanted.
 
-    The number of tokens that it reads is asked of a sentence-transformers or fastembed model, and of the table of
-    `known` models otherwise. Without the model's own tokenizer, tokens are estimated with a margin.
+    The number of tokens that the model reads is taken from a sentence-transformers or fastembed model itself, and from
+    `KNOWN_MODELS` otherwise. Without the model's own tokenizer, tokens are estimated with a margin.
 
     Args:
         model: The embedding model.
         name: Its name, as in the settings.
-        window: Number of tokens that the model reads; "auto" to find it out; None for no windows.
+        window: Number of tokens that the model reads; "auto" to determine it; None for no windows.
     """
     if window is None:
         return None
@@ -238,7 +237,7 @@ def _own_limit(inner: Any) -> int | None:
 
 
 def _own_tokenizer(inner: Any) -> Any:
-    """Return a tokenizer like the model's, of the package `tokenizers`, which cuts nothing off; None without one."""
+    """Return a copy of the model's tokenizer without truncation, or None if it is not from the package `tokenizers`."""
     tokenizer = getattr(getattr(inner, "tokenizer", None), "backend_tokenizer", None) or _fastembed_tokenizer(inner)
     if tokenizer is None or not hasattr(tokenizer, "to_str"):
         return None
@@ -273,14 +272,14 @@ async def aembed_windows(
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Yield the unit vectors of texts in windows: the mean of those of the windows, weighted by their tokens.
+    """Yield the unit vectors of texts in windows, each the mean of its window vectors, weighted by their tokens.
 
-    The arguments, errors and results are those of `aembed_parts`; the indices are those of the texts.
+    The arguments, errors and results are those of `aembed_parts`, but with a single vector for each text.
     """
     parts = [[window.text for window in windows] for windows in texts]
     async with aclosing(aembed_parts(model, parts, name=name, policy=policy, booking=booking)) as answers:
         async for places, vectors in answers:
-            if len(vectors) > len(places):  # others stay as they are, bit by bit
+            if len(vectors) > len(places):  # otherwise leave the vectors exactly as they are
                 vectors = await asyncio.to_thread(_averaged, vectors, [texts[at] for at in places])
             yield places, vectors
 

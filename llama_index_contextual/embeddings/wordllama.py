@@ -1,4 +1,4 @@
-"""WordLlama as a LlamaIndex embedding: 256 dimensions, weights in the package, no key, no network, no PyTorch."""
+"""WordLlama as a LlamaIndex embedding: 256 dimensions, weights in the package; no key, network or PyTorch needed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class WordLlamaEmbedding(BatchEmbedding):
     """Embedding model with unit vectors of 256 dimensions from static word embeddings.
 
     The model treats a text as a bag of subwords. It is fast (thousands of chunks per second on one core) and good at
-    matching words, but weaker than a transformer at matching paraphrases. A text without any known token, including the
-    empty text, has a vector of zeros, which is similar to no other.
+    matching words, but weaker than a transformer at matching paraphrases. A text without any known token, such as an
+    empty string, gets a vector of zeros, which is not similar to any other vector.
 
     Requires the extra `local` (`pip install "llama-index-contextual[local]"`).
 

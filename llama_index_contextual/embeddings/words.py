@@ -1,4 +1,4 @@
-"""Static word embeddings by WordLlama: 256 dimensions, weights in the package, no key, no network, no PyTorch."""
+"""Static word embeddings from WordLlama: 256 dimensions, weights in the package; no key, network or PyTorch needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOAD_LOCK = new_lock()
 
 
 def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return a unit vector of each text, or zeros if it has no known token; shape (texts, 256).
+    """Return a unit vector for each text, or zeros if it has no known token; shape (texts, 256).
 
     Raises:
         ModelError: WordLlama is not installed.
@@ -32,9 +32,9 @@ def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def word_vectors(words: Sequence[str]) -> NDArray[np.float32]:
-    """Return the sum of the vectors of the subwords of each word; shape (words, 256).
+    """Return the sum of the subword vectors of each word; shape (words, 256).
 
-    The sum of the vectors of its words has the direction of the vector of a text.
+    The vector of a text has the same direction as the sum of the vectors of its words.
 
     Raises:
         ModelError: WordLlama is not installed.
@@ -51,7 +51,7 @@ def word_vectors(words: Sequence[str]) -> NDArray[np.float32]:
 
 
 class WordEmbedder:
-    """Embeds questions, as `WordLlamaEmbedding` does, without LlamaIndex."""
+    """Embed questions like `WordLlamaEmbedding`, but without LlamaIndex."""
 
     name = LOCAL
 
@@ -80,5 +80,5 @@ def _load() -> Any:
         ) from error
     # Importing wordllama configures the root logger, which belongs to the application: restore it.
     root.handlers[:], root.level = handlers, level
-    # The loader looks for the tokenizer next to a cache folder: the package's own folder contains both files.
+    # The loader expects the tokenizer in the cache folder: the package's own folder contains both files.
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
