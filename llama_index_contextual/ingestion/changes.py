@@ -1,6 +1,6 @@
-"""The changes of a project, each a function of its state: ingest, sync, remove, forget, repair and settings.
+"""Functions that change a project, given its state: ingest, sync, remove, forget, repair and change settings.
 
-Every change of the documents builds a new version next to the live one and publishes it; `arun` does so from inputs.
+Every change to the documents builds a new version next to the live one and publishes it; `arun` does this from inputs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ from llama_index_contextual.readers.documents import FileMetadata
 
 
 class ReadingOptions(TypedDict, total=False):
-    """How files are read, and their contexts requested: options of `ingest`, `estimate` and `sync_folders`."""
+    """Options of `ingest`, `estimate` and `sync_folders` for reading files and requesting contexts."""
 
     moved: Annotated[
         bool,
@@ -125,7 +125,7 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class RunningOptions(ReadingOptions, total=False):
-    """Options of a run that is watched."""
+    """Options of a run that reports its progress."""
 
     progress: Annotated[ReportProgress | None, Option("Called with the progress of the run.")]
 
@@ -216,7 +216,7 @@ async def aingest(
     show_progress: bool,
     **more: Any,
 ) -> IngestReport:
-    """Add and update documents here or on a Ray cluster; see `Project.ingest`."""
+    """Add and update documents, in this process or on a Ray cluster; see `Project.ingest`."""
     run, items, progress = _run_options(options, **more), _items(inputs), options.get("progress")
     async with contextlib.AsyncExitStack() as stack:
         executor = None
@@ -235,7 +235,7 @@ async def async_folders(
     show_progress: bool,
     max_cost: float | None,
 ) -> IngestReport:
-    """Bring the documents in step with folders; see `Project.sync_folders`."""
+    """Synchronise the documents with folders; see `Project.sync_folders`."""
     paths: list[IngestInput] = [folders] if isinstance(folders, str | os.PathLike) else list(folders)
     if not paths:
         raise InputError("There is no folder to sync: pass at least one.", value=paths)
@@ -271,7 +271,7 @@ async def achange(
     """Execute one run, with the project locked and its ledger open."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(write_lock(state.directory))
-        # Another program may hold the ledger for a while.
+        # Another program may keep the ledger locked for a while.
         ledger = await run_to_completion(partial(stack.enter_context, project_ledger(state.directory)))
         former = state.version_to_build_on(replace=options.replace)
         before = await asyncio.to_thread(stack.enter_context, former)
@@ -311,7 +311,7 @@ def estimate_run(
 # ---- one run ---------------------------------------------------------------------------------------------------------
 
 _CHARACTERS_IN_TIME = 10_000_000
-"""Characters that may take the time limit of a file to divide; longer documents may take longer in proportion."""
+"""Length up to which a document must be cut within the time limit for a file; longer ones get proportionally more."""
 
 
 async def arun(
@@ -325,18 +325,18 @@ async def arun(
     progress: ReportProgress | None,
     executor: Executor | None = None,
 ) -> IngestReport:
-    """Build and publish a version; without changes, nothing is published.
+    """Build and publish a version; nothing is published if nothing has changed.
 
     Args:
         inputs: Paths, Documents and nodes.
         options: Options of the run.
         project_dir: Folder of the project.
         config: Settings of the project.
-        make_stages: Returns the components that process a document; not called if there is nothing to do, so that no
-            model is loaded then.
+        make_stages: Returns the components that process a document; not called if there is nothing to do, to avoid
+            loading a model.
         before: The previous version, or None.
         progress: Called with the progress of the run.
-        executor: Reads, cuts and embeds the documents; None does it in this process.
+        executor: Reads, cuts and embeds the documents; None uses this process.
 
     Raises:
         InputError: There is nothing to ingest.
@@ -366,7 +366,7 @@ async def arun(
 
 @dataclass(frozen=True)
 class _Run:
-    """A run: its inputs, what is done with them, and when it started."""
+    """A run, with its inputs, its plan and the time when it started."""
 
     inputs: Sequence[IngestInput]
     options: RunOptions
@@ -389,7 +389,7 @@ class _Run:
         return cls(inputs, options, config, before, intake, plan, started)
 
     def postpone(self) -> None:
-        """Leave large files for the next sync, so that small ones do not wait for them."""
+        """Leave large files for the next sync, so that small files do not wait for them."""
         plan, options = self.plan, self.options.sync
         if options is not None:
             has_others = bool(plan.rework or plan.drop or plan.moved)
@@ -409,7 +409,7 @@ class _Run:
         return ProgressCounter(progress, start)
 
     def keep(self, builder: VersionBuilder) -> None:
-        """Take over the documents that do not change, with the new path of those whose file was moved."""
+        """Copy unchanged documents from the previous version; those whose file was moved get the new path."""
         if self.before is None:
             return
         moved = set(self.plan.moved)
@@ -427,7 +427,7 @@ class _Run:
         counter: ProgressCounter,
         executor: Executor,
     ) -> Contextualized | None:
-        """Read, contextualize and embed documents, and add them; return None if the run gives way to other files."""
+        """Read, contextualize, embed and add documents; return None if the run stops in favour of other files."""
         plan, intake, before = self.plan, self.intake, self.before
         unread = frozenset(plan.to_read).difference(intake.failed)
         replies = await acollect_replies(
@@ -450,7 +450,7 @@ class _Run:
         return outcome
 
     def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:
-        """Yield jobs with their chunks; a document that takes too long to divide is skipped like an unreadable file."""
+        """Yield jobs with their chunks; a document that takes too long to cut is skipped like an unreadable file."""
         counted = done = 0
         for job in jobs:
             stages.require_running()
@@ -470,7 +470,7 @@ class _Run:
 
     @contextlib.asynccontextmanager
     async def _giving_way(self, stages: Stages, doc_ids: Collection[str]) -> AsyncIterator[None]:
-        """End the processing of large documents, and leave them for the next sync, when other files change."""
+        """Stop processing large documents when other files change, and leave them for the next sync."""
         options, sizes = self.options.sync, self.intake.sizes(doc_ids)
         if options is None or not options.gives_way(sizes):
             yield
@@ -533,7 +533,7 @@ class _Run:
         return replace(self.report(manifest).completed(outcome), notices=notices)
 
     def _keep_former_content(self, builder: VersionBuilder) -> list[str]:
-        """Keep the previous content of documents whose new file cannot be read; return the ids of those without any."""
+        """Keep the old content of documents whose new file is unreadable; return the ids of those that have none."""
         emptied: list[str] = []
         updated, before = set(self.plan.update), self.before
         if before is None:
@@ -548,7 +548,7 @@ class _Run:
         return emptied
 
     def _has_new_contexts(self, outcome: Contextualized) -> bool:
-        """Return whether chunks of the reworked documents have a context that had failed before, or have changed."""
+        """Return whether the failed chunks of the reworked documents are no longer the same."""
         before = {node_id for record in self.plan.rework for node_id in record.fallback_chunks}
         return before != {failure.node_id for failure in outcome.failures}
 
@@ -583,10 +583,10 @@ class _Run:
 
 
 def _executor(state: ProjectState, options: IngestOptions) -> AbstractAsyncContextManager[Executor]:
-    """Return the executor of a run on a Ray cluster.
+    """Return the executor for a run on a Ray cluster.
 
     Raises:
-        ConfigurationError: Another executor is requested, Ray is not installed, or it cannot be used for this run.
+        ConfigurationError: Another executor was requested, Ray is not installed, or it cannot be used for this run.
     """
     executor, address = options.get("executor", "local"), options.get("address")
     if executor == "local":
@@ -613,7 +613,7 @@ def _executor(state: ProjectState, options: IngestOptions) -> AbstractAsyncConte
 
 
 def remove(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
-    """Publish a version without some documents, and forget cached answers; see `Project.remove`."""
+    """Publish a version without some documents, and clear the cached answers; see `Project.remove`."""
     started = time.monotonic()
     unwanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
     with write_lock(state.directory), state.open_live() as before:
@@ -642,7 +642,7 @@ def remove(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
 def _publish(
     state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), rewrite: bool = False
 ) -> Manifest:
-    """Publish the documents of a version without some of them, with the settings that it was built with."""
+    """Publish a version without some of its documents, with the settings that it was built with."""
     config = _settings_of(before.manifest, state.config)
     builder = VersionBuilder(state.directory, config, before, set(dropped))
     with contextlib.ExitStack() as stack:
@@ -652,14 +652,14 @@ def _publish(
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
-    """Return the settings of a project, without changes that need a rebuild since a version was built."""
+    """Return the settings of a project without changes made since a version was built that need a rebuild."""
     built_with = ProjectConfig(**manifest.config)
     return config.changed(**{name: getattr(built_with, name) for name in config.rebuild_fields(built_with)})
 
 
 def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
     """Remove all data that is not in the live version; see `Project.forget`."""
-    # All files are compared, as the other versions are removed.
+    # All files are verified, because the other versions are removed.
     with write_lock(state.directory), state.open_live(OpenVersion) as live:
         if live is None:
             raise NoVersionError(
@@ -687,7 +687,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     config = _settings_of(manifest, state.config)
     embed_model = None
     if manifest.embed_model is not None:
-        with contextlib.suppress(ModelError, ConfigurationError):  # its vectors are in the ledger by its name
+        with contextlib.suppress(ModelError, ConfigurationError):  # its vectors are in the ledger under its name
             embed_model = state.embed_model_of(config.embed_model, manifest.embed_model)
     with project_ledger(state.directory) as ledger:
         stages = make_stages(config, ledger=ledger, llm=state.llm, embed_model=embed_model, model_id=state.model_id)
@@ -696,7 +696,7 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
     inputs = sorted({path for path in repair.missing.values() if path is not None})
     try:
         return replace(repair, cost=estimate_run(state, inputs, {}).in_short()) if inputs else repair
-    except ConfigurationError:  # the embedding model was passed as an object, without which nothing is ingested
+    except ConfigurationError:  # the embedding model was passed as an object and is needed to ingest anything
         return repair
 
 
@@ -704,9 +704,9 @@ def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repa
 
 
 def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
-    """Change settings, and return the names of those that need a new version; see `Project.update_config`."""
+    """Change settings and return the names of those that need a new version; see `Project.update_config`."""
     with write_lock(state.directory):
-        # Another process may have changed them since they were read.
+        # Another process may have changed the settings since they were read.
         config = read_config(state.directory).changed(**changes)
         for setting in get_args(ModelSetting):
             if changes.get(setting) is not None:

@@ -1,7 +1,7 @@
-"""Cost estimate of an ingestion, which compares the options for requesting contexts without sending anything.
+"""Estimate the cost of an ingestion and compare options for requesting contexts, without sending anything.
 
 `estimate` reads and chunks the documents as an ingestion would. For each number of chunks per call, a `CallCount`
-counts the calls for contexts that are not in the ledger. A `CostOption` is their cost for one way of sending them.
+counts the calls for contexts that are not in the ledger. A `CostOption` holds their cost for one way of sending them.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class CostOption:
         sender: "live", "flex" or "batch".
         calls: Number of calls.
         input_tokens: Tokens of the prompts, including cached ones.
-        cached_tokens: Tokens of the prompts read from the provider's cache; assumed to be none in a batch.
+        cached_tokens: Prompt tokens read from the provider's cache; assumed to be none in a batch.
         output_tokens: Tokens of the answers.
         dollars: Price, or None if it is unknown.
-        dollars_if_cached: For a batch, the price if its calls read as many tokens from the cache as live ones.
+        dollars_if_cached: For a batch, the price if its calls read as many tokens from the cache as live calls do.
         minutes: Expected duration; None for a batch, which takes up to 24 hours.
-        max_cost: Limit in dollars that should allow all calls: 1.5 times the price plus the reserve of one call; for a
-            batch, at least the reserves of all of its requests.
+        max_cost: Limit in dollars that should be sufficient for all calls: 1.5 times the price plus the reserve for one
+            call; for a batch, at least the reserves for all of its requests.
     """
 
     chunks_per_call: ChunksPerCall
@@ -81,7 +81,7 @@ class CostEstimate:
     """Cost estimate of an ingestion, made without sending anything.
 
     Attributes:
-        model: Name of the LLM that writes contexts, or None without one.
+        model: Name of the LLM that writes contexts, or None if there is none.
         embed_model: Name of the embedding model, or None without a semantic index.
         documents: Number of documents that need work.
         chunks: Number of their chunks.
@@ -118,7 +118,7 @@ class CostEstimate:
 
     @property
     def max_cost(self) -> float | None:
-        """Limit with which `ingest` should complete, or None if a price is unknown.
+        """Limit that should be sufficient for `ingest`, or None if a price is unknown.
 
         It leaves room for contexts and answers that are longer than expected, and for the reserves of calls in flight.
         """
@@ -128,7 +128,7 @@ class CostEstimate:
         return round_up(contexts + MARGIN * self.embedding_dollars)
 
     def in_short(self) -> str:
-        """Return in one line how many calls are sent for contexts, and what the run costs."""
+        """Return a line with the number of calls for contexts and the cost of the run."""
         calls = pluralize(0 if self.chosen is None else self.chosen.calls, "call")
         documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
         return f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"
@@ -150,7 +150,7 @@ class CallCount:
     Attributes:
         chunks_per_call: Number of chunks per call.
         tokens: Calls and tokens, if the first call of each segment fills the provider's cache.
-        calls_by_segment: Number of calls of each segment.
+        calls_by_segment: Number of calls for each segment.
         reserve: Tokens for which money is reserved before the calls are sent.
         largest_reserve: The same for a single call: the longest prompt and the longest answer.
     """
@@ -162,7 +162,7 @@ class CallCount:
     largest_reserve: Tokens = field(default_factory=Tokens)
 
     def add(self, requests: Sequence[ContextRequest], form: CallForm, context_tokens: float) -> None:
-        """Count the calls of one segment."""
+        """Count the calls for one segment."""
         self.tokens += count_segment(requests, form, context_tokens=context_tokens)
         self.calls_by_segment.append(len(requests))
         for request in requests:
@@ -185,7 +185,7 @@ class CallCount:
         cached = prices.dollars(model, self.tokens, sender=sender) if is_batch else None
         if cached is not None and dollars is not None:  # few tokens are read from the cache, and writing costs extra
             dollars = max(cached, dollars)
-        # The requests of a batch are all in flight at the same time.
+        # All requests in a batch are in flight at the same time.
         reserve = prices.dollars(model, self.reserve if is_batch else self.largest_reserve, sender=sender)
         max_cost = None
         if dollars is not None and reserve is not None:
@@ -212,14 +212,14 @@ def estimate(
     embedding: EmbeddingCount,
     before: OpenVersion | None,
 ) -> CostEstimate:
-    """Read and chunk the documents of a call, and count the calls that its ingestion would send.
+    """Read and chunk documents, and count the calls that their ingestion would send.
 
     Args:
         inputs: Inputs of the ingestion.
         options: Options of the ingestion.
         config: Settings of the project.
         stages: Components that process a document.
-        embedding: Counter of the tokens to embed, at zero.
+        embedding: Counter of the tokens to embed, starting at zero.
         before: The previous version, or None.
     """
     intake, plan = plan_run(inputs, options, config, before)
@@ -338,7 +338,7 @@ def _cache_write_price(price: TokenPrice | None) -> str:
 
 
 CHOSEN = "→"
-"""Mark of the row with the option that the settings select."""
+"""Mark for the row with the option that the settings select."""
 
 _HEADINGS = ("  chunks/call", "sender", "calls", "input", "cached", "output", "time", "price")
 

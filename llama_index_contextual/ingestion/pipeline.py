@@ -1,7 +1,7 @@
-"""Pipeline of an ingestion: parse, contextualize, embed, store.
+"""Ingestion pipeline: parse, contextualize, embed and store documents.
 
-`Stages` are the components that process a document, ordinary LlamaIndex components as the settings say, connected with
-the ledger and with the account of the run. `abuild` processes documents in batches of chunks and stores them.
+`Stages` holds the components that process a document: ordinary LlamaIndex components, chosen by the settings and
+connected to the ledger and the account of the run. `abuild` processes documents in batches of chunks and stores them.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class _Unit:
 
     Attributes:
         places: Positions of the chunks.
-        keys: Key of the vector of each chunk in the ledger.
+        keys: Ledger key of each chunk's vector.
         windows: The text of one chunk in windows, or the texts of several chunks.
-        model: Name of the model that the vectors are stored with.
+        model: Model name under which the vectors are stored.
     """
 
     places: Sequence[int]
@@ -93,9 +93,9 @@ class Stages:
         contextualizer: Contextualizer, or None for plain RAG.
         embed_model: Embedding model, or None without a semantic index.
         embed_model_name: Name of the embedding model.
-        ledger: Store of contexts and vectors already paid for.
+        ledger: Store of contexts and vectors that have already been paid for.
         spending: Account of the run, or None.
-        splitter: Splits texts that are longer than the embedding model reads, or None.
+        splitter: Splits texts that are too long for the embedding model, or None.
         windowed: Ids of the chunks embedded in windows so far.
         stopping: Set when the run ends early.
     """
@@ -111,7 +111,7 @@ class Stages:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def require_running(self) -> None:
-        """Require that the run has not ended, so that work in a thread ends too.
+        """Raise an error if the run has ended, so that work in a thread stops too.
 
         Raises:
             ContextualError: The run has ended.
@@ -120,7 +120,7 @@ class Stages:
             raise ContextualError("The run has ended.")
 
     def stop(self, error: ContextualError) -> None:
-        """Send no further calls; those in flight are completed, and then this error is raised."""
+        """Send no further calls; when the calls in flight have finished, this error is raised."""
         if self.contextualizer is not None:
             self.contextualizer.stop(error)
         if self.spending is not None:
@@ -185,7 +185,7 @@ class Stages:
         return await self.contextualizer.acontextualize(nodes, progress=progress)
 
     async def aembed(self, nodes: Sequence[BaseNode]) -> Vectors | None:
-        """Return the unit vectors of chunks, from the ledger where it has them."""
+        """Return the unit vectors of chunks, taken from the ledger if possible."""
         model, name = self.embed_model, self.embed_model_name
         if model is None or name is None or not nodes:
             return None
@@ -200,7 +200,7 @@ class Stages:
         known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
         if new := [unit for unit in units if not known.keys() >= set(unit.keys)]:
             known.update(await self._aembed_new(model, name, new))
-            # Stored vectors of another length do not fit into one index with those that the model returns now.
+            # Stored vectors of another length cannot be in the same index as those that the model returns now.
             length = len(known[new[0].keys[0]])
             if others := [unit for unit in units if len(known[unit.keys[0]]) != length]:
                 known.update(await self._aembed_new(model, name, others))
@@ -208,9 +208,9 @@ class Stages:
         return np.stack([rows[place] for place in range(len(nodes))])
 
     def vector_keys(self, nodes: Sequence[BaseNode]) -> list[tuple[str, str]]:
-        """Return the key of the vector of each chunk in the ledger, and the name of the model that it is stored with.
+        """Return the ledger key of each chunk's vector, and the model name under which it is stored.
 
-        The local model has none, because its vectors are not stored.
+        The list is empty for the local model, because its vectors are not stored.
         """
         if self.embed_model_name is None or self.embed_model_name == LOCAL or not nodes:
             return []
@@ -219,7 +219,7 @@ class Stages:
         return [of_place[at] for at in range(len(nodes))]
 
     def _units(self, nodes: Sequence[BaseNode]) -> list[_Unit]:
-        """Return the texts of chunks with their contexts, as they are embedded."""
+        """Return the texts to embed for chunks with their contexts."""
         model, name = self.embed_model, self.embed_model_name or ""
         length = getattr(model, "dimensions", None)
         texts = [node.get_content(MetadataMode.EMBED) for node in nodes]
@@ -250,7 +250,7 @@ class Stages:
                 for at, rows in answer.items():
                     answered[units[at].model].update(zip(units[at].keys, rows, strict=True))
                 for stored_name, by_key in answered.items():
-                    # A vector of zeros carries no information, and may be a mistake of the provider: do not store it.
+                    # Do not store vectors of zeros: they carry no information and may be an error of the provider.
                     nonzero = {key: vector for key, vector in by_key.items() if vector.any()}
                     if nonzero:
                         rows = np.stack(list(nonzero.values()))
@@ -261,7 +261,7 @@ class Stages:
     async def _answers(
         self, model: BaseEmbedding, name: str, units: Sequence[_Unit]
     ) -> AsyncGenerator[Mapping[int, Vectors], None]:
-        """Yield the vectors of each answer, by the number of the unit."""
+        """Yield the vectors in each answer, by index of the unit."""
         booking = book_nothing
         if self.spending is not None:
             booking = self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
@@ -298,8 +298,8 @@ def cut(
     Args:
         document: The document.
         parsers: The segment parser and the chunk parser.
-        seconds: Limit of the wall-clock time, which is checked before each segment is divided.
-        check: Called before each segment is divided; an exception that it raises ends the work.
+        seconds: Limit in wall-clock time, which is checked before each segment is divided.
+        check: Called before each segment is divided; it may raise an exception to stop.
 
     Raises:
         TimeoutError: The limit is exceeded.
@@ -319,7 +319,7 @@ def cut(
 
 
 class Checked(list[BaseNode]):
-    """Nodes over which a loop calls a function before each one, which may raise an exception."""
+    """List of nodes that calls a function before each node when iterated; the function may raise an exception."""
 
     def __init__(self, nodes: Iterable[BaseNode], check: Callable[[], None]) -> None:
         super().__init__(nodes)
@@ -334,9 +334,9 @@ class Checked(list[BaseNode]):
 def model_notices(
     stages: Stages, config: ProjectConfig, before: OpenVersion | None, *, project: str
 ) -> tuple[str, ...]:
-    """Return notices about the models of a run: retirement of the LLM that writes contexts, chunks in windows.
+    """Return notices about the models of a run: retirement of the LLM that writes contexts, and chunks in windows.
 
-    `create` announces the retirement for the first run.
+    Before the first run, `create` has already announced the retirement.
     """
     writer, notices = stages.contextualizer, []
     if isinstance(writer, LLMContextualizer) and before is not None:
@@ -365,10 +365,10 @@ def make_stages(
 
     Args:
         config: Settings of the project.
-        ledger: Store of contexts and vectors already paid for.
-        llm: LLM that writes contexts; None loads the one named in the settings for the first context.
+        ledger: Store of contexts and vectors that have already been paid for.
+        llm: LLM that writes contexts; None loads the LLM named in the settings when the first context is needed.
         embed_model: Embedding model, or None without a semantic index.
-        model_id: Name for the model of `llm`; None uses its own name.
+        model_id: Name for the model in `llm`; None uses its own name.
 
     Raises:
         ModelError: A model has no name that distinguishes it from others.
@@ -413,10 +413,10 @@ def _contextualizer(
 
 
 class Executor:
-    """Place where the documents of a run are read, cut into chunks and embedded: this process.
+    """Read, cut and embed the documents of a run in this process; a subclass can do this elsewhere.
 
-    Everything else of a run stays in this process anyway: the plan, the ledger, the account with its limit, the
-    contextualizer, all calls to providers, and the version that is built. A subclass does these three elsewhere.
+    Everything else always stays in this process: the plan, the ledger, the account with its limit, the contextualizer,
+    all calls to providers, and the version that is built.
 
     Attributes:
         batches_ahead: Minimum number of batches of chunks to start ahead of the current one.
@@ -440,7 +440,7 @@ class Executor:
         )
 
     def place(self, stages: Stages) -> Stages:
-        """Return stages that embed where this executor does."""
+        """Return stages that embed texts where this executor runs."""
         return stages
 
 
@@ -456,14 +456,14 @@ async def acollect_replies(
     gives_up_unread: bool = False,
     on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
-    """Wait for the batches in progress, and optionally send missing requests in new ones.
+    """Wait for the batches in progress, and optionally send missing requests in new batches.
 
     Args:
         stages: Components that process a document.
         jobs: Returns an iterator over the documents that need work; may be called more than once.
         submit: Whether to send missing requests; otherwise only wait for the batches in progress.
         spending: Account of the run, which approves requests and books replies.
-        gives_up_unread: Whether requests may be sent again that may be charged although their reply cannot be read.
+        gives_up_unread: Whether to send requests again that may be charged although their reply cannot be read.
         on_progress: Called with the progress of the batches.
 
     Returns:
@@ -538,13 +538,13 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
 def paid_stages(
     stages: Stages, spending: Spending, replies: BatchReplies | None, *, retries_refused: bool = False
 ) -> Stages:
-    """Return stages whose calls are booked in an account, and answered by batches where these have replies.
+    """Return stages that book their calls in an account, and use replies to batches where there are any.
 
     Args:
         stages: Components that process a document.
         spending: Account of the run.
-        replies: Replies of batches, or None.
-        retries_refused: Whether contexts are requested again that the LLM refused in earlier runs.
+        replies: Replies to batches, or None.
+        retries_refused: Whether to request contexts again that the LLM refused in earlier runs.
     """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
@@ -578,11 +578,11 @@ async def abuild(
         batches_ahead: Minimum number of batches to start ahead of the current one.
 
     Returns:
-        The failures, the number of contexts paid for and the very short contexts, without the nodes.
+        The failures, the number of paid contexts and the very short contexts, without the nodes.
     """
     batches = _batches(jobs, stages)
     async with contextlib.AsyncExitStack() as stack:
-        if stages.contextualizer is not None:  # the batches share its client and its limits
+        if stages.contextualizer is not None:  # all batches share its client and its limits
             session = await stack.enter_async_context(stages.contextualizer.session())
             stages = replace(stages, contextualizer=session)
         running = _RunningBatches(stages, builder, progress, batches_ahead)
@@ -601,9 +601,9 @@ async def abuild(
 
 @dataclass
 class _Batch:
-    """Documents that are processed together, and how many of their bytes are reported as done.
+    """Documents that are processed together, and the number of their bytes reported as done.
 
-    Four fifths of the bytes are reported in proportion to the chunks with a context, the rest when they are stored.
+    Four fifths of the bytes are reported in proportion to the chunks with a context, the rest on storing.
     """
 
     jobs: list[tuple[Job, list[BaseNode]]] = field(default_factory=list)
@@ -615,7 +615,7 @@ class _Batch:
         return [node for _, chunks in self.jobs for node in chunks]
 
     def bytes_since(self, *, stored: bool = False) -> int:
-        """Return the number of bytes that are done and were not reported yet."""
+        """Return the number of bytes that are done but have not been reported yet."""
         size, before = sum(job.size for job, _ in self.jobs), self.bytes_done
         chunks = sum(len(nodes) for _, nodes in self.jobs)
         self.bytes_done = size if stored else size * 4 // 5 * self.contexts // chunks
@@ -641,7 +641,7 @@ def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[_Batch]:
 
 
 class _RunningBatches:
-    """Batches that are processed concurrently and stored in their order.
+    """Batches that are processed concurrently and stored in order.
 
     Args:
         stages: Components that process the chunks.
@@ -650,7 +650,7 @@ class _RunningBatches:
         ahead: Minimum number of batches to start ahead of the oldest one.
 
     Attributes:
-        batches: The batches in progress, the oldest first.
+        batches: The batches in progress, oldest first.
         total: The results so far, without the nodes.
     """
 
@@ -682,9 +682,9 @@ class _RunningBatches:
         return result, vectors
 
     async def store_oldest(self) -> None:
-        """Wait for the oldest batch, and add it to the version."""
+        """Wait for the oldest batch and add it to the version."""
         batch, task = self.batches[0]
-        await asyncio.wait([task])  # if this run is cancelled, the calls of the task are completed first
+        await asyncio.wait([task])  # if this run is cancelled, the calls in the task are completed first
         result, vectors = task.result()
         self.batches.popleft()
         await asyncio.to_thread(self._append, batch, result, vectors)
@@ -706,10 +706,10 @@ class _RunningBatches:
             at += len(chunks)
 
     async def abort(self, error: BaseException) -> None:
-        """End all batches; calls in flight are completed, because they are charged.
+        """Stop all batches, but wait for calls in flight, because they are charged.
 
-        After a cancellation, they are awaited for at most `PATIENCE` seconds, or until the next cancellation; if the
-        run gives way to other files, until they are answered.
+        After a cancellation, wait at most `PATIENCE` seconds, or until the next cancellation. If the run stops in
+        favour of other files, wait until the calls are answered.
         """
         gives_way = self._stages.stopping.is_set()
         self._stages.stopping.set()

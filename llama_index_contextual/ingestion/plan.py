@@ -1,8 +1,8 @@
-"""Plan of a run: which document each input is, and what has to be done for it.
+"""Plan a run: match the inputs with documents, and decide what to do with each document.
 
-`Intake.of` lists the files, Documents and nodes of a call as sources. A source is a document of the previous version,
-by the path or the content of its file or by its id, or a new document. `make_plan` decides from the record and the
-source of each document whether it is kept, processed again, added, updated, renamed or dropped. `Intake.jobs` reads the
+`Intake.of` lists the files, Documents and nodes passed to a call as sources. A source is either a new document or
+matches a document of the previous version by path, content or id. `make_plan` uses the record and the source of each
+document to decide whether it is kept, processed again, added, updated, renamed or dropped. `Intake.jobs` reads the
 files.
 """
 
@@ -58,17 +58,18 @@ class RunOptions:
 
     Attributes:
         replace: Remove all documents that are not among the inputs.
-        moved: The files have a new location: those whose ids match are the same documents.
+        moved: The files have a new location, and files with matching ids are the same documents.
         remove: Ids of documents to remove.
-        retry_failed: Process documents again that have chunks whose context failed. With `max_cost`, contexts that are
-            held back are requested again too.
-        reread: Read files again whose content has not changed.
-        file_metadata: Returns additional metadata of a file; None keeps that of earlier calls.
+        retry_failed: Process documents again if the context of a chunk failed. With `max_cost`, contexts that are held
+            back are requested again too.
+        reread: Read files again even if their content has not changed.
+        file_metadata: Returns additional metadata for a file; None keeps the metadata from earlier calls.
         limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
         max_cost: Limit in dollars, or None.
         batch: Request contexts through the provider's Batch API.
-        sync: The inputs are folders, and documents whose file in them is gone are removed; None for other runs.
+        sync: Options of a sync, in which the inputs are folders and documents whose file is gone are removed; None for
+            other runs.
         purpose: Purpose of the run, for its receipt.
     """
 
@@ -87,7 +88,7 @@ class RunOptions:
 
     @property
     def requests_held_back(self) -> bool:
-        """Whether contexts are requested again that the LLM refused, or whose reply in a batch cannot be read."""
+        """Whether to request contexts again that the LLM refused or whose reply in a batch cannot be read."""
         return self.retry_failed and self.max_cost is not None
 
 
@@ -106,12 +107,12 @@ class Job:
 
     Attributes:
         document: The Document, or None if it was passed as nodes.
-        nodes: Chunks of the document, or None if they are still to be made from `document`.
+        nodes: Chunks of the document, or None if `document` has not been cut into chunks yet.
         doc_id: Id of the document.
         content_hash: xxh3 of the file, or a hash of text and metadata.
-        size: Bytes of the file, or number of characters, for the progress.
-        path: Path of its file without links, or None.
-        facts: The user's metadata of its file, or None.
+        size: Size of the file in bytes, or number of characters, for the progress.
+        path: Path of its file with links resolved, or None.
+        facts: The user's metadata for its file, or None.
         contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
     """
 
@@ -128,36 +129,36 @@ class Job:
 # ---- which document a file is ----------------------------------------------------------------------------------------
 
 Match = tuple[Literal["same", "moved", "renamed", "copy"], DocumentRecord]
-"""A document and what a file is for it: its file, its file at a new location, its file under a new name, or a copy."""
+"""A document, and whether a file is its file, its file at a new location or under a new name, or a copy."""
 
 
 class Matcher:
-    """Documents of the previous version that the files of a call are.
+    """Match the files of a call with documents of the previous version.
 
     - A file at the location of a document's file is that document and keeps its id, regardless of how the call spells
-      its path. In a file system that ignores case, a sync renames it to the new spelling.
-    - A file elsewhere with the content of a document is that document if its former file is known to no longer exist
-      (or is removed by `replace` or a sync, or `moved` is set): it gets the id of its new name. If the former file may
-      still exist, the file is the same document if it would have the same id, and a copy otherwise, unless this call
-      gives other metadata of it.
-    - A file that was moved, of which only the name is known, is the document with the longest id that its path ends
-      with, unless the document's own file still exists there or nearby.
+      its path. In a file system that ignores case, a sync renames the document to the new spelling.
+    - A file elsewhere with the same content as a document is that document if the document's former file is known to no
+      longer exist (or the document is removed by `replace` or a sync, or `moved` is set). The document then gets the id
+      for its new name. If the former file may still exist, the file is the same document if it would have the same id,
+      and a copy otherwise, unless this call provides different metadata for it.
+    - If `moved` is set, a file whose path ends with the id of a document is that document (the one with the longest
+      id), unless the document's own file still exists in or next to the given paths.
     - Every other file is a new document. If its id belongs to another document, it gets the shortest longer path that
       is unique.
 
-    Therefore a file never overwrites a document that was read from elsewhere, or a document without a path, which
-    was passed as a LlamaIndex Document or as nodes.
+    A file therefore never overwrites a document that was read from elsewhere, or a document without a path, which was
+    passed as a LlamaIndex Document or as nodes.
 
     Args:
         digests: xxh3 of each file.
-        facts: The user's metadata of each file by its path, as far as this call gives it.
+        facts: The user's metadata for each file by path, if this call provides it.
         records: Documents of the previous version.
         former: Former files of these documents.
         options: Options of the run.
-        removed: Ids of documents that a sync removes unless a file is found to be one of them.
+        removed: Ids of documents that a sync removes unless a file matches them.
 
     Attributes:
-        matches: The document of each file that is not new.
+        matches: The document for each file that is not new.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Matcher:
         return None if record is None else ("same" if self._options.sync is None else "renamed", record)
 
     def _in_another_case(self, ref: FileRef) -> Iterator[DocumentRecord]:
-        """Yield the document of a file whose path is spelled differently, if the file system does not distinguish."""
+        """Yield documents whose path differs from a file's path only in case, if the file system ignores case."""
         for doc_id in ref.ids():
             for record in self._records.with_folded_id(doc_id):
                 if record.path and os.path.exists(record.path) and os.path.samefile(record.path, ref.path):
@@ -221,16 +222,16 @@ class Matcher:
         return None
 
     def is_free(self, record: DocumentRecord) -> bool:
-        """Return whether no file was found to be a document."""
+        """Return whether no file has been matched with a document yet."""
         return record.doc_id not in self._identified
 
     def has_owner(self, doc_id: str) -> bool:
-        """Return whether a document of which no file was found has an id."""
+        """Return whether an id belongs to a document without a matching file."""
         record = self._records.get(doc_id)
         return record is not None and self.is_free(record)
 
     def new_id(self, ref: FileRef) -> str:
-        """Return an id for a file that no other file and no document has that is kept."""
+        """Return an id for a file that is not used by another file or by a document that is kept."""
         doc_id = ref.free_id(self)
         self._ids.add(doc_id)
         return doc_id
@@ -257,14 +258,14 @@ class FormerFiles:
         return record.path is not None and sync.is_gone(record.path)
 
     def exists(self, record: DocumentRecord) -> bool:
-        """Return whether the file of a document still exists in, or next to, one of the paths of the call.
+        """Return whether the file of a document still exists in or next to one of the paths of the call.
 
-        A file anywhere else may be the copy that was left behind.
+        A file anywhere else may be a copy that was left behind.
         """
         return record.path is not None and record.path.startswith(self._around) and not sync.is_gone(record.path)
 
     def gone(self, records: Iterable[DocumentRecord]) -> dict[str, str]:
-        """Return the path, by document id, of each file that was below a folder of the call and no longer exists."""
+        """Return the paths, by document id, of files that were in a folder of the call and no longer exist."""
         below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(self._folders))
         return {doc_id: path for doc_id, path in below if path is not None and sync.is_gone(path)}
 
@@ -279,17 +280,17 @@ def _fixed_part(path: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Input that a document is made from: a file, a Document, or its nodes.
+    """Input from which a document is created: a file, a Document, or nodes.
 
     Attributes:
         doc_id: Id of the document.
         digest: xxh3 of the file, or a hash of text and metadata.
-        size: Bytes of the file, or number of characters, for the progress.
-        record: The document of the previous version that it is, or None for a new one.
+        size: Size of the file in bytes, or number of characters, for the progress.
+        record: The matching document of the previous version, or None for a new document.
         ref: The file, or None.
         job: The Document or the nodes, or None.
-        facts: The user's metadata of the file, or None.
-        is_moved: Whether the file has a new location, and the document keeps its id.
+        facts: The user's metadata for the file, or None.
+        is_moved: Whether the file has a new location but the document keeps its id.
         copies: Files with the same content, which are skipped.
     """
 
@@ -304,13 +305,13 @@ class Source:
     copies: Sequence[SkippedFile] = ()
 
     def is_outdated(self, record: DocumentRecord) -> bool:
-        """Return whether a record is that of other content, of other metadata, or of a document without chunks."""
+        """Return whether a record has different content or metadata, or no chunks."""
         facts = (json.dumps(facts, sort_keys=True) for facts in (self.facts, record.facts))  # 1 is not True
         return self.digest != record.content_hash or not record.chunks or len({*facts}) == 2
 
 
 class FileReader(Protocol):
-    """Reader of the files of a run."""
+    """Reader for the files of a run."""
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
         """Read files and yield the content of each in order, or the error."""
@@ -318,18 +319,18 @@ class FileReader(Protocol):
 
 @dataclass
 class Intake:
-    """Documents of one call; files are listed at once and read one after the other.
+    """Documents of one call; files are listed first, and then read one at a time.
 
     Attributes:
         options: Options of the run.
         sources: Files, Documents and nodes, by document id.
-        facts: The user's metadata of files, by their path.
+        facts: The user's metadata for files, by path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
-        removed: Ids of documents that a sync removes: their file is gone, or is now a copy of another one.
+        removed: Ids of documents that a sync removes because their file is gone or is now a copy of another file.
         removes_many: Whether a sync removes more than a tenth of the documents of a folder.
-        skipped: Files that are not read, each with its reason; grows while files are read.
-        failed: Ids of documents of the call that could not be read, or are left for later; grows in the same way.
-        warnings: Warnings about files; grows in the same way.
+        skipped: Files that are not read, each with the reason; grows while files are read.
+        failed: Ids of documents that could not be read or are left for later; grows while files are read.
+        warnings: Warnings about files; grows while files are read.
         statuses: Status of each file of a watching sync before it was hashed; None if it was being written.
     """
 
@@ -348,7 +349,7 @@ class Intake:
     def of(
         cls, inputs: Sequence[IngestInput], options: RunOptions | None = None, records: Sequence[DocumentRecord] = ()
     ) -> Intake:
-        """Sort the inputs into files, Documents and nodes, and find the document of each.
+        """Sort the inputs into files, Documents and nodes, and find the document for each.
 
         Args:
             inputs: Paths, Documents and nodes.
@@ -356,8 +357,9 @@ class Intake:
             records: Documents of the previous version.
 
         Raises:
-            InputError: An input has another type or cannot be ingested, two inputs have the same id, a Document or node
-                has the id of a document that was read from a file, or all documents of a synced folder would go.
+            InputError: An input has the wrong type or cannot be ingested, two inputs have the same id, a Document or
+                node has the id of a document that was read from a file, or all documents of a synced folder would be
+                removed.
             LargeRemovalError: A sync would remove many documents.
             PathNotFoundError: A path does not exist, and nothing else can be read or `replace` would remove the
                 documents at this path; or a synced folder does not exist.
@@ -373,7 +375,7 @@ class Intake:
         return intake
 
     def _take_paths(self, paths: Sequence[str | os.PathLike[str]], documents: Records) -> bool:
-        """Take the files at paths, and find the documents whose file is gone; return whether files are copies."""
+        """Add the files at paths, and find documents whose file is gone; return whether any file is a copy."""
         options = self.options
         folders = None if options.sync is None else sync.SyncedFolders(paths)
         discovery = discover(paths, limits=options.limits)
@@ -410,7 +412,7 @@ class Intake:
         return any(kind == "copy" for kind, _ in matcher.matches.values())
 
     def _settled(self, files: Sequence[FileRef]) -> Sequence[FileRef]:
-        """Return the files without those that are being written, which a sync leaves for later."""
+        """Return the files except those that are still being written, which a sync leaves for later."""
         options = self.options.sync
         if options is None:
             return files
@@ -430,8 +432,8 @@ class Intake:
         first: dict[tuple[str, str], FileRef] = {}
         copies: dict[FileRef, list[FileRef]] = defaultdict(list)
         records = {ref: documents.with_path(os.path.realpath(ref.path)) for ref in refs}
-        # Files of existing documents come first. They are never skipped as copies, because the documents would become
-        # outdated, unless a sync removes these.
+        # Files of existing documents come first. They are not skipped as copies, because their documents would become
+        # outdated, unless a sync removes those documents.
         for ref in sorted(refs, key=lambda ref: records[ref] is None):
             try:
                 digest = hash_of(ref.path)
@@ -543,7 +545,7 @@ class Intake:
                 yield source.job
 
     def _fault(self, ref: FileRef, content: FileContent) -> str:
-        """Return the reason why a file that was read is skipped, or an empty text."""
+        """Return the reason why a file that was read is skipped, or an empty string."""
         if fault := storable_fault(content.document):
             return f"cannot be stored: {fault}"
         if self.options.sync is None or content.digest == self.sources[ref.doc_id].digest:
@@ -552,7 +554,7 @@ class Intake:
         return sync.CHANGED_MEANWHILE  # it is probably being written
 
     def skip(self, doc_id: str, reason: str) -> None:
-        """Skip a document that turns out to be unusable, and the copies of its file for the same reason."""
+        """Skip a document that turns out to be unusable, and with it the copies of its file."""
         source = self.sources[doc_id]
         self.failed.append(doc_id)
         self.skipped = [replace(file, reason=reason) if file in source.copies else file for file in self.skipped]
@@ -568,7 +570,7 @@ def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
 
 
 def remedy_for(skipped: Sequence[SkippedFile]) -> Remedy | None:
-    """Return the advice on skipped files in a run without documents."""
+    """Return advice on the skipped files of a run without documents."""
     advice = advice_on(file.reason for file in skipped)
     if not advice:
         return None
@@ -615,7 +617,7 @@ def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list
 
 
 def _of_document(node: BaseNode) -> BaseNode:
-    """Return a node that refers to its document, and whose context, if any, is marked as given."""
+    """Make a node refer to its document, and mark its context, if any, as given."""
     update: dict[str, Any] = {}
     if node.metadata.get(keys.CONTEXT) and keys.CONTEXT_SOURCE in node.metadata:
         update["metadata"] = {**node.metadata, keys.CONTEXT_GIVEN: True}
@@ -635,7 +637,7 @@ def _content_key(node: BaseNode) -> str:
 
 
 def job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
-    """Return the job for a document of the previous version, which is processed again."""
+    """Return the job to process a document of the previous version again."""
     document = before.document(record)
     nodes = None if document else [without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
     characters = record.characters
@@ -643,7 +645,7 @@ def job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
 
 
 def without_context(node: BaseNode) -> BaseNode:
-    """Return a stored chunk as it was before its context was written; a context that the user has given stays."""
+    """Return a stored chunk without its context, unless the context was given by the user."""
     if has_given_context(node):
         return node
     metadata = {
@@ -653,7 +655,7 @@ def without_context(node: BaseNode) -> BaseNode:
 
 
 def written_contexts(before: OpenVersion, job: Job) -> Mapping[ChunkSpan, str]:
-    """Return the contexts that an LLM wrote for the same file, renamed or not, unless another text is read from it."""
+    """Return the contexts that an LLM wrote for the same file, renamed or not, if its extracted text is the same."""
     equal = [record for record in before.records.with_content(job.content_hash) if record.facts == job.facts]
     if not equal:
         return {}
@@ -677,7 +679,7 @@ class Plan:
 
     Attributes:
         keep: Documents copied unchanged from the previous version.
-        rework: Documents of the previous version processed again, because settings changed or chunks failed.
+        rework: Documents of the previous version to process again, because settings changed or chunks failed.
         add: Ids of documents that are not in the previous version.
         update: Ids of documents whose content has changed.
         rename: Documents of the previous version whose file has a new name or location, by new id.
@@ -697,12 +699,12 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the new version would equal the previous one."""
+        """Whether the new version would be equal to the previous one."""
         return not (self.rework or self.to_read or self.drop or self.moved)
 
     @property
     def not_kept(self) -> set[str]:
-        """Ids of the documents of the previous version that are not kept as they are."""
+        """Ids of the documents of the previous version that are not kept unchanged."""
         reworked = (record.doc_id for record in (*self.rework, *self.rename.values()))
         return {*reworked, *self.update, *self.drop, *self.moved}
 
@@ -714,7 +716,7 @@ class Plan:
     def jobs(
         self, intake: Intake, reader: FileReader, before: OpenVersion | None, doc_ids: Collection[str]
     ) -> Iterator[Job]:
-        """Yield the documents that need work, one after the other, with contexts that an LLM wrote for the same file.
+        """Yield the documents that need work, with contexts that an LLM wrote earlier for the same file.
 
         Args:
             intake: Documents of the call.
@@ -743,7 +745,7 @@ def make_plan(
         sources: Inputs of the call, by document id.
         options: Options of the run.
         removed: Ids of documents to drop, in addition to those in the options.
-        rebuild: Process all documents again, because settings changed.
+        rebuild: Whether to process all documents again because settings changed.
     """
     plan = Plan(rebuild=rebuild, add=[source.doc_id for source in sources.values() if source.record is None])
     source_of = {source.record.doc_id: source for source in sources.values() if source.record is not None}
@@ -768,16 +770,16 @@ def make_plan(
 def plan_run(
     inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
 ) -> tuple[Intake, Plan]:
-    """Return the documents of a call, and the plan of the run.
+    """Return the documents of a call and the plan for the run.
 
     Raises:
-        ConfigurationError: Failed chunks should be retried, but settings have changed.
+        ConfigurationError: `retry_failed` is set, but settings have changed.
         InputError: An input cannot be ingested, or two inputs have the same id.
         PathNotFoundError: A path does not exist.
     """
     records: Sequence[DocumentRecord] = [] if before is None else before.records
     changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
-    # A retry with changed settings would mix contexts of both settings.
+    # A retry with changed settings would mix contexts written with different settings.
     if changed and options.retry_failed and any(record.fallback_chunks for record in records):
         raise ConfigurationError(
             f"Settings have changed since the live version was built ({', '.join(changed)}): use `rebuild` to process"
