@@ -1,12 +1,13 @@
 """Ingestion on a Ray cluster: tasks on all nodes read files, cut them into chunks, and embed texts.
 
-The run itself stays in the calling process, which has the plan, the ledger, the account with its limit, the calls to
-providers and the new version. So nothing is paid for twice, and `max_cost` holds for the whole cluster. It receives the
-documents in the order of the call: chunks, contexts, vectors and their order are those of a local run.
+The run itself stays in the calling process, which handles the plan, the ledger, the account with its limit, the calls
+to providers and the new version. Nothing is therefore paid for twice, and `max_cost` applies to the whole cluster. The
+calling process receives the documents in the order of the inputs, so chunks, contexts, vectors and their order are the
+same as in a local run.
 
-A task changes nothing outside its process, except that it stores pages that it has read by OCR in the ledger, under a
-key of their content. So it can be repeated when a worker or its node dies. Documents that are passed as objects, and
-those that are processed again because settings have changed, are cut in the calling process: there is no file to read.
+A task changes nothing outside its process, except that it stores pages read by OCR in the ledger, under a key based on
+their content. It can therefore be repeated if a worker or its node dies. Documents that are passed as objects or are
+processed again because settings have changed are cut in the calling process, because there is no file to read.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from llama_index_contextual.readers.documents import DocumentReader, FileContent
 from llama_index_contextual.readers.ocr import PageStore
 
 TRIES = 3
-"""Number of times that a file is read if the worker that reads it dies, and that a request for embeddings is made."""
+"""Maximum number of attempts to read a file or request embeddings if the worker dies."""
 
 _BATCH_FILES = 4
 _BATCH_BYTES = 4_000_000
@@ -62,7 +63,7 @@ _SECONDS_TO_CONNECT = 10.0
 
 @dataclass(frozen=True)
 class _File:
-    """A file for a worker, which has another working directory: its path is absolute."""
+    """A file for a worker; its path is absolute, because the worker has a different working directory."""
 
     ref: FileRef
     password: str | None
@@ -76,7 +77,7 @@ class _Reading:
     Attributes:
         version: Release of the package that the workers must have.
         config: Settings of the project.
-        limits: Limits of each file.
+        limits: Limits for each file.
         pages: Actor that stores scanned pages, or None.
     """
 
@@ -107,7 +108,7 @@ def _read(settings: _Reading, files: Sequence[_File]) -> list[FileContent | Read
             except ReadError as error:
                 contents.append(error)
                 continue
-            is_storable = not storable_fault(content.document)  # otherwise, the calling process reports the fault
+            is_storable = not storable_fault(content.document)  # if not, the calling process reports the fault
             contents.append(content._replace(chunks=cut(content.document, parsers)) if is_storable else content)
     return contents
 
@@ -122,7 +123,7 @@ def _present(ref: FileRef) -> FileRef:
 
 
 class _RemotePages:
-    """Store of scanned pages for a worker: the ledger in an actor on the node of the project."""
+    """Store of scanned pages for a worker; uses the ledger through an actor on the project's node."""
 
     def __init__(self, ledger: Any) -> None:
         self._ledger = ledger
@@ -137,7 +138,7 @@ class _RemotePages:
 
 @dataclass(frozen=True)
 class _Model:
-    """Embedding model for the workers: its name in the settings, or a reference to the object that was passed."""
+    """Embedding model for the workers: its name in the settings, or a reference to an object that was passed."""
 
     version: str
     setting: str
@@ -152,7 +153,7 @@ def _embed(model: _Model, texts: list[str]) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=1)
 def _opened(model: _Model) -> BaseEmbedding:
-    """Return an embedding model, which each worker opens once."""
+    """Load an embedding model, once in each worker."""
     opened: BaseEmbedding = load_embed_model(model.setting) if model.passed is None else ray.get(model.passed)
     return opened
 
@@ -172,7 +173,7 @@ def _node() -> str:
 
 _OPTIONS: dict[str, Any] = {
     "num_cpus": 1,
-    "max_retries": 0,  # Ray would repeat a task that runs out of memory without end
+    "max_retries": 0,  # Ray would endlessly repeat a task that runs out of memory
     "scheduling_strategy": "SPREAD",
 }
 _READ = ray.remote(_read).options(**_OPTIONS)
@@ -186,11 +187,11 @@ _EMBED = ray.remote(_embed).options(**_OPTIONS)
 async def ray_executor(
     address: str | None, *, ledger: Path, embed_model: BaseEmbedding | None
 ) -> AsyncIterator[Executor]:
-    """Connect to a cluster, unless this process is connected to one, and provide its executor.
+    """Connect to a cluster, unless this process is already connected to one, and provide its executor.
 
     Args:
         address: Address of the cluster, as for `ray.init`; None selects the cluster that this process is connected to,
-            the one of the environment variable RAY_ADDRESS, the one on this machine, or starts Ray on this machine.
+            the one in the environment variable RAY_ADDRESS, or the one on this machine, or starts Ray on this machine.
         ledger: The project's ledger.
         embed_model: Embedding model that was passed as an object, or None.
 
@@ -208,7 +209,7 @@ async def ray_executor(
     try:
         if is_ours:
             await asyncio.to_thread(_require_open, address or os.environ.get("RAY_ADDRESS", ""))
-            # A Ray that is started here reports no usage statistics unless the user wants that.
+            # If Ray is started here, it reports no usage statistics unless the user enabled them.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             connect = partial(ray.init, address=address, log_to_driver=False, logging_level=logging.ERROR)
             try:
@@ -222,10 +223,10 @@ async def ray_executor(
 
 
 def _require_open(address: str) -> None:
-    """Check that the port of an address can be reached: Ray itself would try for a quarter of an hour."""
+    """Check that the port of an address can be reached; Ray itself would keep trying for 15 minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        return  # "auto" or "local", or Ray says what is wrong with it
+        return  # "auto" or "local", or an address that Ray reports as invalid
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_CONNECT).close()
     except (OSError, OverflowError, UnicodeError) as error:
@@ -241,7 +242,7 @@ def _unreachable(address: str, error: Exception) -> ConfigurationError:
 
 
 class RayExecutor(Executor):
-    """Executor whose documents are read, cut and embedded by tasks on all nodes.
+    """Executor that reads, cuts and embeds documents in tasks on all nodes.
 
     Args:
         ledger: The project's ledger.
@@ -256,7 +257,7 @@ class RayExecutor(Executor):
     def reader(
         self, intake: Intake, config: ProjectConfig, page_store: PageStore, progress: ProgressCounter
     ) -> RayReader:
-        """Return the reader for the files of a run, which does not report pages: it reads files together."""
+        """Return the reader for the files of a run; it reads several files together and does not report pages."""
         here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
         pages: Any = None
         if config.ocr is not None:
@@ -265,7 +266,7 @@ class RayExecutor(Executor):
         return RayReader(settings, intake, progress, ahead=_BATCHES_PER_CPU * self.batches_ahead)
 
     def place(self, stages: Stages) -> Stages:
-        """Return stages whose model runs in the workers; a model of a provider is called and booked by this process.
+        """Return stages whose model runs in the workers; a provider's model is called and booked by this process.
 
         Raises:
             ConfigurationError: The model cannot be sent to another process.
@@ -278,13 +279,13 @@ class RayExecutor(Executor):
 
 
 class RayReader:
-    """Reader of files that reads and cuts batches of them in tasks; a file that kills its worker is reported.
+    """Reader that reads and cuts batches of files in tasks; a file that kills its worker is reported.
 
     Args:
         settings: Settings of the tasks.
         intake: Documents of the call.
         progress: Counter of the finished work.
-        ahead: Number of batches that are read at the same time.
+        ahead: Number of batches that are read concurrently.
     """
 
     def __init__(self, settings: _Reading, intake: Intake, progress: ProgressCounter, *, ahead: int) -> None:
@@ -299,7 +300,7 @@ class RayReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the tasks that are still running after an error or an interruption."""
+        """Cancel the tasks that are still running after an error or an interruption."""
         self._is_closed = True
         for task in list(self._running):
             ray.cancel(task, force=True)
@@ -307,10 +308,10 @@ class RayReader:
             ray.kill(self._pages)
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files and yield the content of each with its chunks in order, or the error.
+        """Read files and yield the content and chunks of each in order, or the error.
 
         Raises:
-            ConfigurationError: A node does not have the package in the same version.
+            ConfigurationError: A node has a different version of the package.
         """
         waiting: deque[tuple[list[FileRef], list[_File], ray.ObjectRef[Any]]] = deque()
         for batch in _batches(refs):
@@ -328,7 +329,7 @@ class RayReader:
         yield from zip(batch, self._contents(files, task), strict=True)
 
     def _file(self, ref: FileRef) -> _File:
-        # A device can have another number on another node, so a replaced file is not recognised by it.
+        # Device numbers differ between nodes, so they cannot be used to detect a replaced file.
         there = replace(ref, path=Path(os.path.abspath(ref.path)), identity=None)
         password = password_of(ref, self._intake.options.passwords)
         return _File(there, password, self._intake.facts.get(str(ref.path), {}))
@@ -341,7 +342,7 @@ class RayReader:
     def _contents(
         self, files: Sequence[_File], task: ray.ObjectRef[Any], attempt: int = 1
     ) -> list[FileContent | ReadError]:
-        """Return the contents of a batch; if its worker dies, each file is read in a task of its own."""
+        """Return the contents of a batch; if its worker dies, each file is read again in a separate task."""
         try:
             result: list[FileContent | ReadError] = ray.get(task)
         except RayError as error:
@@ -371,7 +372,7 @@ def _batches(refs: Iterable[FileRef]) -> Iterator[list[FileRef]]:
 
 
 class _WorkerEmbedding(BaseEmbedding):
-    """Embedding model whose texts are embedded by tasks."""
+    """Embedding model that embeds texts in tasks."""
 
     dimensions: int | None = None
 
@@ -417,7 +418,7 @@ class _WorkerEmbedding(BaseEmbedding):
 
 
 class _WorkerDied(Exception):
-    """A worker process or its node died, or a result was lost with it."""
+    """A worker process or its node died, or a result was lost as a consequence."""
 
 
 def _reason(error: RayError) -> Exception:
@@ -434,17 +435,17 @@ def _reason(error: RayError) -> Exception:
 
 
 def _sent(model: BaseEmbedding) -> ray.ObjectRef[Any]:
-    """Check that a model survives being sent to another process, and return a reference to it."""
+    """Check that a model can be sent to another process without loss, and return a reference to it."""
     kind = type(model).__name__
     refused = f"{kind}, passed as embed_model=, cannot be sent to the processes of Ray"
     advice = f"name it in the settings instead of passing embed_model=, or give {kind} a working __reduce__"
     try:
         ray.cloudpickle.dumps(model)  # type: ignore[no-untyped-call]
-    except Exception as error:  # the class of the user may raise anything, and Ray would print it, perhaps with a key
+    except Exception as error:  # the user's class may raise anything, and Ray would print it, perhaps with a key
         fault = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise ConfigurationError(f"{refused} ({fault}): {advice}.", setting="embed_model") from error
     sent = ray.put(model)
-    # LlamaIndex leaves out attributes that cannot be pickled, and creates the copy without them.
+    # LlamaIndex silently omits attributes that cannot be pickled.
     if lost := sorted(_attributes(model) - _attributes(ray.get(sent))):
         raise ConfigurationError(
             f"{refused}: its attribute {lost[0]!r} is lost on the way; {advice}.", setting="embed_model"

@@ -1,9 +1,9 @@
 """Publish a version without damaged parts.
 
-Documents of a damaged part are kept if all of their chunks have their checksums and their vectors are known: from the
-part, from the ledger, or from a model in this process. Others are copied from an older version that has the same state
-of them. What is left is named, to be ingested again. Before that, contexts and vectors that can be read are written to
-the ledger, so that they are not paid for again.
+Documents of a damaged part are kept if all of their chunks match their checksums and their vectors can be obtained
+from the part, the ledger, or a model in this process. Others are copied from an older version that contains them in the
+same state. The remaining documents are listed so that they can be ingested again. Readable contexts and vectors are
+first written to the ledger, so that they are not paid for again.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from llama_index_contextual.models import is_in_process
 
 
 def publish_sound(directory: Path, faults: PartFaults, config: ProjectConfig, stages: Stages) -> Repair:
-    """Publish the documents of a version without those of damaged parts that cannot be read.
+    """Publish a version without those documents of damaged parts that cannot be read.
 
     Args:
         directory: Directory of the version; the write lock of its project must be held.
-        faults: The errors of each part of the project.
-        config: Settings of the project, with those that the version was built with.
+        faults: The errors in each part of the project.
+        config: Settings of the project, without changes since the version was built that need a rebuild.
         stages: Components that process documents, and the ledger.
     """
     project_dir = directory.parent.parent
@@ -106,10 +106,10 @@ class _Document:
 
     Attributes:
         record: Its record.
-        nodes: Its chunks that have their checksums.
+        nodes: Its chunks that match their checksums.
         vectors: Their vectors, or None if the file with the vectors is damaged.
         frame: Its frame, or None.
-        is_complete: Whether all of it has its checksums.
+        is_complete: Whether the whole document matches its checksums.
     """
 
     record: DocumentRecord
@@ -120,7 +120,7 @@ class _Document:
 
 
 def _documents(place: Path, entry: PartEntry, faults: Sequence[CorruptVersionError]) -> Iterator[_Document]:
-    """Yield the documents of a damaged part, as far as they can be read."""
+    """Yield the documents of a damaged part, with whatever can be read of them."""
     damaged = {Path(fault.file or "").relative_to(f"{PARTS}/{entry.name}").as_posix() for fault in faults}
     gone = {number for first, last in entry.gone for number in range(first, last + 1)}
     records = records_of_part(place)
@@ -153,7 +153,7 @@ def _documents(place: Path, entry: PartEntry, faults: Sequence[CorruptVersionErr
 
 
 def _vectors(document: _Document, stages: Stages, dimensions: int | None) -> NDArray[np.float32] | None:
-    """Return the vectors of a complete document, without a call to a provider; None if one of them is missing."""
+    """Return the vectors of a complete document without calling a provider, or None if any of them is missing."""
     if document.vectors is not None or not document.nodes or stages.embed_model_name is None:
         return document.vectors
     names = [key for key, _ in stages.vector_keys(document.nodes)]
@@ -166,12 +166,12 @@ def _vectors(document: _Document, stages: Stages, dimensions: int | None) -> NDA
 
 
 def _older_versions(directory: Path, damaged: set[str], config: ProjectConfig, stack: ExitStack) -> list[OpenVersion]:
-    """Open the older versions that were built with the same settings and embedding model, the latest first.
+    """Open the older versions that were built with the same settings and embedding model, latest first.
 
     Args:
         directory: Directory of the damaged version.
         damaged: Names of the damaged parts of the project.
-        config: The settings that it was built with.
+        config: The settings that the version was built with.
         stack: Closes the versions.
     """
     versions: list[OpenVersion] = []
@@ -187,7 +187,7 @@ def _older_versions(directory: Path, damaged: set[str], config: ProjectConfig, s
 
 
 def _take_over(record: DocumentRecord, older: Sequence[OpenVersion], builder: VersionBuilder) -> bool:
-    """Add a document to a new version if an older one has the same state of it; return whether it was added."""
+    """Add a document from an older version that has it in the same state; return whether it was added."""
     for version in older:
         former = version.record(record.doc_id)
         if former is not None and (former.content_hash, former.facts) == (record.content_hash, record.facts):
@@ -200,7 +200,7 @@ def _take_over(record: DocumentRecord, older: Sequence[OpenVersion], builder: Ve
 
 
 def _rescue(nodes: Sequence[BaseNode], vectors: NDArray[np.float32] | None, stages: Stages) -> None:
-    """Write the contexts and vectors of the chunks of a document to the ledger, as far as it lacks them."""
+    """Write contexts and vectors of a document's chunks to the ledger, unless it already has them."""
     writer, ledger = stages.contextualizer, stages.ledger
     if isinstance(writer, LLMContextualizer):
         contexts = {
@@ -217,7 +217,7 @@ def _rescue(nodes: Sequence[BaseNode], vectors: NDArray[np.float32] | None, stag
         if entries:
             ledger.add_contexts(entries)
     if vectors is not None:
-        names = stages.vector_keys(nodes)  # none of the local model
+        names = stages.vector_keys(nodes)  # empty for the local model
         known = ledger.vectors([key for key, _ in names], dimensions=vectors.shape[1])
         missing = [(model, key, at) for at, (key, model) in enumerate(names) if key not in known]
         for model, group in itertools.groupby(sorted(missing), key=lambda item: item[0]):

@@ -25,9 +25,9 @@ T = TypeVar("T")
 _LONGEST_ERROR = 1_000
 
 MOST_SKIPPED = 10
-"""Maximum number of skipped files listed one by one; more are grouped by type and reason."""
+"""Maximum number of skipped files listed individually; if there are more, they are grouped by type and reason."""
 
-# Parts in which two messages of the same kind differ: numbers and ids, except HTTP status codes, and names of files.
+# Parts that may differ in messages of the same kind: numbers and ids, except HTTP status codes, and file names.
 _PARTICULAR = re.compile(
     r"(?<![\w.-])(?![45]\d\d(?!\w|[.,]\d))[\w.,-]*\d[\w.,-]*|(?:(?<=same content as )|(?<=same file as )).*"
 )
@@ -39,22 +39,22 @@ class IngestProgress:
     """Progress of an ingestion.
 
     Attributes:
-        stage: "batch" while waiting for batches of the provider, then "ingest", "publish" while the version is written
+        stage: "batch" while waiting for the provider's batches, then "ingest", "publish" while the version is written
             and synced, and "done".
-        documents_read: Documents read so far, including unreadable ones.
-        documents_done: Finished documents.
-        documents_total: Documents that need work.
-        document: Name of the file that is being read, or an empty text.
-        pages_done: Pages of this file that have been read.
-        pages_total: All pages of this file; 0 if it has none, or none has been read yet.
+        documents_read: Number of documents read so far, including unreadable ones.
+        documents_done: Number of finished documents.
+        documents_total: Number of documents that need work.
+        document: Name of the file that is being read, or an empty string.
+        pages_done: Number of pages of this file that have been read.
+        pages_total: Number of pages of this file; 0 if it has no pages, or none has been read yet.
         writes_contexts: Whether an LLM writes the contexts.
-        chunks_total: Chunks of the documents that were read so far.
-        chunks_done: Chunks that have their context.
-        chunks_embedded: Chunks that have their vector, if there is a semantic index.
-        bytes_done: Bytes of finished documents, and of the others in proportion to their finished chunks.
+        chunks_total: Number of chunks in the documents read so far.
+        chunks_done: Number of chunks that have a context.
+        chunks_embedded: Number of chunks that have a vector, if there is a semantic index.
+        bytes_done: Bytes of finished documents, and of other documents in proportion to their finished chunks.
         bytes_total: Bytes of the documents that need work.
-        batch_done: Answered requests in batches of the provider.
-        batch_total: All requests in batches of the provider.
+        batch_done: Number of answered requests in the provider's batches.
+        batch_total: Number of all requests in the provider's batches.
         dollars: Cost of the run so far at list prices, or None if a price is unknown.
     """
 
@@ -87,15 +87,15 @@ class IngestReport:
         version: Name of the version that is now live.
         added: Ids of new documents.
         updated: Ids of documents whose content has changed.
-        renamed: Former id -> new id, of documents whose file has a new name or location.
-        unchanged: Ids of documents of this call that were copied from the previous version; documents that the call
-            does not name are not included.
-        rebuilt: Ids of documents processed again because settings changed, or chunks had failed.
+        renamed: Mapping of former ids to new ids for documents whose file has a new name or location.
+        unchanged: Ids of documents that were among the inputs and were copied from the previous version.
+        rebuilt: Ids of documents processed again because settings changed or chunks had failed.
         removed: Ids of documents that are no longer in the version.
-        missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace`.
-        skipped: Files and empty Documents that were not read, each with its reason.
+        missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace` is
+            set.
+        skipped: Files and empty Documents that were not read, each with the reason.
         warnings: Warnings about files that were read.
-        failures: Chunks for which the LLM wrote no context; they have the structural one.
+        failures: Chunks for which the LLM wrote no context; they have the structural context.
         short_contexts: Ids of chunks whose context has fewer than 15 words, although the LLM was asked twice.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
@@ -104,8 +104,8 @@ class IngestReport:
         paid: Actual calls, tokens and dollars, including the amount booked for calls of unknown cost; None if nothing
             was charged.
         prices: Name and release of the price table.
-        retry_max_cost: Limit with which `retry_failed` also requests the contexts that are held back: those that the
-            LLM refused, and those whose reply in a batch cannot be read. None if there are none, or a price is unknown.
+        retry_max_cost: Limit with which `retry_failed` also requests the contexts that are held back, which are those
+            that the LLM refused or whose reply in a batch cannot be read. None if there are none or a price is unknown.
         notices: Other notices, such as the retirement of a model.
     """
 
@@ -147,11 +147,11 @@ class IngestReport:
 
     @property
     def cache_hit_rate(self) -> float:
-        """Share of the input tokens that came from the provider's cache."""
+        """Fraction of the input tokens that came from the provider's cache."""
         return 0.0 if self.paid is None else self.paid.contexts.cache_hit_rate
 
     def summary(self) -> str:
-        """Return the counts in one line; those that are zero are left out, except the number of added documents."""
+        """Return the counts on one line; counts of zero are left out, except the number of added documents."""
         counts = [f"{len(self.added)} added"]
         for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
@@ -159,7 +159,7 @@ class IngestReport:
         return f"{', '.join(counts)}; {pluralize(self.chunks, 'chunk')}"
 
     def receipt(self) -> str:
-        """Return the actual and the expected cost of the run in one line; empty if nothing was charged."""
+        """Return the actual and expected cost of the run on one line, or an empty string if nothing was charged."""
         paid, expected = self.paid, self.estimated
         if paid is None or not (paid.contexts.calls or paid.embedding_tokens or paid.unsettled_calls):
             return ""
@@ -183,7 +183,7 @@ class IngestReport:
         return advice_on([*(file.reason for file in self.skipped), *(one.message for one in self.warnings)])
 
     def failure_lines(self) -> list[str]:
-        """Return one line for each kind of failure: number of chunks, an example, the error."""
+        """Return one line for each kind of failure, with the number of chunks, an example and the error."""
         lines = []
         for group in _group(self.failures, lambda failure: _kind(condense(failure.error))):
             documents = len({failure.doc_id for failure in group})
@@ -192,11 +192,11 @@ class IngestReport:
         return lines
 
     def retry_advice(self, retry: str, with_limit: str) -> list[tuple[str, str]]:
-        """Return how to request failed contexts again: sentences, each with what to type.
+        """Return instructions for requesting failed contexts again, as pairs of a sentence and a call or command.
 
         Args:
-            retry: What to type.
-            with_limit: What to type with a limit, which replaces "{}".
+            retry: The call or command.
+            with_limit: The call or command with a limit, which replaces "{}".
         """
         advice = []
         held_back = sum(failure.is_held_back for failure in self.failures)
@@ -240,7 +240,7 @@ class IngestReport:
 
 
 def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
-    """Return one line for each skipped file, or for more than ten files, for each type and reason.
+    """Return one line for each skipped file or, if there are more than ten, for each type and reason.
 
     Example:
         >>> skipped_lines([SkippedFile(f"inbox/{n}.docx", "has the type .docx") for n in range(200)])
@@ -257,7 +257,7 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
 
 
 IF_MOVED = "; unless that file was moved here"
-"""End of the warning that another file has the id of a document."""
+"""End of the warning that an id already belongs to another document."""
 
 _ADVICE = (
     (
@@ -286,7 +286,7 @@ def advice_on(messages: Iterable[str]) -> list[Remedy]:
 
 
 def condense(error: str) -> str:
-    """Return an error in one line, with the raw body of a provider's answer reduced to its message.
+    """Return an error on one line, with the raw body of a provider's answer reduced to its message.
 
     Example:
         >>> condense("'m' failed: Error code: 400 - {'error': {'message': 'Too long.', 'param': None}}")
@@ -296,12 +296,12 @@ def condense(error: str) -> str:
 
 
 def _kind(text: str) -> str:
-    """Return a message without the parts that differ between messages of the same kind."""
+    """Remove the parts of a message that differ between messages of the same kind."""
     return _PARTICULAR.sub("#", text)
 
 
 def _group(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """Return the items in groups of the same key, the largest group first."""
+    """Group the items by key, and return the groups, largest first."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -309,7 +309,7 @@ def _group(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 class ProgressCounter:
-    """Thread-safe counter that calls `report` with the progress at the start and after each step.
+    """Thread-safe progress counter that calls `report` at the start and after each step.
 
     Args:
         report: Callback, or None.
@@ -348,26 +348,26 @@ class ProgressCounter:
         self.set(document=document, pages_done=0, pages_total=0)
 
     def read(self, documents: int, *, size: int = 0) -> None:
-        """Count documents just read, including unreadable ones, and the bytes of the readable ones."""
+        """Count documents that have just been read, including unreadable ones, and the bytes of the readable ones."""
         self.bytes_read += size
         self._update({"documents_read": documents}, {"document": "", "pages_done": 0, "pages_total": 0})
 
     @property
     def planned_share(self) -> float:
-        """Share of the bytes that belong to documents read so far."""
+        """Fraction of the bytes that belong to documents read so far."""
         return min(1.0, self.bytes_read / self._state.bytes_total) if self._state.bytes_total else 0.0
 
     def enter(self, stage: Literal["ingest", "publish", "done"]) -> None:
-        """Enter a stage; after "ingest" all documents count as done, including unreadable ones."""
+        """Enter a stage; after "ingest", all documents count as done, including unreadable ones."""
         done = self._state.bytes_done if stage == "ingest" else self._state.bytes_total
         self.set(stage=stage, bytes_done=done)
 
 
 @contextmanager
 def progress_bar() -> Iterator[ReportProgress]:
-    """Show the phase and a progress bar on standard error, from the first report on, if it is a terminal or a notebook.
+    """Show the phase and a progress bar on standard error if it is a terminal or a notebook.
 
-    After an error or an interruption nothing of it stays on the screen.
+    The bar appears with the first report. After an error or an interruption, it is removed from the screen.
     """
     from rich.console import Console, RenderableType
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -381,7 +381,7 @@ def progress_bar() -> Iterator[ReportProgress]:
             yield from super().get_renderables()
 
     console = Console(stderr=True, emoji=False)
-    # The terminal shows Ctrl-C as "^C" at the end of the last line: in a full line it would begin a new one.
+    # The terminal shows Ctrl-C as "^C" at the end of the last line; without this margin, it would start a new line.
     console.width = max(20, console.width - 3)
     bar = Bar(
         BarColumn(bar_width=None),
@@ -415,14 +415,14 @@ def progress_bar() -> Iterator[ReportProgress]:
         bar.live.transient = True
         raise
     finally:
-        # Threads that are still reading must not start the bar again.
+        # Threads that are still reading must not restart the bar.
         has_ended = True
         if bar.live.is_started:  # rich before 14 prints an empty line otherwise
             bar.stop()
 
 
 def _phase(state: IngestProgress) -> str:
-    """Return the current activity in words; empty at the end."""
+    """Describe the current activity; return an empty string at the end."""
     if state.stage == "done":
         return ""
     if state.stage == "publish":
@@ -456,9 +456,9 @@ def _describe(state: IngestProgress, seconds: float) -> str:
 
 
 def _share_done(state: IngestProgress) -> float:
-    """Return the finished share of the work: reading, contexts and embedding, and publishing, which is the last 2 %.
+    """Return the finished fraction of the work: reading, contexts and embedding, and publishing as the last 2 %.
 
-    Reading takes about half of the time without an LLM, and little of it with one.
+    Reading takes about half of the time without an LLM, and a small part of it with an LLM.
     """
     if state.stage == "done":
         return 1.0
@@ -469,7 +469,7 @@ def _share_done(state: IngestProgress) -> float:
 
 
 def _time_left(state: IngestProgress, seconds: float) -> str:
-    """Return the time left at the mean rate so far; documents finish in bursts, which distort a moving average."""
+    """Return the time left at the mean rate so far; a moving average would be distorted by bursts of documents."""
     share = _share_done(state)
     if not share or seconds < 1 or state.stage in ("done", "batch"):
         return ""

@@ -1,4 +1,4 @@
-"""What a project is made of: its directory, settings, models and live version."""
+"""State of a project: its directory, settings, models and live version."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from llama_index_contextual.models import (
 from llama_index_contextual.search.live import LiveIndexes
 
 _PROBED = 100
-"""Number of chunks among which the shortest is embedded to recognise the model that built an index."""
+"""The shortest of this number of chunks is embedded to recognise the model that built an index."""
 
 _SAME = 0.999
-"""Minimum cosine of two vectors of one text by the same model; stored vectors are rounded."""
+"""Minimum cosine of two vectors of the same text from the same model; stored vectors are rounded."""
 
 
 class ModelObjects(TypedDict, total=False):
-    """Models that are passed as objects."""
+    """Models passed as objects."""
 
     llm: Annotated[LLM | None, Option("Writes contexts and answers, instead of the model that the settings name.")]
     embed_model: Annotated[
@@ -72,7 +72,7 @@ class ProjectState:
     Args:
         directory: The project's directory.
         config: Its settings.
-        **models: Models that were passed as objects; the others are loaded, as the settings say, when they are needed.
+        **models: Models passed as objects; others are loaded according to the settings when they are needed.
 
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
@@ -100,7 +100,7 @@ class ProjectState:
         """The embedding model.
 
         Raises:
-            ModelError: The model cannot be loaded: no key, no package, or an unknown name.
+            ModelError: The model cannot be loaded because of a missing key or package, or an unknown name.
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model
@@ -111,13 +111,13 @@ class ProjectState:
 
     @property
     def remembered(self) -> ModelObject | None:
-        """The embedding model that was passed as an object when the index was built; None if there was none."""
+        """Description of the embedding model passed as an object when the index was built, or None."""
         described = embed_object(self.directory)
         if described is None or described.get("setting") != self.config.embed_model:
             return None
         try:
             return ModelObject(**described)
-        except TypeError:  # written by hand, or by another release: then the model has to be passed again
+        except TypeError:  # written by hand or by another release, so the model has to be passed again
             return None
 
     def remember_embed_model(self) -> None:
@@ -130,7 +130,7 @@ class ProjectState:
         """Recreate a model that was passed as an object, and check that it reproduces a stored vector.
 
         Raises:
-            ConfigurationError: It cannot be recreated.
+            ConfigurationError: The model cannot be recreated.
         """
         try:
             model = remembered.create()
@@ -151,14 +151,14 @@ class ProjectState:
             return True
         nodes = [chunk.node for chunk in index.fetch(range(min(_PROBED, len(index.ids))))]
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        row = min(range(len(texts)), key=lambda row: len(texts[row]))  # the model reads it completely
+        row = min(range(len(texts)), key=lambda row: len(texts[row]))  # short enough for the model
         (made,) = run_sync(lambda: aembed(model, [texts[row]], name=model_name(model)))
         (stored,) = index.vectors(np.array([row]))
         return len(made) == len(stored) and float(made @ stored) >= _SAME
 
     @property
     def embed_model_name(self) -> str | None:
-        """Name of the embedding model, without loading it; None without a semantic index."""
+        """Name of the embedding model, which is not loaded; None without a semantic index."""
         if not self.config.builds_semantic:
             return None
         passed = self.passed_embed_model
@@ -168,14 +168,14 @@ class ProjectState:
         return require_independent_vectors(self.config.embed_model) if remembered is None else remembered.name
 
     def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
-        """Return the model for a version built with that setting, which stays live until the next one is published.
+        """Return the embedding model for a version that may have been built with other settings.
 
         Args:
-            setting: The setting `embed_model` at that time.
-            built: Name of the model that built the index: another one if it was passed as an object.
+            setting: The setting `embed_model` with which the version was built.
+            built: Name of the model that built the index, which differs if it was passed as an object.
 
         Raises:
-            ConfigurationError: The model was passed as an object, and the project is loaded without it.
+            ConfigurationError: The model was passed as an object, and the project was loaded without it.
         """
         if self.passed_embed_model is not None:
             return self.passed_embed_model
@@ -187,7 +187,7 @@ class ProjectState:
         return self.embed_model if self.config.embed_model in (setting, built) else load_embed_model(setting)
 
     def embed_model_of_live(self) -> BaseEmbedding:
-        """Return the model of the live version, or that of the settings before the first one."""
+        """Return the model of the live version, or the model in the settings if there is no version yet."""
         try:
             live = self.live.current()
         except NoVersionError:
@@ -195,12 +195,12 @@ class ProjectState:
         return live.embed_model if live.has_semantic else self.embed_model
 
     def answering_llm(self) -> LLM:
-        """Return the LLM for questions and answers: the given object, or the LLM of the settings.
+        """Return the LLM for questions and answers: the object that was passed, or the LLM in the settings.
 
-        If the key or the package of the latter is missing, it is the LLM assigned to LlamaIndex's `Settings.llm`.
+        If the key or package for the latter is missing, the LLM assigned to LlamaIndex's `Settings.llm` is used.
 
         Raises:
-            ModelError: The LLM cannot be loaded: no key, no package, or an unknown name.
+            ModelError: The LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
         name = self.config.answer_llm or self.config.llm
         if self.llm is None and missing_for(name, setting="llm") and (assigned := settings_llm()) is not None:
@@ -220,18 +220,18 @@ class ProjectState:
         """Return the LLM that writes contexts.
 
         Raises:
-            ModelError: The LLM cannot be loaded: no key, no package, or an unknown name.
+            ModelError: The LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
         return self.llm or load_llm(self.config.llm, timeout=self.config.call_timeout)
 
     @property
     def context_llm_name(self) -> str:
-        """Name of the LLM that writes contexts, as used in prices and reports, without loading it."""
+        """Name of the LLM that writes contexts, as used in prices and reports; the LLM is not loaded."""
         return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
 
     @property
     def has_llm(self) -> bool:
-        """Whether there is an LLM for answers; its key is not tried."""
+        """Whether there is an LLM for answers; its key is not tested."""
         if self.llm is not None or settings_llm() is not None:
             return True
         try:
@@ -244,7 +244,7 @@ class ProjectState:
         return make_stages(self.config, ledger=ledger, llm=self.llm, embed_model=embed_model, model_id=self.model_id)
 
     def _needs_object(self, built: str) -> ConfigurationError:
-        """Return the error of a project that was loaded without the embedding object that built its index."""
+        """Return the error for a project that was loaded without the embedding object that built its index."""
         remembered = self.remembered
         what = "" if remembered is None or remembered.name != built else f" ({remembered})"
         pass_it = f"pass it again, as in load({self.name!r}, embed_model=...)"
@@ -263,9 +263,9 @@ class ProjectState:
 
     @contextmanager
     def open_live(self, open_version: Callable[[Path], OpenVersion] | None = None) -> Iterator[OpenVersion | None]:
-        """Open the live version for a change of the project; None before the first one. The lock must be held.
+        """Open the live version to change the project; None if there is none yet. The lock must be held.
 
-        Of its parts, the document stores are compared with their checksums; see `index/part.py`.
+        Only the document stores of its parts are checked against their checksums; see `index/part.py`.
         """
         name = current_name(self.directory)
         if name is None:
@@ -277,13 +277,13 @@ class ProjectState:
 
     @contextmanager
     def version_to_build_on(self, *, replace: bool) -> Iterator[OpenVersion | None]:
-        """Open the version whose unchanged documents the next one takes over; None if there is none.
+        """Open the version from which the next one copies unchanged documents; None if there is none.
 
         Args:
-            replace: Whether all documents are replaced, so that a damaged version does no harm.
+            replace: Whether all documents are replaced, so that a damaged version can be ignored.
 
         Raises:
-            ConfigurationError: It was built with another embedding model.
+            ConfigurationError: The version was built with another embedding model.
         """
         with ExitStack() as stack:
             try:
@@ -311,7 +311,7 @@ class ProjectState:
 
 
 class HasState(Protocol):
-    """A `Project`, for functions of the stages below it."""
+    """Protocol for a `Project`, used by modules that it imports."""
 
     @property
     def state(self) -> ProjectState:

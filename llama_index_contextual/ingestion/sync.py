@@ -1,11 +1,11 @@
-"""Folders that stay in step with their documents: which files are settled, and which documents lost their file.
+"""Keep documents in sync with folders: find files that are still being written, and documents whose file is gone.
 
-A file that cannot be seen is not a file that was deleted. A document is therefore removed only if its folder can be
-listed and the operating system says that the file does not exist; a folder that is missing, or from which nothing can
-be read any more, is reported as an error, because it may be a drive that is not mounted.
+A file that cannot be accessed has not necessarily been deleted. A document is therefore removed only if its folder can
+be listed and the operating system reports that the file does not exist. A folder that is missing, or in which no file
+can be read any more, is reported as an error, because it may be on a drive that is not mounted.
 
 When folders are watched, small files do not wait for large ones. They are published first, and if files change while a
-large one is read, its reading is given up, and it is read again later; see `until_others_change`.
+large file is being read, the large file is abandoned and read again later; see `until_others_change`.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
 POSTPONED = "is large: it is read as soon as the smaller files are published"
 FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE, POSTPONED)
-"""Reasons for which a file is left for the next sync."""
+"""Reasons for leaving a file for the next sync."""
 
 BATCH_BYTES = 20_000_000
-"""Size of the files that a watching sync reads at once, the smallest first; a larger file is read alone."""
+"""Total size of the files that a watching sync reads at a time, smallest first; a larger file is read alone."""
 
 GIVES_WAY = 600.0
-"""Seconds in which the reading of a large file is given up again and again because other files have changed."""
+"""Seconds during which a large file may be abandoned, possibly several times, because other files have changed."""
 
 LOOK = 1.0
-"""Seconds between two looks at the other files while a large file is read."""
+"""Seconds between two checks of the other files while a large file is read."""
 
 Status = tuple[int, ...]
 """Size, times and identity of a file."""
 
 _BYTES_PER_SECOND = 10_000_000  # a file that was written this slowly, or faster, is probably still being written
 _MOST_NAMED = 3
-_RECENT = 2 * 10**9  # nanoseconds; some file systems count time in steps of two seconds
+_RECENT = 2 * 10**9  # nanoseconds; some file systems store times in steps of two seconds
 
 
 class FolderMemory:
-    """What a process knows of the files of its folders from earlier syncs.
+    """Information that a process keeps about the files in its folders between syncs.
 
     Attributes:
-        gave_way: When the reading of a large file was first given up for other files, by document id.
+        gave_way: Time when a large file was first abandoned in favour of other files, by document id.
     """
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class FolderMemory:
         self._digests: dict[str, tuple[Status, str]] = {}
 
     def hash(self, path: Path) -> str:
-        """Return the content hash of a file, which is not read if its status is that of the last time.
+        """Return the content hash of a file; the file is not read if its status has not changed since the last time.
 
-        The hash of a file that had been changed just before is not kept: a further change within the same tick of the
-        file system's clock would go unnoticed.
+        The hash of a file that was changed very recently is not kept, because another change within the same tick of
+        the file system's clock would go unnoticed.
 
         Raises:
             ReadError: The file cannot be opened.
@@ -85,31 +85,31 @@ class FolderMemory:
         return digest
 
     def note_interruptions(self, doc_ids: Iterable[str]) -> None:
-        """Note that the reading of documents was given up, if it is the first time."""
+        """Record that documents were abandoned, if this is the first time."""
         for doc_id in doc_ids:
             self.gave_way.setdefault(doc_id, time.monotonic())
 
     def forget_interruptions(self, doc_ids: Iterable[str]) -> None:
-        """Forget that the reading of documents was given up, when they are published."""
+        """Forget that documents were abandoned, once they are published."""
         for doc_id in doc_ids:
             self.gave_way.pop(doc_id, None)
 
     def forget(self, path: Path) -> None:
-        """Hash a file again the next time."""
+        """Forget the hash of a file, so that it is computed again the next time."""
         self._digests.pop(os.path.abspath(path), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncOptions:
-    """Options of a run that keeps documents in step with folders.
+    """Options of a run that synchronises documents with folders.
 
     Attributes:
         removable: Ids of the documents that may be removed; None for all.
         allow_empty: Whether all documents of a folder may be removed.
-        allow_many: Whether more than a tenth of the documents of a folder may be removed at once.
-        settle: Seconds in which a file must not change to be read.
+        allow_many: Whether more than a tenth of the documents of a folder may be removed in one run.
+        settle: Number of seconds for which a file must not change before it is read.
         watching: Whether the caller watches the folders and calls again, so that files can be left for later.
-        memory: What earlier runs knew of the files.
+        memory: Information about the files from earlier runs.
     """
 
     removable: Collection[str] | None = None
@@ -127,8 +127,8 @@ class SyncOptions:
         """Return the ids of the documents to leave for the next call, so that small files do not wait for large ones.
 
         Args:
-            sizes: Sizes of the files that are to be read, by document id.
-            has_others: Whether the run also publishes changes for which no file is read.
+            sizes: Sizes of the files to read, by document id.
+            has_others: Whether the run also publishes changes that do not require reading a file.
         """
         if not self.watching:
             return []
@@ -138,10 +138,10 @@ class SyncOptions:
         return later if has_others or len(later) < len(sizes) else later[1:]
 
     def gives_way(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the reading of these files is given up as soon as other files have changed.
+        """Return whether these files are abandoned as soon as other files have changed.
 
-        It is if they are large, but only for ten minutes from the first time on, so that a large file is read even if
-        other files change all the time.
+        This applies to large files, but only for ten minutes after the first time, so that a large file is read
+        eventually even if other files change all the time.
 
         Args:
             sizes: Sizes of the files that are read, by document id.
@@ -152,7 +152,7 @@ class SyncOptions:
 
 
 class SyncedFolders:
-    """The folders of a sync, which must exist, be readable, and stay the same during the search.
+    """The folders of a sync, which must exist, be readable and not be replaced during the search.
 
     Args:
         paths: The folders.
@@ -166,10 +166,10 @@ class SyncedFolders:
         self._folders = {os.path.realpath(path): _identity_of_folder(path) for path in paths}
 
     def require_same(self) -> None:
-        """Check that the folders have not been replaced since, as when a drive is unmounted.
+        """Check that the folders have not been replaced in the meantime, for example by unmounting a drive.
 
         Raises:
-            InputError: Another folder is at the same path now.
+            InputError: There is now another folder at the same path.
             PathNotFoundError: A folder no longer exists.
         """
         for path, identity in self._folders.items():
@@ -179,16 +179,16 @@ class SyncedFolders:
     def check_removals(
         self, removed: Mapping[str, str], *, kept: Iterable[Path], files: Iterable[Path], options: SyncOptions
     ) -> bool:
-        """Return whether many documents of a folder are removed: more than a tenth of them, and more than one.
+        """Return whether many documents of a folder are removed, that is, more than one and more than a tenth of them.
 
         Args:
-            removed: Former path of each document that would be removed, by its id.
-            kept: Files of the documents that stay.
+            removed: Former paths of the documents that would be removed, by document id.
+            kept: Files of the documents that are kept.
             files: All files that were found.
             options: Options of the sync.
 
         Raises:
-            InputError: All documents of a folder would be removed, and there is no file in it.
+            InputError: All documents of a folder would be removed because there is no file in it.
             LargeRemovalError: Many documents would be removed.
         """
         if not removed:
@@ -224,7 +224,7 @@ def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
 
 
 def _large_removal(numbers: Mapping[str, tuple[int, int]], doc_ids: Collection[str]) -> LargeRemovalError:
-    """Return the error for a sync that would remove many documents at once.
+    """Return the error for a sync that would remove many documents.
 
     Args:
         numbers: Numbers of the removed documents and of all documents, by folder.
@@ -246,10 +246,10 @@ def _large_removal(numbers: Mapping[str, tuple[int, int]], doc_ids: Collection[s
 
 
 def unsettled(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
-    """Wait, and return the files that are probably still being written.
+    """Wait, then return the files that are probably still being written.
 
-    These are the files that changed in the meantime, and large files that changed a short time ago, because a program
-    that writes a large file may pause.
+    These are files that changed in the meantime, and large files that changed recently, because a program may pause
+    while it is writing a large file.
     """
     if not seconds:
         return set()
@@ -266,12 +266,12 @@ async def until_others_change(
     reading: Collection[Path],
     limits: ReadLimits,
 ) -> None:
-    """Return as soon as files in the folders have changed that are small and no longer being written.
+    """Wait until small files in the folders have changed and are no longer being written.
 
     Args:
         paths: The folders.
         known: Status of each file when the run started; None if it was being written.
-        reading: Files that are being read, whose changes do not matter.
+        reading: Files that are being read; changes to them are ignored.
         limits: Limits for reading a file.
     """
 
@@ -287,7 +287,7 @@ async def until_others_change(
         seconds = time.monotonic() - started
         changed = {(path, now.get(path)) for path in {*known, *now}.difference(reading)}
         changed = {(path, status) for path, status in changed if status != known.get(path)}
-        # What is equal at two looks is complete.
+        # A file that is the same in two consecutive checks is complete.
         complete = (status for _, status in changed & former if not _is_in_pause(status))
         if any(status is None or status[0] <= BATCH_BYTES for status in complete):
             return
@@ -295,12 +295,12 @@ async def until_others_change(
 
 
 def _is_in_pause(status: Status | None) -> bool:
-    """Return whether a file was changed more recently than a second for every 10 MB of it; not if clocks differ."""
+    """Return whether the last change is less than a second ago per 10 MB of file size; False if clocks disagree."""
     return status is not None and 0 <= time.time() - status[1] / 1e9 < status[0] / _BYTES_PER_SECOND - 1
 
 
 def is_gone(path: str) -> bool:
-    """Return whether a file is known to no longer exist; an error such as a missing permission tells nothing."""
+    """Return whether a file is known to no longer exist; after an error such as a missing permission, it is not."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -310,7 +310,7 @@ def is_gone(path: str) -> bool:
 
 
 def status_of(path: Path) -> Status | None:
-    """Return size, times and identity of a file, or None if it cannot be seen."""
+    """Return the size, times and identity of a file, or None if it cannot be accessed."""
     try:
         status = os.stat(path)
     except OSError:
