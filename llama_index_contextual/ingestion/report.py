@@ -88,7 +88,8 @@ class IngestReport:
         added: Ids of new documents.
         updated: Ids of documents whose content has changed.
         renamed: Mapping of former ids to new ids for documents whose file has a new name or location.
-        unchanged: Ids of documents that were among the inputs and were copied from the previous version.
+        unchanged: Ids of documents of this call that were copied from the previous version; documents that are not
+            among its inputs are left out.
         rebuilt: Ids of documents processed again because settings changed or chunks had failed.
         removed: Ids of documents that are no longer in the version.
         missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace` is

@@ -311,7 +311,7 @@ class ProjectState:
 
 
 class HasState(Protocol):
-    """Protocol for a `Project`, used by modules that it imports."""
+    """Protocol for a `Project`, for functions in lower layers."""
 
     @property
     def state(self) -> ProjectState:

@@ -1,1 +1,1 @@
-"""Projects: isolated knowledge bases in one root folder."""
+"""Projects, which are isolated knowledge bases in a root folder."""

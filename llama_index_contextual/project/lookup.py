@@ -1,4 +1,4 @@
-"""Projects by name, and their search if its queries need no model of LlamaIndex, which takes longer than a search."""
+"""Find projects by name, and search them without importing LlamaIndex, which takes longer than a search."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_name(name: str) -> str:
     """Return the name of a project if it is valid.
 
     Raises:
-        InputError: It is not a valid directory name on every system, or leads out of the root folder.
+        InputError: The name is not a valid directory name on every system, or refers to a path outside the root folder.
     """
     if not isinstance(name, str) or not name:
         raise InputError("A project needs a name.", value=name)
@@ -53,7 +53,7 @@ def no_link(directory: Path) -> Path:
     """Return the directory of a project if it is not a link.
 
     Raises:
-        InputError: It is a link to another place.
+        InputError: The directory is a symbolic link.
     """
     if directory.is_symlink():
         raise InputError(
@@ -76,7 +76,7 @@ def existing_project(root: Path, name: str) -> Path:
 
     Raises:
         InputError: The name is invalid, or the directory is a link.
-        ProjectNotFoundError: There is no project of that name.
+        ProjectNotFoundError: There is no project with this name.
     """
     directory = no_link(root / check_name(name))
     if not is_project(directory):
@@ -94,7 +94,7 @@ def existing_project(root: Path, name: str) -> Path:
 def search_locally(
     directory: Path, config: ProjectConfig, question: str, *, mode: Mode | None, top_k: int | None, explain: bool
 ) -> SearchResponse | None:
-    """Search as `Project.retrieve` does, without importing LlamaIndex.
+    """Search like `Project.retrieve`, but without importing LlamaIndex.
 
     Args:
         directory: Directory of the project.
@@ -105,7 +105,8 @@ def search_locally(
         explain: Whether to explain the ranks of the results.
 
     Returns:
-        The response; None if it needs LlamaIndex: a reranker, an engine, or an embedding model other than `local`.
+        The response, or None if LlamaIndex is needed for a reranker, an engine, or an embedding model other than
+        `local`.
 
     Raises:
         InputError: The question is empty, or `top_k` is not positive.

@@ -1,4 +1,4 @@
-"""The root folder of projects: create, list, load, delete."""
+"""Create, list, load and delete projects in a root folder."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ logger = logging.getLogger(__name__)
 
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
-"""The ledger and the journal from which SQLite restores it after an interruption; neither is kept without the other."""
+"""The ledger, and the journal from which SQLite restores it after an interruption; they are kept or deleted together.
+"""
 _DELETED = (VERSIONS, PARTS, *_LEDGER, COLLECTION_FILE, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
-"""Everything in a project but its settings, in the order of deletion. CURRENT is set to `none` first, so that readers
-see an empty project; project.json goes last, so that an interrupted deletion can be repeated."""
+"""Everything in a project except its settings, in the order of deletion. CURRENT is set to `none` first, so that
+readers see an empty project; project.json is deleted last, so that an interrupted deletion can be repeated."""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 
 class ProjectManager:
-    """The projects of one root folder.
+    """Manager for the projects in a root folder.
 
     Args:
         root: The root folder; it is created with the first project.
@@ -72,19 +73,19 @@ class ProjectManager:
     def create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
         """Create an empty project.
 
-        A missing key or package of a model is only logged (at level INFO; the command line prints it), because it may
-        be there when the model is needed, and `estimate` does not need it.
+        A missing key or package for a model is only logged (at level INFO; the command line prints it), because it may
+        be available when the model is needed, and `estimate` does not need it.
 
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
-            config: Its settings; None uses the defaults.
+            config: Settings of the project; None uses the defaults.
             **options
 
         Raises:
             ConfigurationError: `model_id` is given without `llm`.
             InputError: The name is not a valid directory name on every system, or the directory contains other files.
             ModelError: The settings name a model of an unknown provider.
-            ProjectExistsError: A project of that name exists already.
+            ProjectExistsError: A project with this name already exists.
         """
         require_llm(models)
         directory = no_link(self.root / check_name(name))
@@ -95,13 +96,13 @@ class ProjectManager:
         check_backend(config)
         notes = missing_for_models(config, models)
         files.make_directory(directory)
-        # Even if the directory existed before: an interrupted run may not have written it to disk.
+        # Even if the directory already existed: an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
         files.sync_directory(self.root.absolute().parent)
         with write_lock(directory):
             if is_project(directory):
                 raise _exists(name)
-            # Leftovers of an interrupted deletion must not become part of the new project.
+            # Files left behind by an interrupted deletion must not become part of the new project.
             _remove_own(directory, keep=_LEDGER)
             write_current(directory, None)
             write_config(directory, config)
@@ -119,16 +120,16 @@ class ProjectManager:
 
     @takes(ModelObjects)
     def get_or_create(self, name: str, config: ProjectConfig | None = None, **models: Unpack[ModelObjects]) -> Project:
-        """Open a project, or create it if there is none of that name; `Project.created` says which it was.
+        """Open a project, or create it if it does not exist; `Project.created` is true if it was created.
 
         Args:
             name: As for `create`.
-            config: Settings of a new project; an existing one must have the same. None uses those of an existing
-                project, and the defaults for a new one.
+            config: Settings for a new project; an existing project must have the same settings. None accepts the
+                settings of an existing project and uses the defaults for a new one.
             **options
 
         Raises:
-            ConfigurationError: The project exists with other settings; the message names them.
+            ConfigurationError: The project exists with different settings; the message lists them.
             InputError: The name is not a valid directory name on every system, or the directory contains other files.
 
         Example:
@@ -138,9 +139,9 @@ class ProjectManager:
             try:
                 return self.create(name, config, **models)
             except ProjectExistsError as error:
-                if error.name != name:  # a name that some file systems do not distinguish from this one
+                if error.name != name:  # a name that some file systems treat as equal to this one
                     raise
-                # Another process has created it meanwhile.
+                # Another process has created it in the meantime.
         project = self.load(name, **models)
         if config is not None:
             _require_same(name, project.config, config)
@@ -151,28 +152,28 @@ class ProjectManager:
         """Open a project.
 
         Args:
-            name: Its name.
+            name: Name of the project.
             **options
 
         Raises:
             ConfigurationError: `model_id` is given without `llm`.
-            ProjectNotFoundError: There is no project of that name.
-            ProjectError: Its project.json is damaged.
-            FormatError: A newer release wrote it.
+            ProjectNotFoundError: There is no project with this name.
+            ProjectError: The project's project.json is damaged.
+            FormatError: The project was written by a newer release.
         """
         directory = self._existing(name)
         config = read_config(directory)
         return Project(directory, config, **models)
 
     def verify(self, name: str, *, repair: bool = False) -> VerifyReport:
-        """Check a project as `Project.verify` does, even if it cannot be loaded because its project.json is damaged.
+        """Check a project like `Project.verify`, even if it cannot be loaded because its project.json is damaged.
 
         Args:
-            name: Its name.
+            name: Name of the project.
             repair: As for `Project.verify`; the live version is only repaired if the project can be loaded.
 
         Raises:
-            ProjectNotFoundError: There is no project of that name.
+            ProjectNotFoundError: There is no project with this name.
         """
         directory = self._existing(name)
         try:
@@ -185,8 +186,8 @@ class ProjectManager:
         """Export the ledger of a project, even if the project cannot be opened; see `index.ledger_lines.export_ledger`.
 
         Raises:
-            ProjectNotFoundError: There is no project of that name.
-            LedgerError: A provider is working on a batch.
+            ProjectNotFoundError: There is no project with this name.
+            LedgerError: A provider is still processing a batch.
         """
         return export_ledger(self._existing(name), path)
 
@@ -198,12 +199,12 @@ class ProjectManager:
         """Delete a project permanently; other files in its directory are kept.
 
         Args:
-            name: Its name.
-            keep_ledger: Keep `ledger.sqlite`, so that a new project of the same name reuses its contexts.
+            name: Name of the project.
+            keep_ledger: Whether to keep `ledger.sqlite`, so that a new project with the same name reuses its contexts.
 
         Raises:
-            ProjectNotFoundError: There is no project of that name.
-            ProjectLockedError: Another process is writing to it.
+            ProjectNotFoundError: There is no project with this name.
+            ProjectLockedError: Another process is writing to the project.
         """
         directory = self._existing(name)
         with write_lock(directory):
@@ -219,7 +220,7 @@ class ProjectManager:
             files.remove(directory / PROJECT_FILE)
             files.sync_directory(directory)
             if not _WINDOWS:
-                # While the lock is held: afterwards the file may belong to another process.
+                # Remove it while the lock is held: afterwards, the file may belong to another process.
                 files.remove(directory / LOCK_FILE)
         if _WINDOWS:
             files.remove(directory / LOCK_FILE)
@@ -229,9 +230,9 @@ class ProjectManager:
         return existing_project(self.root, name)
 
     def _directory_like(self, name: str) -> Path | None:
-        """Return the directory of a project whose name differs in case or Unicode form only, if there is one.
+        """Return the directory of a project whose name is the same except for case or Unicode form, or None.
 
-        Some file systems treat both names as the same.
+        Some file systems treat such names as equal.
         """
         folded = _casefold(name)
         return next((self.root / other for other in self.list() if _casefold(other) == folded), None)
@@ -240,7 +241,7 @@ class ProjectManager:
         """Check that the directory of a new project contains no other files.
 
         Raises:
-            InputError: It does, or is a file.
+            InputError: The directory contains other files, or is a file.
         """
         for path in (self.root, directory):
             if path.exists() and not path.is_dir():
@@ -256,7 +257,7 @@ class ProjectManager:
 
 
 def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None) -> list[str]:
-    """Return the keys and packages that are missing for the models in the settings; nothing is called.
+    """Return sentences about missing keys and packages for the models in the settings; nothing is called.
 
     Args:
         config: The settings.
@@ -279,10 +280,10 @@ def missing_for_models(config: ProjectConfig, models: ModelObjects | None = None
 
 
 def _require_same(name: str, stored: ProjectConfig, given: ProjectConfig) -> None:
-    """Check that the settings of an existing project are those that were given.
+    """Check that the settings of an existing project are the same as the given ones.
 
     Raises:
-        ConfigurationError: They are not.
+        ConfigurationError: The settings differ.
     """
     before, after = stored.model_dump(), given.model_dump()
     differing = [field for field in after if before[field] != after[field]]

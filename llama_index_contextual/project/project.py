@@ -1,12 +1,12 @@
-"""One knowledge base: documents, search, engines and maintenance.
+"""A single knowledge base: documents, search, engines and maintenance.
 
-`Project` is the interface to one directory that `ProjectManager` creates: each method calls one function of its stage
-with the project's state, which has its settings, models and live version. What is used more rarely is a function that
-takes the project: `evaluation.compare.compare_variants`, `evaluation.sweep.sweep_variants`,
+`Project` is the interface to a directory created by `ProjectManager`. Each method calls a function in a lower layer
+with the project's state, which contains its settings, models and live version. Less common operations are functions
+that take a project: `evaluation.compare.compare_variants`, `evaluation.sweep.sweep_variants`,
 `evaluation.sweep.sweep_answers` and `evaluation.questions.generate_questions`.
 
-Whatever reads or writes files has an async form, named with "a" before it, with the same signature; `twin` derives one
-from the other.
+Every method that reads or writes files has an async version with the same signature, whose name begins with "a"; `twin`
+derives one from the other.
 """
 
 from __future__ import annotations
@@ -93,17 +93,17 @@ class ProjectInfo:
     """Settings, size and cost of a project.
 
     Attributes:
-        name: Its name.
-        config: Its settings.
+        name: Name of the project.
+        config: Settings of the project.
         version: Name of the live version, or None.
-        documents: Number of documents in it.
-        chunks: Number of chunks in it.
-        fallback_chunks: Number of chunks with the structural context because the LLM failed to write one;
-            `retry_failed` requests it again, a refused one only with `max_cost`.
-        tokens: Tokens of the chunks, overlaps counted twice.
+        documents: Number of documents in the live version.
+        chunks: Number of chunks in the live version.
+        fallback_chunks: Number of chunks that have the structural context because the LLM failed to write one.
+            `retry_failed` requests these contexts again, but refused ones only with `max_cost`.
+        tokens: Number of tokens in the chunks, with overlaps counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings in the ledger.
-        cost: Their cost so far, in total and by run.
+        cost: Cost so far, in total and by run.
     """
 
     name: str
@@ -123,12 +123,12 @@ class VersionInfo:
     """One version of a project.
 
     Attributes:
-        name: Its name.
-        created: When it was published, UTC, ISO 8601; None if its manifest cannot be read.
+        name: Name of the version.
+        created: Time of publication (UTC, ISO 8601); None if its manifest cannot be read.
         documents: Number of documents; None if its manifest cannot be read.
         chunks: Number of chunks; None if its manifest cannot be read.
-        live: Whether it answers queries.
-        damage: Why its manifest cannot be read, and how to repair it; None if it can be read.
+        live: Whether this version is used to answer queries.
+        damage: Reason why its manifest cannot be read, and how to repair it; None if it can be read.
         package: Release of this package that wrote it; None if its manifest cannot be read.
     """
 
@@ -142,17 +142,17 @@ class VersionInfo:
 
 
 class Project:
-    """One knowledge base: its documents, contexts and indexes, in its own directory.
+    """A single knowledge base, with its documents, contexts and indexes in its own directory.
 
-    `ProjectManager` creates and loads it.
+    Projects are created and loaded by `ProjectManager`.
 
     Args:
         directory: The project's directory.
         config: Its settings.
-        **models: Models that are passed as objects; the others are loaded, as the settings say, when they are needed.
+        **models: Models passed as objects; others are loaded according to the settings when they are needed.
 
     Attributes:
-        state: Its directory, settings, models and live version, for the functions of the stages.
+        state: Its directory, settings, models and live version, for functions in lower layers.
         created: Whether the project was created when it was opened; see `ProjectManager.get_or_create`.
 
     Raises:
@@ -194,21 +194,21 @@ class Project:
         """The embedding model.
 
         Raises:
-            ModelError: The model cannot be loaded: no key, no package, or an unknown name.
+            ModelError: The model cannot be loaded because of a missing key or package, or an unknown name.
         """
         return self.state.embed_model
 
     # ---- documents ---------------------------------------------------------------------------------------------------
 
     def documents(self) -> Sequence[DocumentRecord]:
-        """Return the documents of the live version; none before the first `ingest`."""
+        """Return the documents of the live version; empty before the first `ingest`."""
         try:
             return list(self.live_version.records)
         except NoVersionError:
             return ()
 
     def chunks(self, doc_id: str) -> list[BaseNode]:
-        """Return the chunks of a document with their contexts, in the order of its text; none for an unknown id."""
+        """Return the chunks of a document with their contexts, in the order of its text; empty for an unknown id."""
         return list(self.live_version.docstore.iterate(doc_id=doc_id))
 
     def read(self, doc_id: str, start: int = 0, end: int | None = None) -> str:
@@ -236,38 +236,39 @@ class Project:
     ) -> IngestReport:
         """Add and update documents, and publish a new version.
 
-        `ingest` blocks until the version is published; `aingest` does not block the event loop. If it is interrupted or
-        cancelled, it waits at most ten seconds for the calls in flight, whose answers are kept in the ledger; a second
-        interruption ends it at once.
+        `ingest` blocks until the version is published; `aingest` does not block the event loop. If interrupted or
+        cancelled, they wait at most ten seconds for the calls in flight, whose answers are kept in the ledger; a second
+        interruption ends the run immediately.
 
         Documents whose content has not changed are copied from the previous version. A file or chunk that fails is
         listed in the report and does not stop the others. Until the new version is published, queries are answered from
         the previous one.
 
-        The id of a document is its path relative to the parent of the given folder, or the file name for a single
-        file. A file keeps its id, even if another path to it is passed later. An id that belongs to another file or to
-        a Document is never reused: the new file gets a longer part of its path as its id, and the report contains a
-        note. A renamed file gets the id of its new name, and its contexts and embeddings are not paid for again.
+        The id of a document is its path relative to the parent of the given folder, or the file name if a single file
+        was given. A file keeps its id, even if another path to it is passed later. An id that belongs to another file
+        or to a Document is never reused: the new file gets a longer part of its path as its id, and the report contains
+        a note. A renamed file gets a new id based on its new name, but its contexts and embeddings are not paid for
+        again.
 
         Args:
-            inputs: Files, folders and globs, LlamaIndex Documents, or ready chunks.
+            inputs: Files, folders and globs, LlamaIndex Documents, or ready-made chunks.
             replace: Remove all documents that are not among the inputs.
-            reread: Read unchanged files again, because this release or an extra that was installed since reads them
-                better. Where the text stays the same, contexts and embeddings come from the ledger; `estimate` with
-                the same option prices the others.
-            max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight counts with its maximum
-                price, and so does, permanently, a call that timed out or was interrupted. At the limit, the run waits
-                for the calls in flight, keeps their answers in the ledger, publishes nothing and raises an error.
-                `estimate` returns a sufficient limit. Only the last call can exceed the limit: if its answer is longer
-                than the previous ones, if the provider's cache fails, or if the provider charges more tokens than were
-                requested.
+            reread: Read unchanged files again, because this release or a newly installed extra reads them better. Where
+                the text stays the same, contexts and embeddings come from the ledger; use `estimate` with the same
+                option to see the cost of the others.
+            max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight is counted at its
+                maximum price, and so is a call that timed out or was interrupted, permanently. When the limit is
+                reached, the run waits for the calls in flight, keeps their answers in the ledger, publishes nothing and
+                raises an error. `estimate` returns a sufficient limit. Only the last call can exceed the limit: if its
+                answer is longer than the previous ones, if the provider's cache fails, or if the provider charges for
+                more tokens than were requested.
             show_progress: Show a progress bar.
             **options
 
         Raises:
             BudgetExceededError: The next call could exceed `max_cost`; `spent` is the total cost so far.
-            ConfigurationError: `max_cost` is given and a price is unknown, the provider has no batches, or Ray cannot
-                be used: it is not installed or cannot be reached, or a model cannot be sent to another process.
+            ConfigurationError: `max_cost` is given and a price is unknown, the provider has no Batch API, or Ray cannot
+                be used because it is not installed or cannot be reached, or a model cannot be sent to another process.
             InputError: There is nothing to ingest, two inputs have the same document id, or a Document has the id of a
                 file.
             PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would remove
@@ -291,25 +292,25 @@ class Project:
         show_progress: bool = False,
         **options: Unpack[FolderOptions],
     ) -> IngestReport:
-        """Bring the documents in step with folders: add, update, rename and remove, and publish one new version.
+        """Synchronise the documents with folders: add, update, rename and remove documents, and publish a new version.
 
         `sync_folders` blocks until the version is published; `async_folders` does not block the event loop.
 
-        Afterwards, the project contains the documents that a first `ingest` of the folders would have, and all others
-        that it had: documents from elsewhere, and those that were passed as Documents or nodes, are never changed. A
-        file that was renamed or moved within the folders is the same document with a new id, and its contexts and
-        embeddings are not paid for again. If nothing has changed, nothing is published.
+        Afterwards, the project contains the documents that a first `ingest` of the folders would create, plus all other
+        documents that it had before: documents from elsewhere, and those passed as Documents or nodes, are never
+        changed. A file that was renamed or moved within the folders is the same document with a new id, and its
+        contexts and embeddings are not paid for again. If nothing has changed, nothing is published.
 
-        A document is removed if the folder it came from can be read, and its file is not there any more. If a file
-        cannot be read, its document is kept, and the report lists the file among the skipped ones. Of several files
-        with the same content, one is a document.
+        A document is removed if the folder it came from can be read but no longer contains its file. If a file cannot
+        be read, its document is kept, and the report lists the file as skipped. If several files have the same content,
+        only one of them becomes a document.
 
         Args:
-            folders: Folders, searched as by `ingest`.
+            folders: Folders, searched in the same way as by `ingest`.
             remove: Whether to remove documents whose file is gone, or the ids of those that may be removed. The others
-                are kept, and listed in the report as missing.
+                are kept and listed in the report as missing.
             dry_run: Return the report without reading, sending or writing anything. To remove only documents that a
-                person has seen, pass `removed` of this report as `remove` to the next call.
+                person has reviewed, pass `removed` from this report as `remove` in the next call.
             max_cost: As in `ingest`.
             show_progress: Show a progress bar.
             **options
@@ -339,7 +340,7 @@ class Project:
     ) -> CostEstimate:
         """Estimate the cost of `ingest` with the same arguments; nothing is sent or written.
 
-        Without inputs, it is what `rebuild` would cost. Scanned pages that are not in the ledger are read by OCR.
+        Without inputs, estimate the cost of `rebuild`. Scanned pages that are not in the ledger are read by OCR.
 
         Neither a key nor the provider's package is needed. Contexts and embeddings in the ledger cost nothing.
 
@@ -380,10 +381,10 @@ class Project:
     ) -> IngestReport:
         """Publish a version with the current settings from the stored documents; their files are not read again.
 
-        What is in the ledger is not paid for again; `estimate()` counts and prices the rest.
+        Contexts and embeddings in the ledger are not paid for again; `estimate()` returns the cost of the others.
 
         Args:
-            max_cost: Limit of the run in dollars, as in `ingest`.
+            max_cost: Limit for the run in dollars, as in `ingest`.
             show_progress: Show a progress bar.
             progress: Called with the progress of the run.
 
@@ -401,15 +402,15 @@ class Project:
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
-        """Request failed contexts again, and publish a version with them; nothing is published if none is new.
+        """Request failed contexts again and publish a version with them, unless all of them fail again.
 
         A context is held back if the LLM refused to write it, or if the provider may charge for it although its reply
         in a batch cannot be read. Without `max_cost`, such contexts are not requested from the LLM again; the replies
-        of the batch are read again, which costs nothing. With it, they are requested again, and what is booked for the
-        batch stays booked. The report contains a sufficient limit.
+        to the batch are read again, which costs nothing. With `max_cost`, they are requested again, and the amount
+        booked for the batch stays booked. The report contains a sufficient limit.
 
         Args:
-            max_cost: Limit of the run in dollars, as in `ingest`; also requests the contexts that are held back.
+            max_cost: Limit for the run in dollars, as in `ingest`; also requests the contexts that are held back.
             show_progress: Show a progress bar.
             progress: Called with the progress of the run.
 
@@ -427,11 +428,11 @@ class Project:
     def retrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
-        """Return the passages that answer a question best, with their evidence.
+        """Return the passages that best answer a question, with their evidence.
 
         Args:
             query: The question.
-            explain: Whether to explain the ranks of the results, and of the next hits.
+            explain: Whether to explain the ranks of the results and of the next hits.
             **options
 
         Raises:
@@ -444,12 +445,12 @@ class Project:
     async def aretrieve(
         self, query: QueryType, *, explain: bool = False, **options: Unpack[SearchOptions]
     ) -> RetrievalResponse:
-        """Do the same as `retrieve`, without blocking the event loop: the embedding of the question is awaited."""
+        """Asynchronous version of `retrieve`, which awaits the embedding of the question."""
         return await self._retriever(options).arespond(as_bundle(query), explain=explain)
 
     @takes(SearchOptions)
     def retrieve_many(self, queries: Sequence[QueryType], **options: Unpack[SearchOptions]) -> list[RetrievalResponse]:
-        """Search for several questions as `retrieve` does, in one version, and embed them together."""
+        """Search for several questions like `retrieve`, using the same version for all and embedding them together."""
         return self._retriever(options).respond_many(as_bundles(queries))
 
     @overload
@@ -462,7 +463,7 @@ class Project:
 
     @takes(SearchOptions)
     def as_retriever(self, *, intents: Intents = False, **options: Unpack[SearchOptions]) -> BaseRetriever:
-        """Return a LlamaIndex retriever that always searches the version that is live at the time of the query.
+        """Return a LlamaIndex retriever, which always searches the version that is live at the time of the query.
 
         Args:
             intents: As in `as_query_engine`; the number of results then depends on the intent of the question.
@@ -491,32 +492,32 @@ class Project:
         response_mode: ResponseMode | str | None = None,
         **options: Unpack[QueryEngineOptions],
     ) -> BaseQueryEngine:
-        """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
+        """Return a LlamaIndex query engine that answers only from the passages and checks its citations.
 
-        Options that are None have the value of the project's setting of the same name.
+        Options that are None take the value of the project setting with the same name.
 
-        If `response_mode` is another than "compact", or an option from `response_synthesizer` on is given, the result
-        is LlamaIndex's own `RetrieverQueryEngine` over the same search, which does not check citations; a UserWarning
-        says so. Of the other options, it supports only llm, mode, similarity_top_k, filters, intents,
-        text_qa_template, node_postprocessors, streaming and callback_manager.
+        If `response_mode` is not "compact", or if `response_synthesizer` or an option after it is given, the result is
+        LlamaIndex's own `RetrieverQueryEngine` over the same search, which does not check citations; a UserWarning is
+        issued. Of the other options, it supports only llm, mode, similarity_top_k, filters, intents, text_qa_template,
+        node_postprocessors, streaming and callback_manager.
 
         Args:
-            llm: LLM that writes the answer; None uses the project's.
+            llm: LLM that writes the answer; None uses the project's LLM.
             mode: As in `retrieve`.
-            similarity_top_k: Number of results of the search.
+            similarity_top_k: Number of search results.
             filters: As in `retrieve`.
-            system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it stands for
-                `not_found`. Citations are checked nevertheless.
+            system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it is replaced
+                with `not_found`. Citations are still checked.
             text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str};
-                citations are required and checked as before.
+                citations are still required and checked.
             node_postprocessors: Applied to the hits first, such as a reranker.
             streaming: Whether `query` returns a stream.
-            response_mode: How LlamaIndex's own engine writes its answer; "compact" is the grounded engine's way.
+            response_mode: How LlamaIndex's own engine writes its answer; "compact" selects the grounded engine.
             **options
 
         Raises:
-            ConfigurationError: A value is invalid, or options of both engines are given.
-            ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
+            ConfigurationError: A value is invalid, or options for both engines are given.
+            ModelError: The project's LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
         common = {
             "system_prompt": system_prompt,
@@ -545,24 +546,24 @@ class Project:
         streaming: bool = False,
         **options: Unpack[ChatEngineOptions],
     ) -> GroundedChatEngine:
-        """Return a LlamaIndex chat engine that keeps one conversation.
+        """Return a LlamaIndex chat engine for a single conversation.
 
         Args:
-            llm: LLM that writes the answers; None uses the project's.
-            mode: How follow-up questions are searched: "blend", "condense" or "simple".
-            similarity_top_k: Number of results of the search.
+            llm: LLM that writes the answers; None uses the project's LLM.
+            mode: How to search for follow-up questions: "blend", "condense" or "simple".
+            similarity_top_k: Number of search results.
             filters: As in `retrieve`.
-            memory: LlamaIndex's memory of the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store;
-                it decides what the prompt contains, and `history_tokens` has no effect.
-            system_prompt: As in `as_query_engine`, like the following.
-            text_qa_template: Template of the message with passages and question.
-            node_postprocessors: Applied to the hits first.
+            memory: LlamaIndex memory for the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store;
+                it determines which messages the prompt contains, and `history_tokens` has no effect.
+            system_prompt: As in `as_query_engine`.
+            text_qa_template: As in `as_query_engine`.
+            node_postprocessors: As in `as_query_engine`.
             streaming: Whether the query engine of the chat engine returns a stream.
             **options
 
         Raises:
             ConfigurationError: A value is invalid.
-            ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
+            ModelError: The project's LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
         common = {
             "system_prompt": system_prompt,
@@ -603,7 +604,7 @@ class Project:
         """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).
 
         Args:
-            name: Name of the tool; None derives it from the project's.
+            name: Name of the tool; None derives it from the project's name.
             description: When to use the tool; None derives it from the project's documents.
             mode: As in `retrieve`.
             top_k: As in `retrieve`.
@@ -627,8 +628,8 @@ class Project:
 
         Args:
             mode: Default mode of the search; None uses `config.mode`.
-            top_k: Default number of passages of a search; None uses `config.top_k`.
-            filters: Restricts every tool: `search` to passages that pass, the others to documents with such a passage.
+            top_k: Default number of passages returned by a search; None uses `config.top_k`.
+            filters: Restricts `search` to matching passages, and the other tools to documents with a matching passage.
                 A dict of keys and values, or MetadataFilters.
 
         Raises:
@@ -647,8 +648,8 @@ class Project:
         """Return the tools `search`, `grep`, `outline` and `read` for LlamaIndex agents.
 
         Args:
-            suffix: Added to the names of the tools; None uses the project's name, so that an agent can have the tools
-                of several projects, and "" adds nothing.
+            suffix: Appended to the names of the tools; None uses the project's name, so that an agent can use the tools
+                of several projects, and "" appends nothing.
             mode: As in `document_tools`.
             top_k: As in `document_tools`.
             filters: As in `document_tools`.
@@ -678,17 +679,17 @@ class Project:
     # ---- maintenance ------------------------------------------------------------------------------------------------
 
     def update_config(self, **settings: Any) -> list[str]:
-        """Change settings, and return the names of those that take effect with the next `rebuild` or `ingest`.
+        """Change settings and return the names of those that take effect with the next `rebuild` or `ingest`.
 
-        The names include settings changed by earlier calls, as long as the live version was built without them.
-        Settings of retrieval (mode, top_k, weights, ...) take effect with the next query.
+        The names include settings changed by earlier calls if the live version was built without these changes.
+        Retrieval settings (mode, top_k, weights, ...) take effect with the next query.
 
         Args:
             **settings: Fields of `ProjectConfig`.
 
         Raises:
-            ConfigurationError: A setting is unknown, its value is invalid, or it names a model of an unknown provider;
-                nothing is changed then.
+            ConfigurationError: A setting is unknown, its value is invalid, or it names a model from an unknown
+                provider; nothing is changed.
         """
         return changes.update_config(self.state, settings)
 
@@ -696,19 +697,19 @@ class Project:
         """Return the versions on disk, oldest first; a damaged one is marked, and `verify` shows how to repair it.
 
         Raises:
-            CorruptVersionError: CURRENT is damaged; the message names the versions.
+            CorruptVersionError: CURRENT is damaged; the message lists the versions.
         """
         live = current_name(self.directory)
         directories = (version_directory(self.directory, name) for name in version_names(self.directory))
         return [version for version in (_version_info(directory, live) for directory in directories) if version]
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Compare every file with its SHA-256 and check the ledger.
+        """Check every file against its SHA-256, and check the ledger.
 
         Args:
-            repair: First remove leftovers and damaged versions that are not live, and recover the readable rows of a
-                damaged ledger. If parts of the live version are damaged, publish a version without them; `repair` in
-                the report names the documents to ingest again, and says what that costs. No provider is called.
+            repair: First remove leftover files and damaged versions that are not live, and recover the readable rows of
+                a damaged ledger. If parts of the live version are damaged, publish a version without them; `repair` in
+                the report lists the documents to ingest again and the cost of this. No provider is called.
 
         Raises:
             ProjectNotFoundError: The project was deleted.
@@ -718,7 +719,7 @@ class Project:
         return repair_project(self.directory, partial(changes.publish_repaired, self.state))
 
     def rollback(self, to: str | None = None) -> str:
-        """Make an earlier version the live one, and return its name; the later ones stay on disk.
+        """Make an earlier version live and return its name; later versions stay on disk.
 
         Args:
             to: Name of the version; None selects the version before the live one.
@@ -733,22 +734,22 @@ class Project:
         """Permanently remove all data that is not in the live version.
 
         This removes all other versions, so that no `rollback` is possible, and every context and embedding in the
-        ledger that no chunk of the live version uses. Pending batches are abandoned, because their replies would
-        restore removed text; to keep the replies, complete the `ingest` that sent them first. Data that a provider
-        keeps is not affected. If `forget` is interrupted, it can be run again.
+        ledger that is not used by a chunk of the live version. Pending batches are abandoned, because their replies
+        would restore removed text; to keep the replies, first complete the `ingest` that sent them. Data stored by a
+        provider is not affected. If `forget` is interrupted, it can be run again.
 
         Args:
-            dry_run: Remove nothing, and return what would be removed.
+            dry_run: Remove nothing; only report what would be removed.
 
         Raises:
-            NoVersionError: Nothing has been ingested yet: `delete` the project to remove its ledger.
-            CorruptVersionError: The live version is damaged; nothing is removed then.
+            NoVersionError: Nothing has been ingested yet; `delete` the project to remove its ledger.
+            CorruptVersionError: The live version is damaged; nothing is removed.
             ProjectLockedError: Another process is writing to the project, or comparing variants of it.
         """
         return changes.forget_rest(self.state, dry_run=dry_run)
 
     def export(self, directory: str | Path) -> None:
-        """Write the live version for LlamaIndex's own stores; `index/export.py` shows how to load it.
+        """Export the live version to LlamaIndex's own stores; `index/export.py` shows how to load it.
 
         Raises:
             InputError: The directory is not empty.
@@ -758,8 +759,8 @@ class Project:
     def cost(self) -> ProjectCost:
         """Return the cost of contexts, embeddings and answers so far, in total and by run.
 
-        The answers of a day by one model are one run; the embeddings of questions are not included. Calls that timed
-        out and calls of a run that was killed are included at their maximum price.
+        All answers from a model on the same day count as one run; embeddings of questions are not included. Calls that
+        timed out and calls of a run that was killed are included at their maximum price.
         """
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return ledger.receipts.cost()
