@@ -749,7 +749,7 @@ class Project:
         return changes.forget_rest(self.state, dry_run=dry_run)
 
     def export(self, directory: str | Path) -> None:
-        """Export the live version to LlamaIndex's own stores; `index/export.py` shows how to load it.
+        """Export the live version to LlamaIndex's own stores; `VersionStorageContext.persist` shows how to load them.
 
         Raises:
             InputError: The directory is not empty.
