@@ -4,13 +4,13 @@
 term.
 Scripts without spaces between words, and Korean with its word endings, are cut into overlapping pairs of characters.
 
-Fiscal years, quarters and dates have one term for all their spellings. A question says "FY2018", the report "fiscal
+All spellings of a fiscal year, quarter or date have the same term. A question may contain "FY2018", the report "fiscal
 year 2018" or "fiscal year ended May 31, 2018", its file name "2018Q1" and its first page "first quarter of 2018". As
-words they share at most the year, which also occurs in every table of the report for the next year. A fiscal year is
-`fy2018`, a quarter `2018q1`, a date `2018-12-31`. The end of a year or quarter names the period as well: "quarter ended
-June 30, 2022" is also `2022q2`. A year that ends in January counts as both years by which companies call it. The names
-of months and quarters are English; in "31.12.2022" the day comes first, in "12/31/2022" the month, unless it would be
-above 12.
+words, these have at most the year in common, which also occurs in every table of the next year's report. The term of a
+fiscal year is `fy2018`, of a quarter `2018q1`, of a date `2018-12-31`. The end date of a year or quarter also yields
+the term of the period: "quarter ended June 30, 2022" yields `2022q2` too. A year that ends in January counts as both
+years, because companies use either name for it. The names of months and quarters are English. In "31.12.2022" the day
+comes first; in "12/31/2022" the month comes first, unless it would be greater than 12.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _PAIRED = (
 # A word may contain the marks that most scripts of India use for vowels, but not begin with one.
 _WORD = rf"[\w--[\p{{M}}{_PAIRED}]][[\w\p{{M}}]--[{_PAIRED}]]*"
 _TOKEN = regex.compile(rf"[{_PAIRED}]+|{_WORD}(?:[-.'/@:+&]{_WORD})*", regex.V1)
-# For texts of only these characters, the standard library finds the same tokens several times as fast.
+# In text that contains only these characters, the standard library finds the same tokens several times as fast.
 _SIMPLE = re.compile(
     r"[\x00-\xb1\xb4-\xb8\xba\xbb\xbf-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u203e\u2041-\u2053\u20a0-\u20bf"
     r"\u2190-\u23ff\u2500-\u2767]*+"
 )
 # Greedy, because Python before 3.11.5 keeps what a possessive group has taken when its last repetition fails.
 _SIMPLE_TOKEN = re.compile(r"\w+(?:[-.'/@:+&]\w+)*")
-# A run of ASCII characters, or an ASCII character with the others that follow it, and its user-perceived characters.
+# A run of ASCII characters, or of other characters with the ASCII character before them; and user-perceived characters.
 _RUN = re.compile(r"[\x00-\x7f]+(?![^\x00-\x7f])|[\x00-\x7f]?[^\x00-\x7f]+")
 _CLUSTER = regex.compile(r"\X")
 _IS_PAIRED = re.compile(rf"[{_PAIRED}]")
@@ -108,7 +108,7 @@ MAX_MARKS = 30
 """Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15):
 normalisation sorts them in quadratic time."""
 
-_SHORT = 1_000  # characters of a text in which a run of marks cannot be slow
+_SHORT = 1_000  # length up to which a run of marks cannot be slow
 _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 
 
@@ -160,7 +160,7 @@ class Memory(dict[str, T]):
 
 
 class TermSpan(NamedTuple):
-    """A place of a text, by character offsets, and its terms."""
+    """A span of text, by character offsets, and its terms."""
 
     terms: tuple[str, ...]
     start: int
@@ -196,7 +196,7 @@ class Analyzer:
         return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *of_periods]
 
     def spans(self, text: str) -> Iterator[TermSpan]:
-        """Yield the places of a text that have terms: words, pairs of characters, and then periods of several words.
+        """Yield the spans of a text that have terms: words, pairs of characters, and then periods of several words.
 
         Example:
             >>> [(span.terms, span.start, span.end) for span in Analyzer("english").spans("The pumps (TS-999)")]
@@ -227,7 +227,7 @@ class Analyzer:
         return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *of_periods]
 
     def matching(self, terms: frozenset[str]) -> Callable[[str], frozenset[str]]:
-        """Return a function that returns which of some terms a text has, faster than `terms`.
+        """Return a function that finds which of the given terms a text contains, faster than `terms`.
 
         Example:
             >>> Analyzer("english").matching(frozenset({"pump", "fee"}))("Pumps lift water.")
@@ -246,10 +246,10 @@ class Analyzer:
         return match
 
     def is_foreign(self, text: str) -> bool:
-        """Return whether at least two words of a text are function words of another language, and fewer of its own.
+        """Return whether a text has at least two function words of another language, and fewer of this language.
 
-        Words that are function words in both languages count for neither. A language without a list of function words,
-        and `none`, know no foreign texts.
+        Function words of both languages do not count. For `none`, and for a language without a list of function words,
+        no text is foreign.
 
         Example:
             >>> Analyzer("english").is_foreign("Was bedeutet die Meldung?"), Analyzer("english").is_foreign("The fee?")
@@ -259,13 +259,13 @@ class Analyzer:
             return False
         words = {word.casefold() for word in tokens(text) if len(word) > 1}
         own = sum(word in self._stopwords or word in self._question_words for word in words)
-        # Words of both lists are in both numbers, so they do not affect which one is larger.
+        # Words in both lists are included in both counts, so they do not affect the comparison.
         lists = Counter(chain.from_iterable(_lists_by_word().get(word, ()) for word in words))
         del lists[_STOPWORD_LISTS[self.language]]
         return max(lists.values(), default=0) > max(own, 1)
 
     def stems(self, words: Set[str]) -> set[str]:
-        """Return the terms of lower-case words, without those of question words."""
+        """Return the terms of lower-case words, except question words."""
         return {self._stem(word) for word in words} - self._question_stems
 
     def analyse(self, token: str) -> tuple[str, ...]:
@@ -290,7 +290,7 @@ class Analyzer:
         return tuple(dict.fromkeys(terms))
 
     def _analyse_word(self, word: str) -> tuple[str, ...]:
-        """Return the terms of characters between white space."""
+        """Return the terms of a run of characters without white space."""
         return tuple(chain.from_iterable(map(self._terms_of.__getitem__, tokens(word))))
 
     def _analyse_query(self, token: str) -> tuple[str, ...]:
@@ -310,7 +310,7 @@ class Analyzer:
             return str
         import Stemmer
 
-        # Without the stemmer's cache, which keeps words of any length; `Memory` caches terms here.
+        # The stemmer's own cache is not used, because it keeps words of any length; `Memory` caches terms instead.
         stem: Callable[[str], str] = Stemmer.Stemmer(self.language, 0).stemWord
         return stem
 
@@ -328,7 +328,7 @@ class Analyzer:
 
 
 def listed(name: str | None) -> frozenset[str]:
-    """Return the stop words in a list of bm25s, or none without a list."""
+    """Return the stop words in a list of bm25s, or an empty set if there is no such list."""
     if name is None:
         return frozenset()
     from bm25s import stopwords
@@ -362,7 +362,7 @@ def tokens(text: str) -> list[str]:
 
 
 def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
-    """Return the tokens of a text, as `tokens`, each with the place in the text of each of its characters.
+    """Return the same tokens as `tokens`, each with the position in the text of each of its characters.
 
     Example:
         >>> [(token, places[0].start, places[-1].stop) for token, places in token_spans("two ﬁles")]
@@ -385,7 +385,7 @@ def token_spans(text: str) -> list[tuple[str, Sequence[range]]]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the shortest pieces of a text that can be normalised separately, or somewhat longer ones.
+    """Yield the spans of short pieces of a text that can be normalised separately.
 
     A piece that begins with an ASCII character never merges with the one before it.
     """
@@ -399,10 +399,10 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def match_spans(text: str, terms: Collection[str], analyzer: Analyzer) -> list[tuple[int, int]]:
-    """Return the places of the words of a text that have at least one of the given terms, in order, without overlap.
+    """Return the spans of the words of a text that have at least one of the given terms, in order, without overlap.
 
-    A compound counts as one word. A period that several words name together is one place. Of scripts without spaces
-    between words, the pairs of characters are matched.
+    A compound counts as one word. A period written in several words is one span. In scripts without spaces between
+    words, pairs of characters are matched.
 
     Args:
         text: The text, such as that of a passage.
@@ -512,7 +512,7 @@ _NUMERIC_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2((?:19|20)\d\d)")
 
 
 class Period(NamedTuple):
-    """A year, quarter or date that is named in a text: its term, and the positions of its first and last token."""
+    """A year, quarter or date in a text: its term, and the positions of its first and last token."""
 
     term: str
     first: int
@@ -520,7 +520,7 @@ class Period(NamedTuple):
 
 
 def periods(words: Sequence[str]) -> list[str]:
-    """Return the terms of the periods that several tokens of a text name together, in order, with repetitions.
+    """Return the terms of the periods in a text that are written in several tokens, in order, with repetitions.
 
     Args:
         words: The tokens of the text, from `analysis.tokens`.
@@ -533,7 +533,7 @@ def periods(words: Sequence[str]) -> list[str]:
 
 
 def find_periods(words: Sequence[str]) -> Iterator[Period]:
-    """Yield the periods that several tokens of a text name together, in order.
+    """Yield the periods in a text that are written in several tokens, in order.
 
     Example:
         >>> list(find_periods("the second quarter of 2018".split()))
@@ -552,7 +552,7 @@ def find_periods(words: Sequence[str]) -> Iterator[Period]:
 
 
 def period_token(token: str) -> tuple[str, ...]:
-    """Return the terms of a token that names a year or quarter, and its year; empty for other tokens.
+    """Return the term of a token that is a year or quarter, and the term of its year; empty for other tokens.
 
     Example:
         >>> period_token("FY2018"), period_token("2018Q1"), period_token("1Q18"), period_token("TS-999")
@@ -592,7 +592,7 @@ def is_period(term: str) -> bool:
 
 
 def may_have_words(term: str) -> bool:
-    """Return whether a term is a fiscal year, a quarter or a date, which several words of a text can name together."""
+    """Return whether a term is a fiscal year, a quarter or a date, which can be written in several words."""
     return _SPELT_TERM.fullmatch(term) is not None
 
 
@@ -614,7 +614,7 @@ def _day(year: int, month: int, day: int) -> date | None:
 
 
 def _dates(words: Sequence[str], at: int) -> Iterator[Period]:
-    """Yield "May 31, 2018" or "31 May 2018", and a year or quarter that it ends."""
+    """Yield a date such as "May 31, 2018" or "31 May 2018", and the year or quarter that ends on it."""
     after, before = _word(words, at + 1), _word(words, at - 1)
     if (number := _DAY.fullmatch(after)) and _YEAR.fullmatch(_word(words, at + 2)):
         start, last = at, at + 2
@@ -655,7 +655,7 @@ def _fiscal_years(words: Sequence[str], at: int) -> Iterator[Period]:
 
 
 def _quarter(words: Sequence[str], first: int, last: int, number: int) -> Iterator[Period]:
-    """Yield a quarter whose year follows or precedes its name.
+    """Yield a quarter whose year comes before or after its name.
 
     Args:
         words: The tokens of the text.

@@ -1,8 +1,8 @@
-"""Answers of models kept on disk, in one SQLite file that can be discarded at any time.
+"""Cache of model answers on disk, in one SQLite file that can be discarded at any time.
 
-The file has a rollback journal, and is opened for each operation, so that several processes can use it. Nothing that is
-wrong with it is an error for the user: a damaged file is discarded, and one that cannot be used is left alone; a line
-in the log says so. Only `clear` raises an error.
+The file has a rollback journal, and is opened for each operation, so that several processes can use it. Problems with
+the file are logged and not raised: a damaged file is discarded, and a file that cannot be used is left alone. Only
+`clear` raises an error.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQL
 
 
 class _DamageError(Exception):
-    """A row is not the one that was written."""
+    """A row has changed since it was written."""
 
 
 class AnswerFile:
-    """Answers by key; the oldest ones are dropped.
+    """Answers by key; the oldest are removed when there are too many.
 
     Args:
-        path: The file, which is created with the first answer, for its owner alone.
-        max_entries: Maximum number of answers; one of more than 64,000 bytes is not kept.
+        path: The file; it is created with the first answer, and only its owner can read it.
+        max_entries: Maximum number of answers; an answer of more than 64,000 bytes is not stored.
     """
 
     def __init__(self, path: Path, *, max_entries: int = 1000) -> None:
@@ -67,12 +67,12 @@ class AnswerFile:
         return self._attempt(read, None) if self.path.exists() else None
 
     def put(self, key: str, answer: bytes, *, is_current: Callable[[], bool] = lambda: True) -> None:
-        """Keep an answer.
+        """Store an answer.
 
         Args:
             key: Its key.
             answer: The answer.
-            is_current: Whether it may still be kept; called while no other process can `clear` the file.
+            is_current: Returns whether it may still be stored; called while no other process can `clear` the file.
         """
 
         def write(file: Database) -> None:
@@ -89,7 +89,7 @@ class AnswerFile:
             self._attempt(write, None)
 
     def clear(self) -> None:
-        """Remove all answers, and their text from the file.
+        """Remove all answers, including their text in the file.
 
         Raises:
             OSError: The file cannot be removed.

@@ -1,4 +1,4 @@
-"""The protocol of an index: what a search needs to know about the chunks of one version, and rankings as arrays.
+"""Protocol of the index that a search uses for the chunks of one version, and rankings as arrays.
 
 `VersionIndex` is the index of a published version.
 """
@@ -60,7 +60,7 @@ class Chunk:
 
     @property
     def node(self) -> BaseNode:
-        """The chunk as a node of LlamaIndex, which is imported only now."""
+        """The chunk as a node of LlamaIndex, which is not imported before."""
         return self.make_node()
 
 
@@ -76,7 +76,7 @@ class Hits(NamedTuple):
     scores: NDArray[np.float64]
 
     def first(self, k: int) -> Hits:
-        """Return the k best."""
+        """Return the k best hits."""
         return Hits(self.rows[:k], self.scores[:k])
 
 
@@ -85,7 +85,7 @@ class Scale(NamedTuple):
 
     Attributes:
         zero: The score that is mapped to 0.
-        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, which maps each of them to 1.
+        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, and then each is mapped to 1.
     """
 
     zero: float
@@ -105,7 +105,7 @@ def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArra
         above: Only scores greater than this are hits.
     """
     if above > -math.inf:
-        # Left out first: a partition takes many times as long if most scores are equal.
+        # Filter first: a partition takes many times as long if most scores are equal.
         candidates = np.flatnonzero(scores > above)
         best, places = top(scores[candidates], k)
         return best, candidates[places]
@@ -134,7 +134,7 @@ class ChunkIndex(Protocol):
 
     @property
     def lexical(self) -> LexicalIndex | None:
-        """The terms of the chunks, which analyse queries; None without a lexical index."""
+        """The lexical index of the chunks, which also analyses queries; None without one."""
         ...
 
     @property
@@ -171,5 +171,5 @@ class ChunkIndex(Protocol):
         ...
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
-        """Return the chunks of some rows, in their order."""
+        """Return the chunks of the given rows, in the order given."""
         ...

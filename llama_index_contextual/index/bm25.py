@@ -1,9 +1,9 @@
-"""BM25 index over texts: term frequencies, terms of a query with corrected spelling, scores, building and files.
+"""BM25 index over texts: term frequencies, spelling correction of queries, scores, building and files.
 
 The index stores how often each term occurs in each text, and the length of each text. The weight of a term in a text
 also depends on the number of texts, on their mean length and on the number of texts with the term, so it is computed
-when a query needs it. An index can therefore consist of several parts, of which each may have texts that are gone: the
-scores are, to rounding, those of an index built from the remaining texts at once.
+when a query needs it. An index can therefore consist of several parts, and texts can be removed from each of them: the
+scores are the same, except for rounding, as those of a single index built from the remaining texts.
 
 Source: the formula is Lucene's, with k1 = 1.5 and b = 0.75, as in bm25s (Lù, "BM25S: Orders of magnitude faster lexical
 search via eager sparse scoring", 2024).
@@ -39,28 +39,28 @@ from llama_index_contextual.index.analysis import (
 from llama_index_contextual.index.base import NO_SCALE, Hits, Scale, top
 
 PERIOD_WEIGHT = 0.25
-"""Weight of a fiscal year or quarter in the index of chunks: its year is a term as well, and counts there already."""
+"""Weight of a fiscal year or quarter in the index of chunks; it is reduced because the year itself is also a term."""
 
 GUESS_WEIGHT = 0.5
-"""Weight of all spelling candidates of an unknown word together; a term of the query has 1."""
+"""Total weight of the spelling candidates for an unknown word; a term of the query has weight 1."""
 
 MAX_TERMS = 256
-"""Maximum number of distinct terms of a query that are searched: those with the largest weight."""
+"""Maximum number of distinct query terms that are searched; those with the largest weights are used."""
 
 MAX_SPELLED = 8
-"""Maximum number of unknown words of a query whose spelling is corrected: the first ones."""
+"""Maximum number of unknown words in a query whose spelling is corrected, starting with the first."""
 
 _RESPELLED = 1_000  # size of the cache of spelling candidates
 _CACHED_POSTINGS = 1_000_000  # rows of the postings that an index keeps, eight bytes each
 _K1, _B = 1.5, 0.75
-_PENDING = 1_000_000  # number of term occurrences that are counted at once
+_PENDING = 1_000_000  # number of term occurrences that are counted together
 _VOCABULARY_FILE = "terms.json"
 COUNTS_FILE = "counts.bin"
 
 LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
 """A text, texts with the weight of each of their terms, or terms with their weights.
 
-A term of several texts has the sum of its weights.
+The weight of a term that occurs in several texts is the sum of its weights.
 """
 
 Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
@@ -86,7 +86,7 @@ class TermCounts:
     lengths: NDArray[np.int32]
 
     def of(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-        """Return the rows that contain a term and how often, or None."""
+        """Return the rows that contain a term and its frequency in each, or None."""
         number = self.vocabulary.get(term)
         if number is None:
             return None
@@ -94,7 +94,7 @@ class TermCounts:
         return self.holders[start:stop], self.frequencies[start:stop]
 
     def save(self, directory: Path) -> None:
-        """Write the vocabulary and, in one file, the arrays, and sync them."""
+        """Write the vocabulary to one file and the arrays to another, and sync both."""
         files.make_directory(directory)
         files.write(directory / _VOCABULARY_FILE, json.dumps(list(self.vocabulary), ensure_ascii=False).encode())
         arrays = (self.pointers.astype(np.int64).view(np.int32), self.holders, self.frequencies, self.lengths)
@@ -131,7 +131,7 @@ class _Part:
         self.counts = counts
         self._start = start
         self._norms = np.asarray(_K1 * (1 - _B + _B * counts.lengths / mean), dtype=np.float64)
-        # Row in the index of each text, and -1 for those that are gone.
+        # Row of each text in the index; -1 for removed texts.
         self._rows = None if live is None else np.where(live, np.cumsum(live) - 1 + start, -1).astype(np.int32)
 
     def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
@@ -174,13 +174,13 @@ class QueryTerms:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Weight of every term, also of unknown ones, times its idf, log(1 + (N - n + 0.5) / (n + 0.5))."""
+        """Weight of every term times its idf, log(1 + (N - n + 0.5) / (n + 0.5)); unknown terms are included."""
         holders = dict(zip(self.known, self.frequencies.tolist(), strict=True))
         counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
         return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
 
     def contributions(self, number: int, rows: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which of some rows contain a term, and its contribution to the score of each that does."""
+        """Return which of the given rows contain a term, and its contribution to the scores of those rows."""
         holders, values = self.postings[number]
         places = holders.searchsorted(rows)
         contains = holders.take(places, mode="clip") == rows
@@ -192,13 +192,13 @@ class QueryTerms:
         Args:
             number: Number of the term in `known`.
             starts: The first rows of the documents; shape (n,).
-            stops: The rows after their last ones.
+            stops: The rows after the last rows of the documents; shape (n,).
         """
         holders, _ = self.postings[number]
         return holders.searchsorted(stops) - holders.searchsorted(starts)
 
     def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return for each row the terms that it contains."""
+        """Return the terms that each row contains."""
         row_ids = np.asarray(rows, dtype=np.int32)
         contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
         for at, (holders, _) in enumerate(self.postings):
@@ -210,9 +210,9 @@ class LexicalIndex:
     """A BM25 index over texts, which are identified by their rows.
 
     Args:
-        analyzer: Turns text into terms.
-        parts: The terms of each part, and which of its texts still exist, None if all do. The rows of a part follow
-            those of the parts before; texts that are gone have no row.
+        analyzer: Splits text into terms.
+        parts: The terms of each part, and which of its texts still exist (None if all do). The rows of a part come
+            after those of the previous parts; removed texts have no row.
 
     Attributes:
         size: Number of texts.
@@ -239,11 +239,12 @@ class LexicalIndex:
     def query(self, query: LexicalQuery) -> QueryTerms:
         """Return the terms of a query with their postings.
 
-        Question words are left out, unless there are no others. Fiscal years and quarters have `PERIOD_WEIGHT`.
+        Question words are left out, unless the query has no other words. Fiscal years and quarters have the weight
+        `PERIOD_WEIGHT`.
 
-        For a word that no text contains, the terms that are one typing error away are searched too; they share
-        `GUESS_WEIGHT` in proportion to the number of texts that contain them. Of a long query, only the beginning is
-        read (see `shortened`), and only the 256 terms with the largest weight are searched.
+        For a word that no text contains, terms that differ from it by one typing error are searched too; `GUESS_WEIGHT`
+        is divided among them in proportion to the number of texts that contain them. If a query is long, only its
+        beginning is read (see `shortened`), and only the 256 terms with the largest weights are searched.
         """
         if isinstance(query, Mapping):
             return QueryTerms(self, query)
@@ -261,7 +262,7 @@ class LexicalIndex:
         return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.omitted)
 
     def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
-        """Return the terms to search of too many: those with the largest weight times idf."""
+        """Return the terms with the largest weight times idf, for a query with too many terms."""
         terms = QueryTerms(self, counts)
         known = frozenset(terms.known)
         ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties as in the query
@@ -281,7 +282,7 @@ class LexicalIndex:
                 yield word, weight
 
     def _spelling_candidates(self, token: str) -> dict[str, float]:
-        """Return the terms of the index that are one typing error away from an unknown word, with their weights."""
+        """Return the terms in the index that differ from an unknown word by one typing error, with their weights."""
         candidates = self._respelled.get(token)
         if candidates is None:
             near = self._known(self.analyzer.stems(edit_distance_one(token.casefold())))
@@ -297,7 +298,7 @@ class LexicalIndex:
         return 0 if postings is None else len(postings[0])
 
     def _known(self, terms: Iterable[str]) -> set[str]:
-        """Return the terms that may be in the index."""
+        """Return the terms that occur in any part, even if only in removed texts."""
         return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
 
     def specificity(self, text: str) -> float:
@@ -329,7 +330,7 @@ class LexicalIndex:
         return Hits(rows, best.astype(np.float64)), scale
 
     def postings(self, term: str) -> Postings | None:
-        """Return the rows that contain a term, and its contribution to their scores; None for an unknown term."""
+        """Return the rows that contain a term and its contribution to their scores, or None for an unknown term."""
         postings = self._postings.get(term)
         if postings is None and (postings := self._computed_postings(term)) is not None:
             self._postings.put(term, postings)
@@ -347,7 +348,7 @@ class LexicalIndex:
 
 
 def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:
-    """Return the distinct terms of texts with the sum of the weights of the texts that contain them."""
+    """Return the distinct terms of texts, each with the total weight of the texts that contain it."""
     weights: dict[str, float] = {}
     for text, weight in texts:
         for term in dict.fromkeys(analyse(text)):
@@ -358,7 +359,7 @@ def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], l
 class TermCountsBuilder:
     """Build `TermCounts` from texts and from other counts.
 
-    The occurrences of a million terms at a time are counted, so that memory depends on the number of entries only.
+    Occurrences are counted a million at a time, so that memory use depends only on the number of entries.
     """
 
     def __init__(self) -> None:
@@ -371,14 +372,14 @@ class TermCountsBuilder:
         self._pending_terms = 0
 
     def add(self, terms: NDArray[np.int32]) -> None:
-        """Add a text by the numbers of its terms, with repetitions."""
+        """Add a text, given as the numbers of its terms, with repetitions."""
         self._pending.append(terms)
         self._pending_terms += len(terms)
         if self._pending_terms >= _PENDING:
             self._count()
 
     def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None) -> None:
-        """Add texts that are counted already.
+        """Add texts whose terms have already been counted.
 
         Args:
             counts: Their terms.
@@ -387,7 +388,7 @@ class TermCountsBuilder:
         self._count()
         numbers = np.fromiter(map(self.vocabulary.__getitem__, counts.vocabulary), dtype=np.int64)
         terms = np.repeat(numbers, np.diff(counts.pointers))
-        # Copies, because the file of `counts` must not stay mapped.
+        # Copy, because the file of `counts` must not stay mapped.
         rows, frequencies = counts.holders.astype(np.int64) + self._size, np.array(counts.frequencies)
         if live is not None:
             exists = live[counts.holders]
@@ -419,7 +420,7 @@ class TermCountsBuilder:
         order = np.argsort(entries, kind="stable")
         entries, frequencies = entries[order], frequencies[order]
         self._entries = [(entries, frequencies)]
-        # Terms that occur only in texts that are gone are left out.
+        # Terms that occur only in removed texts are left out.
         numbers, first = np.unique(entries >> 32, return_index=True)
         terms = list(self.vocabulary)
         return TermCounts(
@@ -444,7 +445,7 @@ class LexicalIndexBuilder(TermCountsBuilder):
         self._numbers = Memory(self._term_numbers)
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """Add texts; their rows follow those of the texts added before."""
+        """Add texts; their rows come after those of the texts added before."""
         for text in texts:
             words = tokens(text)
             numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))

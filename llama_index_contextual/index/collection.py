@@ -1,10 +1,10 @@
-"""The collection of a project, in which Qdrant keeps its vectors instead of files.
+"""Qdrant collection of a project, which holds its vectors if they are not stored in files.
 
-Texts, terms and metadata are in the parts of the project as always, and CURRENT decides which version is live.
+Text, terms and metadata are still stored in the parts of the project, and CURRENT determines the live version.
 
 collection.json         in the directory of the project: engine, address and name of the collection
 
-`index/remote.py` writes and ranks the vectors of a version with it.
+`index/remote.py` uses the collection to write and rank the vectors of a version.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ FILES = "files"
 
 
 def check_backend(config: ProjectConfig) -> None:
-    """Check that the backend of a new project is there, and can do what the settings require.
+    """Check that the backend of a new project can be reached and supports the settings.
 
     Raises:
-        ConfigurationError: It cannot; the message says what to do.
-        BackendError: It does not answer.
+        ConfigurationError: It does not support the settings; the message says what to do.
+        BackendError: It does not respond.
     """
     if config.engine != FILES:
         QdrantEngine.check(config)
@@ -84,7 +84,7 @@ def open_engine(project_dir: Path) -> QdrantEngine:
     """Open the collection of a project, at the address in its settings.
 
     Raises:
-        ProjectError: The project has none.
+        ProjectError: The project has no collection.
     """
     engine = _engine(project_dir)
     if engine is None:
@@ -101,7 +101,7 @@ def _engine(project_dir: Path) -> QdrantEngine | None:
     collection = read_collection(project_dir)
     if collection is None:
         return None
-    with contextlib.suppress(ProjectError):  # then the address of the last writer is the best guess
+    with contextlib.suppress(ProjectError):  # in that case, the address of the last writer is the best guess
         config = read_config(project_dir)
         if config.engine == collection.backend:
             collection = replace(collection, url=_address(config))
@@ -109,7 +109,7 @@ def _engine(project_dir: Path) -> QdrantEngine | None:
 
 
 def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
-    """Open the collection for writing, and give it a name at the first time; None if the settings name no engine.
+    """Open the collection for writing, naming it the first time; return None if vectors are stored in files.
 
     The project's write lock must be held.
 
@@ -136,7 +136,7 @@ def use_engine(project_dir: Path, config: ProjectConfig) -> QdrantEngine | None:
 
 
 def _has_vectors(project_dir: Path) -> bool:
-    """Return whether an engine keeps vectors of a version."""
+    """Return whether an engine stores the vectors of any version."""
     for name in version_names(project_dir):
         with contextlib.suppress(CorruptVersionError, FormatError):
             manifest = read_manifest(version_directory(project_dir, name))
@@ -146,10 +146,10 @@ def _has_vectors(project_dir: Path) -> bool:
 
 
 def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
-    """Remove what the live version cannot reach: vectors of an interrupted writer, and versions after the live one.
+    """Remove vectors left by an interrupted writer, and all versions after the live one.
 
-    After a rollback, the next version continues the live one. The versions in between go first, because vectors that
-    they added or ended cannot be kept for them.
+    After a rollback, the next version is based on the live one. The versions in between are removed first, because the
+    vectors that they added or ended cannot be kept.
 
     Args:
         project_dir: The project, whose write lock must be held.
@@ -184,7 +184,7 @@ def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
     Args:
         project_dir: The project, whose write lock must be held.
         live: Name of the live version.
-        is_remote: Whether the engine keeps its vectors.
+        is_remote: Whether the engine stores its vectors.
     """
     if not is_remote:
         delete_collection(project_dir)
@@ -194,7 +194,7 @@ def forget_vectors(project_dir: Path, live: str, *, is_remote: bool) -> None:
 
 
 def delete_unused_collection(project_dir: Path) -> None:
-    """Remove the collection of a project whose versions are all in files; later, if its server does not answer."""
+    """Remove the collection if all versions store their vectors in files, or log a warning if the server is down."""
     if read_collection(project_dir) is not None and not _has_vectors(project_dir):
         try:
             delete_collection(project_dir)
@@ -206,7 +206,7 @@ def delete_collection(project_dir: Path) -> None:
     """Remove the collection of a project, if it has one, and collection.json.
 
     Raises:
-        BackendError: The engine does not answer.
+        BackendError: The engine does not respond.
     """
     if (engine := _engine(project_dir)) is None:
         return

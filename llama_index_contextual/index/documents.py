@@ -1,13 +1,13 @@
-"""Index of documents, whose scores support their chunks.
+"""Index of documents, whose scores are added to the scores of their chunks.
 
-A question often names its document ("the agreement between A and B", "the MergeScheduler") while the passage with the
+A question often mentions its document ("the agreement between A and B", "the MergeScheduler") when the passage with the
 answer does not. The index therefore has one BM25 entry per document: file name, title and opening. Fusion also adds a
-share of the score of a document's best chunk to each of its chunks, which has no effect on the order if every document
-has a single chunk or there is a single document.
+share of the score of a document's best chunk to each of its chunks. This does not affect the order if every document
+has a single chunk or if there is only one document.
 
-Within a document its name says nothing: every chunk of the contract between A and B may mention A. So a term counts in
-a chunk by how rare it is among the other chunks of the document; what it says about the document is in the score of the
-best chunk.
+The name of a document does not distinguish its chunks: every chunk of the contract between A and B may mention A.
+A term in a chunk is therefore weighted by how rare it is in the other chunks of the document. How well the term matches
+the document is reflected in the score of the best chunk.
 
 Source: document evidence in addition to passage evidence, as in Callan, "Passage-Level Evidence in Document Retrieval",
 SIGIR 1994; the best passage as the score of the document, as in Dai, Callan, "Deeper Text Understanding for IR with
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 OPENING_CHARACTERS = 400
 
-_ORDINARY_CHUNKS = 10  # mean number of chunks of a document for which the weight is as set
-# Number of chunks of a document from which its own frequencies outweigh those of all documents. With 30 contracts gain
-# another point of nDCG@10, but code with LLM contexts loses one: their words are shared by a file's chunks on purpose.
+_ORDINARY_CHUNKS = 10  # mean number of chunks per document for which the weight is used unchanged
+# Number of chunks above which a document's own frequencies outweigh those of all documents. A value of 30 adds a point
+# of nDCG@10 for contracts but costs one for code with LLM contexts, which use the same words for all chunks of a file.
 _PRIOR_CHUNKS = 100
-_JOINTS = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)|[_\W]+")  # a date stays in one piece
+_JOINTS = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)|[_\W]+")  # dates are not split
 
 
 def document_entry(nodes: Sequence[BaseNode]) -> str:
@@ -75,24 +75,24 @@ class DocumentIndex:
 
     @classmethod
     def build(cls, documents: Iterable[Sequence[BaseNode]], *, language: str = "english") -> DocumentIndex:
-        """Index documents, given as their chunks in the order of the document store, at least one each."""
+        """Index documents, each given as one or more chunks, in the order of the document store."""
         chunks = list(documents)
         rows = np.repeat(np.arange(len(chunks), dtype=np.int32), [len(nodes) for nodes in chunks])
         return cls(LexicalIndex.build(map(document_entry, chunks), language=language), rows)
 
     @cached_property
     def emphasis(self) -> float:
-        """Factor of the documents' weight by their length: 1 for ten chunks, more for longer documents.
+        """Factor for the weight of documents: 1 for a mean of ten chunks, larger for longer documents.
 
-        The best of many chunks has a high score by chance, so the weight grows with the logarithm of the mean number of
-        chunks of a document.
+        The best of many chunks can have a high score by chance, so the weight grows with the logarithm of the mean
+        number of chunks per document.
         """
         return math.log1p(np.bincount(self.rows, minlength=1).mean()) / math.log1p(_ORDINARY_CHUNKS)
 
     def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> DocumentScores:
-        """Return score and rank of the document of each chunk, given by its row; equal scores share the best rank.
+        """Return the score and rank of the document of each chunk, given by row; equal scores share the best rank.
 
-        Fiscal years and quarters, which identify documents rather than passages, count in full.
+        Fiscal years and quarters have full weight, because they identify documents rather than passages.
         """
         counts = query if isinstance(query, Mapping) else self.lexical_index.query(query).counts
         counts = {term: weight / (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
@@ -103,11 +103,12 @@ class DocumentIndex:
         return DocumentScores(of_chunks, np.where(of_chunks > 0, ranks, 0))
 
     def shared_terms(self, terms: QueryTerms, chunks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return how much of the BM25 score of chunks comes from terms that their documents have elsewhere as well.
+        """Return how much of the BM25 score of each chunk is due to terms that also occur elsewhere in its document.
 
-        This is the difference to the score with the idf of each term within the document: -log of the probability that
-        a chunk of the document contains the term, estimated from its other chunks and, as if there were 100 more, from
-        the chunks of all documents. It is 0 for the only chunk of a document.
+        This is the difference from the score computed with the idf of each term within the document: -log of the
+        probability that a chunk of the document contains the term. The probability is estimated from the other chunks
+        of the document and from all documents, which count as 100 more chunks. The difference is 0 for the only chunk
+        of a document.
 
         Args:
             terms: The query in the index of chunks.

@@ -1,6 +1,6 @@
-"""All writing and removing of a project's files.
+"""Functions that write and remove the files of a project.
 
-`System` has one method for each operation that can fail or be interrupted; tests replace it to interrupt every one of
+`System` has one method for each operation that can fail or be interrupted; tests replace it to interrupt each of
 them. The rest of the package uses the functions below. To survive a power cut, a file is written, synced and renamed,
 and then its directory is synced.
 """
@@ -39,7 +39,7 @@ class System:
         path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Create a file and fill it. An existing file is replaced, not truncated, as a reader may have mapped it."""
+        """Create a file and fill it. An existing file is replaced, not truncated: a reader may have mapped it."""
         path.unlink(missing_ok=True)
         with open(path, "xb") as file:
             fill(file)
@@ -136,7 +136,7 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
 
 
 def require_folder(path: Path) -> None:
-    """Check that the folder of a file to be written exists.
+    """Check that the folder for a new file exists.
 
     Raises:
         InputError: The folder does not exist.
@@ -157,7 +157,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def replace_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Replace the content of a file atomically by what `fill(file)` writes.
+    """Replace a file atomically; `fill(file)` writes the new content.
 
     Raises:
         InputError: The folder does not exist.
@@ -268,5 +268,5 @@ def sha256(path: Path) -> str:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Return the size and the checksums of a file, as manifests contain them."""
+    """Return the size and the checksums of a file, in the form used in manifests."""
     return {"bytes": path.stat().st_size, "xxh3": xxh3(path), "sha256": sha256(path)}

@@ -1,10 +1,10 @@
-"""Evaluation of LlamaIndex metadata filters over columns: the distinct values of a metadata key, and who has which.
+"""Evaluation of LlamaIndex metadata filters on columns: the distinct values of a metadata key, and the rows with each.
 
 A chunk without the key, or with None, matches only `!=`, `nin` and `is_empty`, as in LlamaIndex's in-memory store.
-Numbers are compared only with numbers, and text only with text; True and False are the numbers 1 and 0. Where the
+Numbers are compared only with numbers, and strings only with strings; True and False count as 1 and 0. Where the
 in-memory store raises TypeError, nothing matches.
 
-`>`, `>=`, `<` and `<=` compare text by the order of its characters, but a date with dates as points in time (`moment`).
+`>`, `>=`, `<` and `<=` compare strings by character order, but compare two dates as points in time (`moment`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def moment(text: str) -> int | None:
-    """Return the point in time that an ISO 8601 date means, in microseconds; None if the text is not such a date.
+    """Return the point in time of an ISO 8601 date in microseconds, or None if the string is not such a date.
 
-    A date is `2024-03-31`, with or without a time after `T` or a space: `2024-03-31T18:30:00+02:00`. Without a time, it
-    is the beginning of the day; without a time zone, it is in UTC.
+    A date is `2024-03-31`, optionally followed by `T` or a space and a time: `2024-03-31T18:30:00+02:00`. Without a
+    time, it is the beginning of the day; without a time zone, it is in UTC.
 
     Example:
         >>> moment("2024-03-31T01:00+02:00") < moment("2024-03-31") == moment("2024-03-31 00:00Z")
@@ -56,7 +56,7 @@ def moment(text: str) -> int | None:
     except ValueError:  # no such day
         return None
     offset = read.utcoffset() or timedelta()
-    # The offset is subtracted from a duration, as the first and the last day of the calendar have none before or after.
+    # The offset is subtracted from a duration, because no dates exist before the first or after the last calendar day.
     return (read.replace(tzinfo=UTC) - datetime(1, 1, 1, tzinfo=UTC) - offset) // _MICROSECOND
 
 
@@ -85,7 +85,7 @@ class Column:
     """The values of a metadata key.
 
     Args:
-        values: The values, as JSON has them; usually each of them once.
+        values: The values, as in JSON; usually distinct.
         codes: The number of the value of each row, and `len(values)` for rows without the key; shape (rows,).
     """
 
@@ -95,14 +95,14 @@ class Column:
 
     @cached_property
     def scalars(self) -> Mapping[str | int | float, Sequence[int]]:
-        """The numbers of each text or number; 1, 1.0 and True are the same."""
+        """The numbers of each string or number; 1, 1.0 and True are the same."""
         return _inverted(
             (value, code) for code, value in enumerate(self.values) if isinstance(value, str | int | float)
         )
 
     @cached_property
     def items(self) -> Mapping[str | int | float, Sequence[int]]:
-        """The numbers of the lists that contain a text or number."""
+        """The numbers of the lists that contain each string or number."""
         lists = ((value, code) for code, value in enumerate(self.values) if isinstance(value, list))
         return _inverted((item, code) for value, code in lists for item in value if isinstance(item, str | int | float))
 
@@ -113,12 +113,12 @@ class Column:
 
     @cached_property
     def texts(self) -> _Sorted:
-        """The texts."""
+        """The strings."""
         return _Sorted.of((value, code) for code, value in enumerate(self.values) if isinstance(value, str))
 
     @cached_property
     def dates_and_others(self) -> tuple[_Sorted, _Sorted]:
-        """The texts that are dates, as points in time, and the other texts."""
+        """The strings that are dates, as points in time, and the other strings."""
         texts = zip(self.texts.values, self.texts.codes, strict=True)
         read = [(moment(text), text, code) for text, code in texts]
         dates = _Sorted.of((at, code) for at, _, code in read if at is not None)
@@ -130,12 +130,12 @@ class Column:
         return [code for code, value in enumerate(self.values) if value is not None]
 
     def holding(self, wanted: str | int | float) -> set[int]:
-        """Return the numbers of the lists that contain an item, and of the texts that contain a text."""
+        """Return the numbers of the lists that contain an item, and of the strings that contain it as a substring."""
         texts = self.containing(wanted) if isinstance(wanted, str) else ()
         return {*self.items.get(wanted, ()), *texts}
 
     def containing(self, wanted: str, change: Callable[[str], str] | None = None) -> Sequence[int]:
-        """Return the numbers of the texts that contain a text, if they are changed before."""
+        """Return the numbers of the strings that contain a substring after `change` is applied to them."""
         texts = self.texts.values if change is None else map(change, self.texts.values)
         return [code for text, code in zip(texts, self.texts.codes, strict=True) if wanted in text]
 
@@ -154,7 +154,7 @@ class FieldTest:
     Attributes:
         key: The key.
         matches: Returns the numbers of the values that pass.
-        is_negated: Whether the rows pass that have none of these values.
+        is_negated: Whether the rows without these values pass instead.
     """
 
     key: str
@@ -202,7 +202,7 @@ def valid_filters(filters: MetadataFilters | None) -> MetadataFilters | None:
 
 
 def _count(filters: MetadataFilters, nesting: int = 0) -> int:
-    """Return the number of filters, which are checked."""
+    """Check filters and return their number."""
     if nesting > _MAX_NESTING:
         raise InputError(f"The filters are nested more than {_MAX_NESTING} levels deep: join some of them.")
     number = 0
@@ -216,7 +216,7 @@ def _count(filters: MetadataFilters, nesting: int = 0) -> int:
 
 
 def evaluate(filters: MetadataFilters, size: int, passing: Callable[[FieldTest], Mask]) -> Mask:
-    """Return which rows pass filters that `valid_filters` accepts.
+    """Return which rows pass filters that were returned by `valid_filters`.
 
     Args:
         filters: The filters.
@@ -237,7 +237,7 @@ def evaluate(filters: MetadataFilters, size: int, passing: Callable[[FieldTest],
 
 
 def field_test(item: MetadataFilter) -> FieldTest:
-    """Return the test that a filter means.
+    """Return the test for a filter.
 
     Raises:
         InputError: The value does not suit the operator.

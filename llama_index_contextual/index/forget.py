@@ -1,4 +1,4 @@
-"""Removal from disk of everything that the live version does not contain, including rows of the ledger."""
+"""Remove everything from disk that the live version does not contain, including rows of the ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llama_index_contextual.index.versions import VERSIONS, remove_unused_parts,
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetReport:
-    """What `forget` removed, or would remove in a dry run.
+    """Report of what `forget` removed, or would remove in a dry run.
 
     Attributes:
         versions: Names of the versions.
@@ -38,13 +38,13 @@ class ForgetReport:
 
 
 def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> ForgetReport:
-    """Remove all other versions, all rows of the ledger that no chunk of the live version uses, and paths of files.
+    """Remove all versions but the live one, and all ledger rows and file paths that it does not use.
 
-    The parts of the live version must not contain documents that are gone.
+    The parts of the live version must not contain removed documents.
 
     A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
     written with other settings are removed. Running batches are abandoned, because their replies would bring removed
-    contexts back. After an interruption, it can be run again.
+    contexts back. If it is interrupted, it can be run again.
 
     Args:
         project_dir: Directory of the project, whose write lock must be held.

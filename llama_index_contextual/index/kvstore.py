@@ -30,7 +30,7 @@ Access = Literal["read", "build", "durable", "inspect"]
 _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "read": (),
     # A version being built is discarded after a crash, and its files are synced before it is published. Large pages
-    # hold several chunks each; a chunk of three quarters of a page would waste the rest.
+    # hold several chunks each; a chunk that fills three quarters of a page would waste the rest.
     "build": ("PRAGMA page_size = 16384", "PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
     # A rollback journal, because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA, because
     # with FULL the removal of the journal is not synced: after a power cut it can reappear and undo the last commit.
@@ -43,7 +43,7 @@ _CANNOT_WRITE = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3
 
 
 class Database:
-    """One SQLite file, or a database in memory, with a table of JSON objects besides its own.
+    """One SQLite file, or a database in memory, with a table of JSON objects in addition to other tables.
 
     Args:
         path: The file; None keeps everything in memory.
@@ -88,7 +88,7 @@ class Database:
         return self._opened
 
     def _errors(self) -> AbstractContextManager[None]:
-        """Translate errors of SQLite that the user can do something about."""
+        """Translate SQLite errors that the user can resolve."""
         return _needs_space(self.path)
 
     def _wait_for_lock(self, work: Callable[[], T]) -> T:
@@ -99,7 +99,7 @@ class Database:
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() >= until:
                     raise
-                time.sleep(0.02)  # SQLite itself has usually waited, but sometimes it fails at once
+                time.sleep(0.02)  # SQLite itself has usually waited, but sometimes it fails immediately
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a SELECT."""
@@ -155,7 +155,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 def _needs_space(path: Path | None) -> Iterator[None]:
     """Raise NoSpaceError if SQLite cannot write a file.
 
-    SQLite does not say whether a quota, a limit of file sizes or something else prevents it.
+    SQLite does not report whether the cause is a quota, a limit on file sizes or something else.
     """
     try:
         yield
