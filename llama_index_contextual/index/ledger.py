@@ -1,7 +1,7 @@
-"""Permanent store of contexts, embeddings and scanned pages, so that nothing is paid for or read by OCR twice.
+"""Permanent store of contexts, embeddings and OCR results, so that nothing is paid for or read by OCR twice.
 
-The ledger is one SQLite file with rollback journal and full sync. A row is committed as soon as its answer has arrived,
-so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call; for
+The ledger is one SQLite file with a rollback journal and full sync. A row is committed as soon as the answer arrives,
+so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the whole input of the call; for
 contextual embedding models, see `document_keys`.
 """
 
@@ -29,13 +29,13 @@ from llama_index_contextual.index.storable import storable_text
 LEDGER_FILE = "ledger.sqlite"
 
 FIELDS = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
-_BLOCK = 500  # rows that are read at once
+_BLOCK = 500  # number of rows that are read together
 _KEY_AMONG_OTHERS = re.compile(r"(?P<own>\w+):(?P<digest>\w+):(?P<before>[0-9]+):(?P<number>[0-9]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """A context that an LLM has written.
+    """A context written by an LLM.
 
     Attributes:
         key: Key of the context, see `content_key`.
@@ -91,7 +91,7 @@ class LedgerUsage:
 
 
 def content_key(*parts: str) -> str:
-    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") have different keys."""
+    """Return the SHA-256 of all parts of the input of a call; ("a", "bc") and ("ab", "c") have different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -130,8 +130,8 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
 def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> list[str]:
     """Return the keys of the embeddings of texts that a contextual model embeds together.
 
-    A key contains the key of the text itself, a digest of all texts, the place of the text among them and their number:
-    the vector is used again only if all of them are the same.
+    A key consists of the key of the text itself, a digest of all texts, the position of the text among them and their
+    number: a vector is reused only if all of these are the same.
 
     Args:
         texts: The texts, in the order in which they are sent.
@@ -151,7 +151,7 @@ class Ledger(LedgerFile):
     Args:
         path: The file, which is created if it does not exist; None keeps everything in memory.
         read_only: Do not change the file; a missing or empty file is treated as an empty ledger.
-        identity: Identity of a ledger that is created; None generates one.
+        identity: Identity for a new ledger; None generates one.
 
     Raises:
         FormatError: The file was written by another release.
@@ -178,11 +178,11 @@ class Ledger(LedgerFile):
         return {key: context for key, context, *_ in self.rows("contexts", *_one_of(keys)) if context}
 
     def refusals(self, keys: Sequence[str]) -> set[str]:
-        """Return those keys for which the LLM refused to write a context."""
+        """Return the keys for which the LLM refused to write a context."""
         return {key for key, context, *_ in self.rows("contexts", *_one_of(keys)) if not context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
-        """Commit contexts and refusals; they are on disk when this returns."""
+        """Commit contexts and refusals; they are on disk when this method returns."""
         now = time.time()
         rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
         with self.transaction():
@@ -209,17 +209,17 @@ class Ledger(LedgerFile):
             self.insert("embeddings", rows)
 
     def page(self, key: str) -> str | None:
-        """Return the scanned page with this key as it was read by OCR, or None."""
+        """Return the OCR result for the scanned page with this key, or None."""
         rows = self.rows("pages", "WHERE key = ?", (key,))
         return rows[0][1] if rows else None
 
     def add_page(self, key: str, page: str, engine: str) -> None:
-        """Commit a scanned page that was read by OCR; it is on disk when this returns."""
+        """Commit the OCR result for a scanned page; it is on disk when this method returns."""
         with self.transaction():
             self.insert("pages", [(key, page, engine, time.time())])
 
     def iterate(self, table: str) -> Iterator[Row]:
-        """Yield the sound rows of a table, sorted by key."""
+        """Yield the undamaged rows of a table, sorted by key."""
         key = TABLES[table][0]
         keys = [of_row for (of_row,) in self.query(f"SELECT {key} FROM {table} ORDER BY {key}")]
         for at in range(0, len(keys), _BLOCK):
@@ -229,8 +229,8 @@ class Ledger(LedgerFile):
     def add_rows(self, rows: Iterable[tuple[str, Row]]) -> None:
         """Add rows to several tables in one transaction.
 
-        A context replaces that of the same key. Other rows are kept, and a receipt gets a number of this ledger unless
-        the ledger has it already.
+        A context replaces the existing one with the same key; existing rows of other tables are kept. A receipt that is
+        not yet in this ledger gets a new number.
         """
         with self.transaction():
             known = [replace(run, run=0) for run in self.receipts.cost().runs]
@@ -250,17 +250,17 @@ class Ledger(LedgerFile):
     def keep_only(
         self, contexts: Collection[str], documents: Sequence[Sequence[str]], *, dry_run: bool = False
     ) -> tuple[int, int]:
-        """Remove all other rows, and return the number of contexts and of embeddings removed.
+        """Remove all rows except those to keep, and return the number of contexts and of embeddings removed.
 
-        Requests and replies of batches and scanned pages cannot be attributed to a document, so all of them are
+        Requests and replies of batches and OCR results cannot be attributed to a document, so all of them are
         removed: replies whose contexts are not stored yet, running batches, whose replies would bring removed contexts
-        back, and pages, which cost only time. Refusals are kept: they contain no text, and asking again would cost
-        money. The removed text remains in unused parts of the file; `copy_to` does not copy it.
+        back, and OCR results, which can be produced again at no charge. Refusals are kept: they contain no text, and
+        asking again would cost money. The removed text remains in unused parts of the file; `copy_to` does not copy it.
 
         Args:
             contexts: Contexts to keep.
-            documents: Texts of the chunks of each document, in the order of the document, whose embeddings to keep, of
-                any model. Of those by contextual models, only embeddings among the same neighbours are kept.
+            documents: Texts of the chunks of each document, in document order. Their embeddings by any model are kept;
+                those by contextual models only if the neighbouring chunks are the same.
             dry_run: Only count the rows.
         """
         contexts_to_keep = [key for key, context, *_ in self.rows("contexts") if not context or context in contexts]
@@ -284,7 +284,7 @@ class Ledger(LedgerFile):
         files.sync_file(path)
 
     def usage(self, contexts: Sequence[str]) -> LedgerUsage | None:
-        """Return the tokens used to write some contexts, or None if the usage of one is unknown.
+        """Return the number of tokens used to write some contexts, or None if it is unknown for any of them.
 
         Args:
             contexts: The contexts of the chunks; one that is listed several times counts several times.
@@ -327,7 +327,7 @@ def _one_of(keys: Sequence[str], column: str = "key") -> tuple[str, tuple[str]]:
 def _live_keys(
     keys: Iterable[str], documents: Sequence[Sequence[str]], models: Iterable[tuple[str, int | None]]
 ) -> list[str]:
-    """Return those keys that belong to embeddings of live documents.
+    """Return the keys that belong to embeddings of live documents.
 
     Args:
         keys: Keys of embeddings.
@@ -404,8 +404,8 @@ class BatchReply:
 class BatchJournal:
     """Journal of the batches that a provider is working on: their requests and replies.
 
-    If a process stops, the next one finds the batch, fetches its replies, and does not pay again. A reply is kept until
-    its contexts are in the ledger.
+    If a process stops, the next one finds the batch and fetches its replies, so they are not paid for again. A reply is
+    kept until its contexts are in the ledger.
 
     Args:
         store: The open ledger file.
@@ -415,7 +415,7 @@ class BatchJournal:
         self._store = store
 
     def uploaded(self, file_id: str, *, model: str, custom_ids: Iterable[str]) -> None:
-        """Record requests that were uploaded, before their batch is created."""
+        """Record uploaded requests before their batch is created."""
         rows = [(custom_id, file_id) for custom_id in custom_ids]
         with self._store.transaction():
             self._store.insert("batches", [(file_id, None, model, time.time())])
@@ -458,7 +458,7 @@ class BatchJournal:
         return [batch for batch in batches if model in (None, batch.model)]
 
     def has_request(self, custom_id: str) -> bool:
-        """Return whether a request was sent or answered, so that it must not be sent again."""
+        """Return whether a request has been sent or answered and must not be sent again."""
         return self.reply(custom_id) is not None or self.is_open(custom_id)
 
     def is_open(self, custom_id: str) -> bool:

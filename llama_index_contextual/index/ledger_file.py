@@ -1,7 +1,7 @@
 """SQLite file of a ledger: format, identity, checksums of the rows, and translation of SQLite errors.
 
 Statements wait for a limited time if another program has locked the file. An SQLite error is raised as an error of this
-package that says what to do. A file is reported as damaged only if SQLite itself finds it malformed.
+package whose message says what to do. A file is reported as damaged only if SQLite reports it as malformed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMAT_VERSION = 3
 _COLLECTION = "data"
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
-"""Seconds to wait for a lock of another program. Writing waits longer, because an answer that is lost costs money."""
+"""Seconds to wait for a lock of another program. Writing waits longer, because losing an answer costs money."""
 
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -50,7 +50,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pages": ("key", "page", "engine", "created"),
     }
 )
-"""The columns of each table, the key first; a column with the checksum follows."""
+"""The columns of each table, starting with the key; a column with the checksum is added at the end."""
 
 _TYPES: Mapping[str, tuple[Any, ...]] = {
     "contexts": (str, str, str, float, int | None, int | None, int | None),
@@ -83,7 +83,7 @@ _BUSY = (
 
 
 def translate_error(error: sqlite3.Error, name: str) -> ProjectError:
-    """Translate an SQLite error into an error of this package that says what to do.
+    """Translate an SQLite error into an error of this package whose message says what to do.
 
     Args:
         error: The error.
@@ -107,7 +107,7 @@ def damage_error(name: str, why: str) -> CorruptVersionError:
 
 
 def row_checksum(table: str, values: Sequence[Any]) -> bytes:
-    """Return the xxh3 of a row, over the name of its table and every column."""
+    """Return the xxh3 of a row, computed from the name of its table and all its columns."""
     columns = [len(value) if isinstance(value, bytes) else value for value in values]
     digest = xxhash.xxh3_64(json.dumps([table, *columns]).encode())
     for value in values:
@@ -117,13 +117,13 @@ def row_checksum(table: str, values: Sequence[Any]) -> bytes:
 
 
 def is_sound(table: str, row: Row) -> bool:
-    """Return whether the checksum of a row, its last column, is right, and a vector can be used."""
+    """Return whether the checksum in the last column of a row is correct and its vector, if any, can be used."""
     *values, checksum = row
     return bool(checksum == row_checksum(table, values)) and (table != "embeddings" or is_vector(values[1]))
 
 
 def is_plausible(table: str, values: Sequence[Any]) -> bool:
-    """Return whether values have the types and ranges of a row, as imported rows must."""
+    """Return whether values have the types and ranges that a row requires; used to check imported rows."""
     if not all(map(isinstance, values, _TYPES[table])) or not values[0]:
         return False
     if any(isinstance(value, int) and not (type(value) is int and 0 <= value < _MAX_COUNT) for value in values):
@@ -136,7 +136,7 @@ def is_plausible(table: str, values: Sequence[Any]) -> bool:
 
 
 def is_vector(blob: bytes) -> bool:
-    """Return whether bytes are a vector that an index can use: finite and not zero."""
+    """Return whether bytes represent a vector that an index can use: finite and not zero."""
     if not blob or len(blob) % 4:
         return False
     vector = np.frombuffer(blob, dtype="<f4")
@@ -149,8 +149,8 @@ class LedgerFile(Database):
     Args:
         path: The file, which is created if it does not exist; None keeps everything in memory.
         read_only: Do not change the file: a missing or empty file is treated as an empty ledger. An interrupted write
-            is rolled back nevertheless, as nothing can be read before that.
-        identity: Identity of a ledger that is created; None generates one.
+            is still rolled back, because nothing can be read until then.
+        identity: Identity for a new ledger; None generates one.
 
     Raises:
         FormatError: The file was written by a newer release.
@@ -159,7 +159,7 @@ class LedgerFile(Database):
         LedgerError: The file cannot be opened, read or written.
 
     Attributes:
-        identity: Unique id of this ledger; None while it is opened.
+        identity: Unique id of this ledger; None while it is being opened.
     """
 
     def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
@@ -182,7 +182,7 @@ class LedgerFile(Database):
 
     def _open(self) -> sqlite3.Connection:
         connection = super()._open()
-        # Damaged bytes must not prevent the rows around them from being read.
+        # Damaged bytes must not prevent other rows from being read.
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         return connection
 
@@ -197,7 +197,7 @@ class LedgerFile(Database):
 
     @contextlib.contextmanager
     def block_writers(self) -> Iterator[None]:
-        """Lock the file against writing by other programs, even if it was opened for reading."""
+        """Lock the file so that other programs cannot write to it, even if it was opened for reading."""
         self.query("PRAGMA query_only = OFF")
         with self.transaction():
             yield
@@ -205,7 +205,7 @@ class LedgerFile(Database):
     # ---- format -----------------------------------------------------------------------------------------------------
 
     def _has_format(self) -> bool:
-        """Return whether the file is a ledger, and set its identity; return False if it is new."""
+        """Read the identity and return True if the file is a ledger; return False if it is new."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if foreign := sorted(names - {"kv", *TABLES}):
             raise damage_error(self._name, f"it is not a ledger: it contains the table {foreign[0]!r}")
@@ -250,7 +250,7 @@ class LedgerFile(Database):
     # ---- rows -------------------------------------------------------------------------------------------------------
 
     def rows(self, table: str, clauses: str = "", parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the sound rows of a table, without their checksums.
+        """Return the undamaged rows of a table, without their checksums.
 
         Args:
             table: Name of the table.
@@ -306,7 +306,7 @@ def _columns(table: str) -> str:
 
 
 def _as_stored(kind: Any, value: Any) -> Any:
-    """Convert a number to the type that SQLite will return, so that the checksum stays the same."""
+    """Convert a number to the type that SQLite returns, so that the checksum stays the same."""
     if value is None or kind not in (float, int | None):
         return value
     return float(value) if kind is float else int(value)

@@ -28,7 +28,7 @@ _EXPORTED = {
     "batch_replies": "replies",
     "runs": "receipts",
 }
-"""The tables of an export, with what their rows are called in `LedgerRows`."""
+"""The tables of an export, with the names of their fields in `LedgerRows`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class LedgerRows:
     """Number of rows that were exported or imported.
 
     Attributes:
-        contexts: Contexts by an LLM, and refusals to write one.
+        contexts: Contexts written by an LLM, and refusals.
         embeddings: Vectors.
-        pages: Scanned pages that were read by OCR.
+        pages: OCR results for scanned pages.
         replies: Replies of a batch whose contexts are not stored yet.
         receipts: Costs of runs.
     """
@@ -51,10 +51,10 @@ class LedgerRows:
 
 
 def export_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
-    """Write everything that was paid for or read by OCR as JSON lines: contexts, embeddings, pages and receipts.
+    """Export a ledger as JSON lines: contexts, embeddings, OCR results and receipts.
 
-    Another project that imports the file pays for none of it again. This also exports the ledger of a project that was
-    written before the first release.
+    A project that imports the file does not pay for these results again. The ledger of a project that was written
+    before the first release can be exported too.
 
     Args:
         project_dir: Directory of the project: `project.directory`.
@@ -68,7 +68,7 @@ def export_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
 
 
 def import_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
-    """Add the rows of a file that `export_ledger` wrote to the ledger of a project, and return their number.
+    """Import a file written by `export_ledger` into the ledger of a project, and return the number of rows.
 
     Args:
         project_dir: Directory of the project: `project.directory`.
@@ -84,7 +84,7 @@ def import_ledger(project_dir: str | Path, path: str | Path) -> LedgerRows:
 
 
 def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
-    """Write everything that was paid for or read by OCR as JSON lines.
+    """Write the contexts, embeddings, OCR results, replies and receipts of a ledger as JSON lines.
 
     A line without `table` is a context; a vector is the base64 of its little-endian 32-bit floats.
 
@@ -114,9 +114,9 @@ def write_ledger(ledger: Ledger, path: Path) -> LedgerRows:
 
 
 def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
-    """Add the rows of a JSON lines file, and return their number; contexts replace existing ones of the same key.
+    """Add the rows of a JSON lines file, and return their number; contexts replace existing ones with the same key.
 
-    Receipts that the ledger has already are not added again.
+    Receipts that are already in the ledger are not added again.
 
     Raises:
         InputError: The file does not exist, or a line was not written by `export_ledger`; nothing is added.
@@ -130,7 +130,7 @@ def read_ledger(ledger: Ledger, path: Path) -> LedgerRows:
     counts = Counter[str]()
 
     def rows() -> Iterator[tuple[str, Row]]:
-        with open(path, "rb") as file:  # lines of bytes: JSON allows other line separators in a string
+        with open(path, "rb") as file:  # in binary mode, because JSON strings may contain other line separators
             for number, line in enumerate(file, start=1):
                 try:
                     table, row = _row(json.loads(line))
@@ -161,7 +161,7 @@ def _line(table: str, row: Row) -> dict[str, Any]:
 
 
 def _row(raw: Any) -> tuple[str, Row]:
-    """Return the table and the row of a line."""
+    """Return the table and the row for a line."""
     if not isinstance(raw, dict):
         raise TypeError("it must be a mapping")
     table = raw.pop("table", "contexts")

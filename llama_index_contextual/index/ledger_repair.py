@@ -1,7 +1,7 @@
-"""Check and repair of the file of a ledger.
+"""Check and repair the file of a ledger.
 
-A ledger is repaired only if a checksum of a row is wrong, or if SQLite finds the file malformed after it has rolled
-back an interrupted write, with the file locked. Then a new file with all rows that can still be read replaces it.
+A ledger is repaired only if the checksum of a row is wrong, or if SQLite finds the locked file malformed after it has
+rolled back an interrupted write. It is then replaced by a new file with all rows that can still be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llama_index_contextual.index.versions import live_if_sound, version_directo
 
 DAMAGED = ".damaged"
 _RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
-"""Bounds of the ranges of keys in which a damaged table is read; most keys are hexadecimal."""
+"""Bounds of the key ranges used to read a damaged table; most keys are hexadecimal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class LedgerState:
     """Condition of the file of a ledger.
 
     Attributes:
-        malformed: What SQLite finds wrong with the file, or None.
+        malformed: Problem that SQLite reports for the file, or None.
         damaged: Keys of the rows with a wrong checksum, by table.
         identity: Identity of the ledger, if it can be read.
     """
@@ -46,7 +46,7 @@ def check_ledger(path: Path, *, locked: bool = False) -> LedgerState:
 
     Args:
         path: The file.
-        locked: Whether to lock the file against writing during the check.
+        locked: Whether to prevent writing to the file during the check.
 
     Raises:
         FormatError: The file was written by a newer release.
@@ -63,7 +63,7 @@ def check_ledger(path: Path, *, locked: bool = False) -> LedgerState:
 
 
 def repair_ledger(project_dir: Path) -> None:
-    """Replace a damaged file by a new one with its sound rows; begin a new ledger if that of a project is gone.
+    """Replace a damaged ledger by a new one with its undamaged rows; create a new ledger if the file is missing.
 
     Raises:
         FormatError: The ledger was written by a newer release.
@@ -108,15 +108,15 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
     """
     for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
         ledger.restore(table, _readable(damaged, table))
-    # Without its batch, a request would neither be answered nor be sent again.
+    # Without its batch, a request would be neither answered nor sent again.
     batches = {batch.file_id for batch in ledger.batches.open_batches()}
     ledger.restore("batch_requests", (row for row in _readable(damaged, "batch_requests") if row[1] in batches))
 
 
 def _readable(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield the sound rows of a table that can be read, some of them repeatedly.
+    """Yield the undamaged rows of a table that can be read; some may be repeated.
 
-    Rows after a damaged page are read backwards from the end, and rows between damaged pages by ranges of keys.
+    Rows after a damaged page are read backwards from the end, and rows between damaged pages by key range.
     """
     key = TABLES[table][0]
     with suppress(sqlite3.DatabaseError):
@@ -132,7 +132,7 @@ def _readable(damaged: Path, table: str) -> Iterator[Row]:
 
 
 def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
-    # Not mode=ro, which cannot read anything before an interrupted write is rolled back.
+    # Not mode=ro, because nothing can be read until an interrupted write is rolled back.
     uri = f"{damaged.resolve().as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True)) as source:
         source.execute("PRAGMA query_only = ON")
@@ -143,7 +143,7 @@ def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
 
 
 def damaged_ledgers(project_dir: Path) -> list[Path]:
-    """Return the damaged ledgers that repairs have kept, and their journals."""
+    """Return the copies of damaged ledgers that were kept by repairs, and their journals."""
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 

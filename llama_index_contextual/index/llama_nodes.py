@@ -38,7 +38,7 @@ def parent_of(
     stored: Sequence[BaseNode],
     read_span: Callable[[str, int, int], str | None],
 ) -> TextNode | None:
-    """Return the parent of chunks with their text, assembled from them; None if there are none.
+    """Return the parent of chunks, with its text assembled from them; None if there are no chunks.
 
     Args:
         node_id: Id of the parent.
@@ -82,7 +82,7 @@ def parent_of(
 
 
 def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
-    """Return the span of the segment that nodes were cut from, or else from the first to the last of them."""
+    """Return the span of the segment that the nodes were cut from, or the span from the first to the last node."""
     starts = [child.start_char_idx for child in children if child.start_char_idx is not None]
     if len(starts) < len(children):
         return None

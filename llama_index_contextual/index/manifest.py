@@ -1,21 +1,21 @@
-"""Manifests of versions and parts: the names of their files, records of documents, and comparison with the files.
+"""Manifests of versions and parts: file names, records of documents, and checks of the files.
 
-Files are compared before any library parses one of them. The headers of FAISS files are compared with the sizes of the
-files: FAISS allocates as much memory as a header claims, so a damaged header can terminate the process.
+Files are checked before any library parses them. The headers of FAISS files are compared with the sizes of the files:
+FAISS allocates as much memory as the header specifies, so a damaged header can terminate the process.
 
 parts/p000001/                     a part, which several versions may share
   part.json                        content of the part, with size and checksums of every file
   docstore.sqlite                  chunks, records of the documents, and data to reconstruct them
-  documents.json                   a copy of the records, by which a damaged part names its documents
+  documents.json                   copy of the records, used to list the documents of a damaged part
   default__vector_store.faiss      vectors (absent without the semantic index)
-  born.bin, sample.bin             instead of it, if an engine keeps the vectors
+  born.bin, sample.bin             in place of the FAISS file if an engine stores the vectors
   bm25/                            lexical index (absent without it)
   bm25/documents/                  index of documents by name and opening
 versions/v000001/
-  manifest.json                    the parts of the version, and the documents of each that are gone
+  manifest.json                    the parts of the version, and the documents removed from each
 
-The n-th document of a part has the rows after those of the documents before it, as many as it has chunks; row r is the
-r-th chunk of the document store and of each index.
+Each chunk of a part has one row: row r is the r-th chunk in the document store and in each index. The rows of a
+document are consecutive, and the documents are in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FAISS_FILE = f"default__{VECTOR_STORE}"  # as LlamaIndex names the file of a def
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
 BORN_FILE = "born.bin"
-"""The versions that the vectors of a part were added by; only if an engine keeps them."""
+"""The versions in which the vectors of a part were added; only used if an engine stores them."""
 SAMPLE_FILE = "sample.bin"
 
 _CHECKSUM = "xxh3"
@@ -69,7 +69,7 @@ class DocumentRecord:
         doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
         content_hash: xxh3 of the file, or of text and metadata if there is no file.
         path: Path of its file, without links; None if it was passed as a Document or as nodes.
-        facts: The user's metadata of its file, or None.
+        facts: The user's metadata for its file, or None.
         file_name: Name of its file, or None.
         title: Its title, or None.
         chunks: Number of its chunks.
@@ -138,7 +138,7 @@ class PartEntry:
 
     Attributes:
         name: Name of the part.
-        xxh3: Checksum of its part.json, which has those of its files.
+        xxh3: Checksum of its part.json, which contains those of its files.
         gone: Numbers of its documents that the version does not contain, as ranges (first, last).
     """
 
@@ -162,8 +162,8 @@ class Manifest:
         chunks: Number of chunks.
         size: Bytes of its files.
         parts: The parts, in the order of their rows.
-        automatic: Whether a program that watches folders published it.
-        keeps: Name of the version before it, if that is kept as long as this one, which removed many documents.
+        automatic: Whether it was published by a program that watches folders.
+        keeps: Name of the previous version, if this one removed many documents; it is then kept as long as this one.
         format: Layout of the version.
     """
 
@@ -183,7 +183,7 @@ class Manifest:
 
     @property
     def engine(self) -> str:
-        """What keeps the vectors: "files", or the kind of an engine, such as "qdrant"."""
+        """Where the vectors are stored: "files", or the name of an engine, such as "qdrant"."""
         return str(self.config["backend"]).partition(":")[0]
 
     def to_json(self) -> bytes:
@@ -278,7 +278,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def damage_error(file: str, fault: str) -> CorruptVersionError:
-    """Return the error for a damaged file of a version, which says what to do."""
+    """Return the error for a damaged file of a version; its message says what to do."""
     return CorruptVersionError(
         f"{file} {fault}.",
         file=file,
@@ -312,7 +312,7 @@ _WITHOUT_THE_VERSION = Remedy(
 
 
 class RecordIndex:
-    """The records of a part, by their numbers; the dictionaries are made when they are first used.
+    """The records of a part, by number; the dictionaries are created when they are first used.
 
     Args:
         records: The records.
@@ -343,7 +343,7 @@ class RecordIndex:
 
     @cached_property
     def by_folded_id(self) -> Mapping[str, Sequence[int]]:
-        """The numbers of the documents, by their id as file systems compare it that ignore case."""
+        """The numbers of the documents, by their id in the form used by file systems that ignore case."""
         return _numbers(_folded(record.doc_id) for record in self.records)
 
 
@@ -359,7 +359,7 @@ class Records(Sequence[DocumentRecord]):
     """The records of the documents of a version, in the order of its parts.
 
     Args:
-        parts: The records of each part, and which of them are live; None if all are.
+        parts: The records of each part, and which of them are live (None if all are).
 
     Example:
         >>> records = Records.of([DocumentRecord(doc_id="a", content_hash="1")])
@@ -372,7 +372,7 @@ class Records(Sequence[DocumentRecord]):
 
     @classmethod
     def of(cls, records: Sequence[DocumentRecord]) -> Records:
-        """Return records that are given one by one."""
+        """Create an instance from a sequence of records."""
         return records if isinstance(records, Records) else cls([(RecordIndex(records), None)])
 
     def __len__(self) -> int:
@@ -417,7 +417,7 @@ class Records(Sequence[DocumentRecord]):
         return self._live_ones(lambda index: index.by_content.get(content_hash, ()))
 
     def with_folded_id(self, doc_id: str) -> list[DocumentRecord]:
-        """Return the records of the documents with an id, regardless of its case and Unicode normalization."""
+        """Return the records of the documents with an id, ignoring case and Unicode normalization."""
         return self._live_ones(lambda index: index.by_folded_id.get(_folded(doc_id), ()))
 
     def _live_ones(self, numbers_of: Callable[[RecordIndex], Sequence[int]]) -> list[DocumentRecord]:
@@ -430,7 +430,7 @@ class Records(Sequence[DocumentRecord]):
 
 
 def _folded(doc_id: str) -> str:
-    """Return an id in the form in which file systems that ignore case, and those that normalize names, compare it."""
+    """Return an id in the form that is compared by file systems that ignore case or normalize names."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", doc_id).casefold())
 
 
@@ -443,10 +443,10 @@ _INNER_PRODUCT = 0
 _FLOAT = 4
 
 Check = Literal["size", "xxh3", "sha256"]
-"""How to compare a file: by its size only, by a fast checksum, or by a cryptographic one."""
+"""How to check a file: by its size only, by a fast checksum, or by a cryptographic one."""
 
 DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-"""Errors of the operating system that mean damage; others, such as a missing permission, may be temporary."""
+"""Error numbers of the operating system that mean damage; others, such as for permissions, may be temporary."""
 _TRY_AGAIN = Remedy(
     "Make the files of the project readable for this process, and try again",
     "Make the files of the project readable for this user, and try again",
@@ -480,7 +480,7 @@ def read_part(directory: Path, entry: PartEntry) -> PartManifest:
         entry: Its entry in the manifest of a version.
 
     Raises:
-        CorruptVersionError: The manifest is missing or damaged, or is not the one that the version names.
+        CorruptVersionError: The manifest is missing or damaged, or is not the one that the version refers to.
         FormatError: The part was written by a newer release.
     """
     shown = _shown(directory, PART_MANIFEST)
@@ -500,7 +500,7 @@ def read_part(directory: Path, entry: PartEntry) -> PartManifest:
 
 
 def check_version(directory: Path, check: Check) -> Manifest:
-    """Compare a version and its parts with their manifests, and return that of the version.
+    """Compare a version and its parts with their manifests, and return the manifest of the version.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
@@ -563,7 +563,7 @@ def _content(path: Path, shown: str) -> bytes:
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether an error of a version means that it is damaged, and not only that it cannot be read now."""
+    """Return whether an error means that a version is damaged and not just temporarily unreadable."""
     cause = error.__cause__
     is_readable = not isinstance(cause, OSError) or cause.errno in DAMAGE
     return isinstance(error, CorruptVersionError) and is_readable
@@ -581,7 +581,7 @@ def _shown(directory: Path, name: str) -> str:
 
 
 def check_faiss(path: Path, *, shown: str | None = None) -> None:
-    """Check that a flat FAISS index is as long as its header says. Indexes of other types are not checked.
+    """Check that the size of a flat FAISS index matches its header. Indexes of other types are not checked.
 
     Raises:
         CorruptVersionError: The file is not a FAISS index, or its header does not match its size.

@@ -1,10 +1,9 @@
-"""Nodes in SQLite, which are fetched with one query per result; filters are evaluated on columns.
+"""Nodes in SQLite, fetched with one query per result; filters are evaluated on columns.
 
-The order of the nodes' positions is the order of the rows in the FAISS and BM25 indexes. Segments, the parents of
-chunks, are not stored: they are assembled from their chunks on demand, with links to them, for `AutoMergingRetriever`.
+The positions of the nodes have the same order as the rows in the FAISS and BM25 indexes. Segments, the parents of
+chunks, are not stored: for `AutoMergingRetriever`, they are assembled on demand from their chunks, with links to them.
 
-Fields that nodes of one kind have in common (templates, excluded keys) are stored once, as a shape. Texts are
-compressed.
+Fields that nodes of one kind have in common (templates, excluded keys) are stored once, as a shape. Text is compressed.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ _SCHEMA = (
     f"CREATE INDEX IF NOT EXISTS nodes_of_parent ON nodes ({_PARENT_SQL})",
 )
 FRAMES = "contextual/documents"
-"""Collection of the data that no chunk contains; see `DocumentFrame`."""
+"""Collection for the data of documents that is not in any chunk; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
-_ALWAYS_INDEXED = 100_000  # number of characters of all different values of a key that are indexed regardless
-_INDEXED_PER_NODE = 32  # and so many for each node
+_ALWAYS_INDEXED = 100_000  # total length of the distinct values of a key up to which they are always indexed
+_INDEXED_PER_NODE = 32  # the same per node, which is the limit for a large number of nodes
 _KEPT_COLUMNS = 8
 
 
@@ -91,13 +90,13 @@ class Nodes(ABC):
 
     @abstractmethod
     def children(self, parent_id: str) -> list[BaseNode]:
-        """Return the nodes that have a parent, in the order of the text."""
+        """Return the child nodes of a parent, in text order."""
 
     def __bool__(self) -> bool:
         return True
 
     def get_nodes(self, node_ids: Sequence[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them.
+        """Return nodes in the order of `node_ids`, with one query; parents of stored nodes are assembled from them.
 
         Raises:
             ValueError: A node does not exist and `raise_error` is True.
@@ -113,14 +112,14 @@ class Nodes(ABC):
         return [nodes[node_id] for node_id in node_ids if node_id in nodes]
 
     def assemble(self, node_id: str) -> TextNode | None:
-        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+        """Return the parent of stored nodes, with their text, or None if no node has this parent."""
         from llama_index_contextual.index.llama_nodes import parent_of
 
         children = self.children(node_id)
         return parent_of(node_id, children[0].ref_doc_id, children, self.read_span) if children else None
 
     def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
-        """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
+        """Return a span of a document's text from its nodes and the text between them; None if there are no offsets."""
         text = [" "] * max(0, end - start)
         frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
         pieces: list[tuple[int, str]] = []
@@ -139,8 +138,8 @@ class Nodes(ABC):
 class NodeTable(Nodes):
     """Nodes in one SQLite file, or in memory.
 
-    Adding takes time linear in the number of nodes, in one transaction per call. Nodes are returned equal to those that
-    were added.
+    Adding nodes takes linear time and one transaction per call. The nodes that are read are equal to those that were
+    added.
 
     Args:
         path: The file; None keeps everything in memory.
@@ -187,7 +186,7 @@ class NodeTable(Nodes):
                 connection.execute(_INSERT, {**row, "shape": shape})
 
     def _forget(self) -> None:
-        """Forget what was read, as the nodes are changed."""
+        """Clear cached data before the nodes are changed."""
         self._size = self._ids = None
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
@@ -206,7 +205,7 @@ class NodeTable(Nodes):
             connection.executemany("INSERT INTO documents (record) VALUES (?)", rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the records that `write_records` has stored."""
+        """Return the records that were stored by `write_records`."""
         return [json.loads(row[0]) for row in self._kv.query("SELECT record FROM documents ORDER BY number")]
 
     def copy_from(self, source: NodeTable, live: NDArray[np.bool_] | None, doc_ids: set[str]) -> None:
@@ -227,7 +226,7 @@ class NodeTable(Nodes):
             ):
                 last = rows[-1][-1]
                 copied = [row[:-1] for row in rows if live is None or live[row[-1] - 1]]
-                # Only the shapes of these nodes: a shape can contain data of its node, such as an image.
+                # Only the shapes of these nodes, because a shape can contain data of its node, such as an image.
                 connection.executemany(_INSERT_SHAPE, ((row[-1],) for row in copied))
                 connection.executemany(
                     "INSERT INTO nodes (id, doc_id, start_char, end_char, text, metadata, body, checksum, shape)"
@@ -245,7 +244,7 @@ class NodeTable(Nodes):
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def ids_of_document(self, doc_id: str) -> list[str]:
-        """Return the ids of a document's nodes in the order of the text."""
+        """Return the ids of a document's nodes in text order."""
         rows = self._kv.query("SELECT id FROM nodes WHERE doc_id = ? ORDER BY start_char, position", (doc_id,))
         return [row[0] for row in rows]
 
@@ -263,7 +262,7 @@ class NodeTable(Nodes):
         """Node ids sorted by position; read once."""
         with self._lock:
             if self._ids is None:
-                # Sorted here, because SQLite would read every node to sort them, instead of the index on ids alone.
+                # Sorted here, because to sort them, SQLite would read every node instead of only the index on ids.
                 rows = self._kv.query("SELECT position, id FROM nodes")
                 self._ids = [node_id for _, node_id in sorted(rows)]
             return self._ids
@@ -276,7 +275,7 @@ class NodeTable(Nodes):
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
         """Return a mask of the nodes that pass the filters, sorted by position, or None without filters.
 
-        A published store keeps the columns that were used last.
+        A published store caches the most recently used columns.
         """
         if filters is None:
             return None
@@ -287,7 +286,7 @@ class NodeTable(Nodes):
         return evaluate(valid, len(self), lambda test: test.mask(self.column(test.key)))
 
     def column(self, key: str) -> Column:
-        """Return the values of a metadata key: from the index of a published store, or else from the nodes."""
+        """Return the values of a metadata key, from the index of a published store if possible, or from the nodes."""
         if not self._indexed_keys.get(key, bool(self._indexed_keys)):
             return self._scanned_column(key)
         column = self._columns.get(key)
@@ -321,7 +320,7 @@ class NodeTable(Nodes):
         return Column(values, codes)
 
     def _metadata_blocks(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Yield the metadata of nodes sorted by position, and the row of the first of them."""
+        """Yield blocks of metadata of nodes sorted by position, each with the row of its first node."""
         row, last = 0, -1
         while nodes := self._kv.query(
             "SELECT metadata, position FROM nodes WHERE position > ? ORDER BY position LIMIT 1024", (last,)
@@ -348,7 +347,7 @@ class NodeTable(Nodes):
     def index_metadata(self) -> None:
         """Index the values of the metadata keys, so that filters need not read every node.
 
-        Keys with long values that are different for most nodes are not indexed: such an index would be as large as the
+        Keys with long values that differ for most nodes are not indexed, because such an index would be as large as the
         nodes.
         """
         room = max(_ALWAYS_INDEXED, len(self) * _INDEXED_PER_NODE)
@@ -405,7 +404,7 @@ class NodeTable(Nodes):
             last = rows[-1][-1]
 
     def sound_nodes(self, positions: Iterable[int]) -> dict[int, BaseNode]:
-        """Return the nodes at some positions of a file that may be damaged: those whose rows have their checksums."""
+        """Return the nodes at some positions in a possibly damaged file whose rows match their checksums."""
         nodes: dict[int, BaseNode] = {}
         unpack = unpacker()
         for position in positions:
@@ -424,14 +423,14 @@ class NodeTable(Nodes):
         return dict(self._fetch("id, position", node_ids))
 
     def existing(self, node_ids: Sequence[str], live: NDArray[np.bool_] | None = None) -> Iterator[BaseNode]:
-        """Yield the nodes among `node_ids` that exist, or that are in rows which are live."""
+        """Yield the nodes among `node_ids` that exist and, if `live` is given, are in live rows."""
         unpack = unpacker()
         for row in self._fetch(f"{_COLUMNS}, position", node_ids):
             if live is None or live[row[-1] - 1]:
                 yield self._node(row, unpack)
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
-        """Yield the chunks of some rows, which are ascending."""
+        """Yield the chunks of some rows, given in ascending order."""
         unpack = unpacker()
         for start in range(0, len(rows), _MAX_VARIABLES):
             part = [row + 1 for row in rows[start : start + _MAX_VARIABLES]]
@@ -442,14 +441,14 @@ class NodeTable(Nodes):
                 yield self._chunk(row, unpack)
 
     def distinct_metadata(self) -> list[tuple[str, str | int | float | None, str | None]]:
-        """Return the distinct (key, value, id of the document), sorted; None stands for other than text and numbers."""
+        """Return the distinct (key, value, document id), sorted; values other than strings and numbers are None."""
         return self._kv.query(
             "SELECT DISTINCT field.key, CASE WHEN field.type IN ('text', 'integer', 'real') THEN field.atom END, doc_id"
             " FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1, 2"
         )
 
     def children(self, parent_id: str, live: NDArray[np.bool_] | None = None) -> list[BaseNode]:
-        """Return the nodes that have a parent, in the order of the text, or those of them in rows which are live."""
+        """Return the child nodes of a parent, in text order; if `live` is given, only those in live rows."""
         unpack = unpacker()
         rows = self._kv.query(
             f"SELECT {_COLUMNS}, position FROM nodes WHERE {_PARENT_SQL} = ? ORDER BY start_char, position",
@@ -497,7 +496,7 @@ StoredText = str | bytes
 
 
 def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict[str, Any]]:
-    """Return the shape of a node, as JSON, and its row, with the text compressed by `pack`."""
+    """Return the shape of a node as JSON, and its row with the text compressed by `pack`."""
     from llama_index_contextual.index.llama_nodes import fields_of
 
     kind, data, doc_id = fields_of(node)
@@ -509,7 +508,7 @@ def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict
         "id": node.node_id,
         "doc_id": doc_id,
         "start": start,
-        # Not the node's own value, which may be wrong in chunks made elsewhere.
+        # Not the node's own value, which may be wrong in chunks created by other programs.
         "end": None if start is None else start + len(text),
         "text": pack(text),
         "metadata": _dump(node.metadata),
@@ -520,7 +519,7 @@ def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict
 
 
 def row_checksum(shape: str, *values: StoredText | int | None) -> int:
-    """Return the xxh3 of a row, by which a repair recognizes that it is sound, as a signed number.
+    """Return the xxh3 of a row as a signed number; a repair uses it to find undamaged rows.
 
     Args:
         shape: The shape of the node, as JSON.
@@ -532,7 +531,7 @@ def row_checksum(shape: str, *values: StoredText | int | None) -> int:
 
 def chunk_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> Chunk:
     """Return a chunk from its shape and its row, which begins with `COLUMNS`."""
-    if not shape["has_text"]:  # another class of LlamaIndex, which knows where its text is
+    if not shape["has_text"]:  # another LlamaIndex class, which stores its text elsewhere
         return Chunk.of(node_of(shape, row, unpack))
     own, body = _own_fields(shape, row, unpack), _load(row[4])
     source = body.get("relationships", {}).get(_SOURCE)
@@ -543,7 +542,7 @@ def chunk_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[Sto
         doc_id=source["node_id"] if isinstance(source, dict) else None,
         start=body.get("start_char_idx"),
         end=body.get("end_char_idx"),
-        # The body is parsed again: to keep its fields would make the garbage collector run more often.
+        # The body is parsed again, because keeping its fields would make the garbage collector run more often.
         make_node=partial(_node, shape, own, row[4]),
     )
 
@@ -566,7 +565,7 @@ def _node(shape: Mapping[str, Any], own: Mapping[str, Any], body: str) -> BaseNo
 
 
 def packer() -> Callable[[str], StoredText]:
-    """Return a function that compresses texts; reuse it, but only in one thread."""
+    """Return a function that compresses text; reuse it, but only in one thread."""
     compress = zstandard.ZstdCompressor(level=1).compress
 
     def pack(text: str) -> StoredText:
@@ -578,7 +577,7 @@ def packer() -> Callable[[str], StoredText]:
 
 
 def unpacker() -> Callable[[StoredText], str]:
-    """Return a function that decompresses texts; use it only in one thread."""
+    """Return a function that decompresses text; use it only in one thread."""
     decompress = zstandard.ZstdDecompressor().decompress
 
     def unpack(stored: StoredText) -> str:

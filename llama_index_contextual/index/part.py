@@ -1,13 +1,13 @@
-"""Parts of versions: immutable directories with documents, their chunks and the indexes over them.
+"""Parts of versions: immutable directories with documents, their chunks and the indexes of them.
 
-Several versions share a part, and each may lack some of its documents (`Part.gone`). Within a process, all versions
-that are open at the same time share the open files of a part, and files that have been compared with their checksums
-once are not read again for that purpose while they have the same inode, size and time of modification.
+Several versions can share a part, and each may leave out some of its documents (`Part.gone`). Within a process, all
+versions that are open at the same time share the open files of a part. Files whose checksums have been verified are not
+verified again as long as their inode, size and modification time are the same.
 
-A reader compares all files of a part before it uses one. A writer that only adds to a version compares those that it
-reads itself, the document stores, and the sizes of the others: publishing neither reads nor copies them, and the new
-version names the part with the checksums that it was published with, so that every reader still detects damage. Before
-a part is copied, all its files are compared (`Part.require_sound`).
+A reader verifies all files of a part before it uses any of them. A writer that only adds documents verifies the files
+that it reads, which are the document stores, and checks only the sizes of the others. Publishing neither reads nor
+copies those files, and the new version keeps the original checksums of the part, so readers still detect damage. Before
+a part is copied, all its files are verified (`Part.require_sound`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CHECKSUM = "xxh3"
-_REMEMBERED = 64  # number of parts whose description and records are kept in memory after they were closed
+_REMEMBERED = 64  # number of closed parts whose descriptions and records are kept in memory
 
 Ranges = Sequence[tuple[int, int]]
 """Numbers in ascending order, as ranges (first, last)."""
@@ -78,17 +78,17 @@ FileStates = Mapping[str, tuple[int, int, int]]
 
 
 class Description:
-    """The files of a part as this process has read them.
+    """State of the files of a part when this process last read them.
 
     Args:
         directory: Directory of the part.
         entry: Entry of the part in the manifest of a version.
         files: The files.
-        states: State of the files before they were read; None if the files have to be read again next time.
+        states: State of the files before they were read; None if they must be read again next time.
 
     Attributes:
         records: The records of its documents, once they have been read.
-        compared: Names of the files that are known to have their checksums.
+        compared: Names of the files whose checksums have been verified.
     """
 
     def __init__(self, directory: Path, entry: PartEntry, files: Files, states: FileStates | None = None) -> None:
@@ -106,7 +106,7 @@ class Description:
         return self._states is not None and self._states == file_states(self.directory, self._states)
 
     def compare(self, names: Iterable[str]) -> None:
-        """Compare files with their checksums, unless this was done before.
+        """Compare files with their checksums, unless this has already been done.
 
         Raises:
             CorruptVersionError: A file is missing or has changed.
@@ -117,7 +117,7 @@ class Description:
 
 
 def file_states(directory: Path, names: Iterable[str]) -> FileStates | None:
-    """Return the state of files; None if one is missing."""
+    """Return the state of files, or None if one of them is missing."""
     folder = os.fspath(directory)
     try:
         states = {name: os.stat(os.path.join(folder, name)) for name in names}
@@ -127,7 +127,7 @@ def file_states(directory: Path, names: Iterable[str]) -> FileStates | None:
 
 
 class _OpenFiles:
-    """The files of a part that are open; all versions of this process share them.
+    """The open files of a part, shared by all versions in this process.
 
     Attributes:
         description: The files.
@@ -141,14 +141,14 @@ class _OpenFiles:
         self._values: dict[str, Any] = {}
 
     def get(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` has returned the first time."""
+        """Return the result of the first call of `make` for a name."""
         with self._lock:
             if name not in self._values:
                 self._values[name] = make()
             return cast(T, self._values[name])
 
     def close(self) -> None:
-        """Close the files; they are opened again if they are used."""
+        """Close the files; they are opened again when they are used."""
         with self._lock:
             if (docstore := self._values.get(DOCSTORE)) is not None:
                 docstore.close()
@@ -156,14 +156,14 @@ class _OpenFiles:
 
 
 class Part:
-    """An open part of a version, without the documents that are gone.
+    """An open part of a version, without removed documents.
 
-    Its files are opened when they are first used, and closed when all versions have released them. The rows and the
-    numbers of documents are those of all documents, also of those that are gone; see `live` and `live_documents`.
+    Its files are opened when they are first used, and closed when all versions have released them. Rows and document
+    numbers include removed documents; see `live` and `live_documents`.
 
     Args:
         opened: Its open files.
-        gone: Numbers of the documents that are gone.
+        gone: Numbers of the removed documents.
     """
 
     def __init__(self, opened: _OpenFiles, gone: Ranges = ()) -> None:
@@ -218,11 +218,11 @@ class Part:
 
     @property
     def born(self) -> NDArray[np.int32]:
-        """The version that the vector of each row was added by, if an engine keeps the vectors; shape (rows,)."""
+        """The version in which the vector of each row was added, if an engine stores the vectors; shape (rows,)."""
         return self.shared(BORN_FILE, lambda: files.mapped(self.directory / BORN_FILE, np.int32))
 
     def vector_keys(self, rows: NDArray[np.int64] | None = None) -> list[Key]:
-        """Return the keys under which an engine keeps the vectors of some rows, or else of the live ones."""
+        """Return the keys under which an engine stores the vectors of the given rows, or of all live rows."""
         if BORN_FILE not in self.files:
             return []
         wanted = (np.arange(len(self.born)) if self.rows is None else self.rows) if rows is None else rows
@@ -234,12 +234,12 @@ class Part:
         return TermCounts.load(self.directory / BM25_DIRECTORY, len(self.document_of))
 
     def load_document_terms(self) -> TermCounts:
-        """Open the terms of the entries of the documents; documents without chunks have none."""
+        """Open the terms of the document entries; documents without chunks have no entry."""
         return TermCounts.load(self.directory / DOCUMENTS_DIRECTORY, int(np.count_nonzero(self.chunks_of)))
 
     @cached_property
     def record_index(self) -> RecordIndex:
-        """The records of all documents, to be found by number, id, origin and content."""
+        """The records of all documents, indexed by number, id, origin and content."""
         description = self._opened.description
         if description.records is None:
             description.records = RecordIndex([DocumentRecord(**record) for record in self.docstore.records()])
@@ -257,7 +257,7 @@ class Part:
         return self.shared("document_of", lambda: np.repeat(documents, self.chunks_of))
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return an object made from the files of this part, which all versions share."""
+        """Return an object created from the files of this part and shared by all versions."""
         return self._opened.get(name, make)
 
     # ---- what of it the version contains -----------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Part:
 
     @cached_property
     def live_entries(self) -> NDArray[np.bool_] | None:
-        """Which entries of the index of documents are live; documents without chunks have none. None if all are."""
+        """Which entries of the document index are live, or None if all are; documents without chunks have no entry."""
         return None if self.live_documents is None else self.live_documents[self.chunks_of > 0]
 
     @cached_property
@@ -308,7 +308,7 @@ class Part:
         return self.live is None or bool(self.live[row])
 
     def without(self, doc_ids: Iterable[str]) -> Part:
-        """Return the part without further documents; it is released together with this one."""
+        """Return the part with more documents removed; it is released together with this one."""
         numbers = {self.record_index.by_id[doc_id] for doc_id in doc_ids if self.has(doc_id)}
         if not numbers:
             return self
@@ -329,7 +329,7 @@ class DocumentFrame:
         metadata: The Document's metadata, including pages and headings.
         excluded_embed: Metadata keys that are not embedded.
         excluded_llm: Metadata keys that are not shown to the LLM.
-        gaps: Text that no chunk contains, such as white space between chunks, as (start, text).
+        gaps: Text that is not in any chunk, such as white space between chunks, as (start, text).
     """
 
     metadata: Mapping[str, Any]
@@ -360,10 +360,10 @@ def store_frame(docstore: NodeTable, doc_id: str, frame: DocumentFrame) -> None:
 
 
 def load_frame(docstore: Nodes, doc_id: str, *, check: bool = False) -> DocumentFrame | None:
-    """Return the frame of a document that `store_frame` has stored, or None.
+    """Return the frame of a document stored by `store_frame`, or None.
 
     Raises:
-        ValueError: `check` is set, and the frame does not have its checksum.
+        ValueError: `check` is set, and the frame does not match its checksum.
     """
     if (raw := docstore.get_extra(FRAMES, doc_id)) is None:
         return None
@@ -398,7 +398,7 @@ class PartWriter:
         self._documents = LexicalIndexBuilder(language=config.language) if config.builds_lexical else None
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return the ids of nodes that the part contains, among `node_ids`."""
+        """Return the ids among `node_ids` of nodes that the part contains."""
         return self._docstore.known(node_ids)
 
     def add(
@@ -415,7 +415,7 @@ class PartWriter:
         if not nodes:
             return
         self.chunks += len(nodes)
-        # Their vectors are stored once, in the index.
+        # The vectors are stored only in the index.
         self._docstore.add(
             [node if node.embedding is None else node.model_copy(update={"embedding": None}) for node in nodes]
         )
@@ -445,9 +445,9 @@ class PartWriter:
         self.chunks += part.size
 
     def finish(self) -> PartEntry:
-        """Write the indexes, and complete the part: sync it, write its manifest, verify and rename it.
+        """Write the indexes and complete the part: sync it, write its manifest, verify it and rename it.
 
-        A version can name it afterwards.
+        After this, the part can be listed in a version.
         """
         self._docstore.write_records([asdict(record) for record in self.records])
         _write_records(self.directory, self.records)
@@ -513,13 +513,13 @@ def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def open_parts(directory: Path, manifest: Manifest, reads: Collection[str] | None = None) -> list[Part]:
-    """Open the parts of a version, which must be released.
+    """Open the parts of a version; the caller must release them.
 
     Args:
         directory: Directory of the version.
         manifest: Its manifest.
-        reads: Names of the files of a part that are compared with their checksums, while only the sizes of the others
-            are; None for all.
+        reads: Names of the files in each part to compare with their checksums (None for all); only the sizes of the
+            other files are checked.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
@@ -535,14 +535,14 @@ def open_parts(directory: Path, manifest: Manifest, reads: Collection[str] | Non
 
 
 def open_written(directory: Path, entry: PartEntry) -> Part:
-    """Open a part that this process has just written and whose checksums it has computed from the files.
+    """Open a part that this process has just written, computing the checksums from its files.
 
     Args:
         directory: Directory of the part.
         entry: Its entry in the manifest of a version.
 
     Raises:
-        CorruptVersionError: A file is missing or has another size than was written.
+        CorruptVersionError: A file is missing or its size has changed since it was written.
     """
     description = _describe(directory, entry)
     check_files(directory, description.files, "size")
@@ -551,7 +551,7 @@ def open_written(directory: Path, entry: PartEntry) -> Part:
 
 
 class _OpenParts:
-    """The open files of the parts of this process, and the descriptions of those that were open lately."""
+    """The open files of all parts in this process, and the descriptions of recently used parts."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -559,7 +559,7 @@ class _OpenParts:
         self._descriptions: LRUCache[str, Description] = LRUCache(_REMEMBERED)
 
     def open(self, directory: Path, entry: PartEntry, reads: Collection[str] | None) -> _OpenFiles:
-        """Return the files of a part; those named in `reads` (all if None) have been compared with their checksums."""
+        """Return the files of a part after those named in `reads` (all if None) have been verified."""
         key = os.path.abspath(directory)
         with self._lock:
             opened = self._open.get(key)
@@ -583,7 +583,7 @@ class _OpenParts:
             return opened
 
     def release(self, opened: _OpenFiles) -> bool:
-        """Count one user less, and return whether there is none any more."""
+        """Decrease the number of users by one, and return whether none are left."""
         key = os.path.abspath(opened.description.directory)
         with self._lock:
             opened.users -= 1
@@ -596,7 +596,7 @@ def _describe(directory: Path, entry: PartEntry) -> Description:
     """Read the description of a part.
 
     Raises:
-        CorruptVersionError: The description is missing or damaged, or is not the one that the version names.
+        CorruptVersionError: The description is missing or damaged, or is not the one that the version refers to.
         FormatError: The part was written by a newer release.
     """
     before = file_states(directory, [PART_MANIFEST])
@@ -614,7 +614,7 @@ _UNREADABLE = (OSError, sqlite3.Error, ValueError, TypeError, KeyError, Attribut
 
 
 def _write_records(place: Path, records: Sequence[DocumentRecord]) -> None:
-    """Write a copy of the records of a part, with a checksum of its own; it is not synced."""
+    """Write a copy of the records of a part, with its own checksum, without syncing."""
     content = {"records": [asdict(record) for record in records]}
     data = json.dumps({**content, "xxh3": checksum(content)}).encode()
     path = place / RECORDS
@@ -622,7 +622,7 @@ def _write_records(place: Path, records: Sequence[DocumentRecord]) -> None:
 
 
 def records_of_part(place: Path, gone: Sequence[tuple[int, int]] = ()) -> list[DocumentRecord]:
-    """Return the records of a part that may be damaged: from the copy, or else from the document store.
+    """Return the records of a part that may be damaged, from the copy if possible, or from the document store.
 
     Args:
         place: Directory of the part.
@@ -641,7 +641,7 @@ def records_of_part(place: Path, gone: Sequence[tuple[int, int]] = ()) -> list[D
 
 
 def has_sound_records(place: Path) -> bool:
-    """Return whether the copy of the records of a part has its checksum."""
+    """Return whether the copy of the records of a part matches its checksum."""
     try:
         return bool(_records_in_copy(place))
     except _UNREADABLE:

@@ -38,7 +38,7 @@ _WINDOWS = os.name == "nt"
 
 
 class _Content(BaseModel):
-    """What `project.json` contains besides its checksum.
+    """Content of `project.json`, except the checksum.
 
     Attributes:
         format: Number of the format.
@@ -61,7 +61,7 @@ def is_project(project_dir: Path) -> bool:
 
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
-    """Replace the settings of a project atomically; what else was recorded is kept, if it can be read."""
+    """Replace the settings of a project atomically; the other content of the file is kept if it can be read."""
     recorded = _readable(project_dir) or _Content(config={})
     _write(project_dir, recorded, config=config.model_dump())
 
@@ -80,13 +80,13 @@ def ledger_identity(project_dir: Path) -> str | None:
 
 
 def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
-    """Return what is recorded of an embedding model that was passed as an object; None if there is nothing."""
+    """Return the recorded description of an embedding model that was passed as an object, or None."""
     content = _readable(project_dir)
     return None if content is None else content.embed_object
 
 
 def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
-    """Record an embedding model that was passed as an object; None forgets it. The write lock must be held."""
+    """Record an embedding model that was passed as an object; None removes it. The write lock must be held."""
     if embed_object(project_dir) != described:
         _write(project_dir, _read(project_dir), embed_object=described)
 
@@ -155,7 +155,7 @@ def _read(project_dir: Path) -> _Content:
     try:
         raw = json.loads(files.read(project_dir / PROJECT_FILE))
         require_format(raw, f"{name}/{PROJECT_FILE}", name=name)
-        # A file without a checksum was written by hand, which is allowed; missing settings have their defaults.
+        # A file written by hand may have no checksum; missing settings have their defaults.
         expected = raw.pop(_CHECKSUM, None)
         if expected not in (None, checksum(raw)):
             raise ProjectError(
@@ -190,7 +190,7 @@ def record_answers_of(project_dir: Path, cost: RunCost) -> None:
     elif ledger_identity(project_dir) is not None:
         raise LedgerError(f"{path.name} does not exist.")
     else:
-        with write_lock(project_dir), project_ledger(project_dir) as ledger:  # nothing was paid for before
+        with write_lock(project_dir), project_ledger(project_dir) as ledger:  # there was no ledger before
             ledger.receipts.add_answers(cost)
 
 
@@ -204,7 +204,7 @@ def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     Args:
         directory: The directory.
         name: Name of the project, for error messages.
-        busy: Activity of a process that holds the lock, such as "writing to project".
+        busy: Activity of the process that holds the lock, such as "writing to project".
 
     Raises:
         ProjectLockedError: Another process or thread holds the lock.
@@ -240,7 +240,7 @@ def _not_found(name: str) -> ProjectNotFoundError:
 
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
-    """Hold the write lock of a project, and first remove leftovers of interrupted writers and comparisons.
+    """Hold the write lock of a project, after removing leftovers of interrupted writers and comparisons.
 
     Raises:
         ProjectLockedError: Another process or thread is writing.
@@ -274,7 +274,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
             finally:
                 _clear(directory)
                 if not _WINDOWS:
-                    # Before the lock is released, because afterwards another process may hold it.
+                    # Do this before the lock is released, because another process may hold it afterwards.
                     files.remove(directory / LOCK_FILE)
         if _WINDOWS:
             files.remove(directory / LOCK_FILE)
@@ -283,7 +283,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
 
 
 def remove_scratch(project_dir: Path) -> None:
-    """Remove the directory if an interrupted process has left it, and sync the removal to disk.
+    """Remove the scratch directory if an interrupted process left it behind, and sync the removal to disk.
 
     Raises:
         ProjectLockedError: A process is using it.
@@ -295,7 +295,7 @@ def remove_scratch(project_dir: Path) -> None:
 
 
 def scratch_directory(project_dir: Path) -> Path:
-    """Return the path of the directory, which exists while a process uses it or after it was killed."""
+    """Return the path of the scratch directory, which exists while a process uses it or after it was killed."""
     return project_dir.with_name(f".{project_dir.name}.compare")
 
 
