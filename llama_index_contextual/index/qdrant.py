@@ -1,12 +1,12 @@
-"""The vectors of a project in a collection of Qdrant.
+"""Vectors of a project in a Qdrant collection.
 
-A point is the vector of a chunk, with the ids of the chunk and of its document, its facets, and the versions between
-which it exists, `born` and `died`: version v contains the vectors with born <= v < died. So several versions share a
-vector, and readers of an old version are not disturbed by a new one. Every search filters by version.
+A point is the vector of a chunk, with the ids of the chunk and of its document, its facets, and the versions in which
+it was added and removed, `born` and `died`: version v contains the vectors with born <= v < died. Several versions can
+therefore share a vector, and a new version does not affect readers of an old one. Every search filters by version.
 
 `backend` contains the address of a server; its key is read from the environment variable QDRANT_API_KEY and never
-stored. A path, or ":memory:", is the local mode of the client, which compares every vector in Python: for tests and a
-few thousand chunks.
+stored. A path or ":memory:" selects the local mode of the client, which compares every vector in Python. It is intended
+for tests and for a few thousand chunks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 KEY_VARIABLE = "QDRANT_API_KEY"
 MEMORY = ":memory:"
 _SERVER = ("http://", "https://")
-_PORT = 6333  # if the address has none
+_PORT = 6333  # used if the address has no port
 VECTOR = "dense"
 """Name of the vector of a point."""
 
@@ -49,20 +49,20 @@ _TIMEOUT = 60
 _SETTLING, _POLL = 600.0, 1.0  # seconds
 _RETRY = RetryPolicy(attempts=4)
 _LINKS, _LINK_CANDIDATES = 32, 256  # twice Qdrant's defaults: questions are far from the chunks
-_BATCH = 128  # points of one request that contain vectors; a server refuses requests of more than 32 MB
-_PAGE = 1_000  # points of one request that do not
-_DOCUMENTS = 500  # documents that are named in one filter
+_BATCH = 128  # number of points in a request with vectors; a server refuses requests of more than 32 MB
+_PAGE = 1_000  # number of points in a request without vectors
+_DOCUMENTS = 500  # number of documents in one filter
 _INDEXES = {BORN: "integer", DIED: "integer", FACETS: "integer", DOCUMENT: "keyword"}
 _UNREADABLE = frozenset({"_NotQdrantError", "AssertionError", "JSONDecodeError", "ValidationError"})
 
 
 NEVER = 2**31 - 1
-"""The version in which a vector dies that is still in the newest one."""
+"""Value of `died` for vectors that have not been removed."""
 
 _NAMESPACE = uuid.UUID("7c0f4c0e-3f0b-5d0c-9a53-2f6a6a1f6f0e")
 
 Key = tuple[str, int]
-"""Id of a node, and the version that its vector was added by."""
+"""Id of a node, and the version in which its vector was added."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class StoredVector:
 
     Attributes:
         node_id: Id of the chunk.
-        born: Number of the version that it was added by.
+        born: Number of the version in which it was added.
         doc_id: Id of its document.
-        facets: Numbers for the metadata values of the chunk, by which filters select it.
+        facets: Numbers for the metadata values of the chunk, used by filters.
         vector: The vector.
     """
 
@@ -126,8 +126,8 @@ class Collection:
 class QdrantEngine:
     """A collection of a Qdrant server, or of the client's local mode.
 
-    Every method raises `BackendError` if the server cannot be reached, after some attempts. A search raises
-    `CorruptVersionError` if there is no collection; the other methods then find no vectors.
+    Every method raises `BackendError` if the server cannot be reached after several attempts. If there is no
+    collection, a search raises `CorruptVersionError`, and the other methods find no vectors.
 
     Args:
         collection: Address and name of the collection.
@@ -144,7 +144,7 @@ class QdrantEngine:
         """Check that Qdrant can do what the settings of a project require.
 
         Raises:
-            ConfigurationError: It cannot, the address is invalid, or the client is not installed.
+            ConfigurationError: Qdrant does not support them, the address is invalid, or the client is not installed.
         """
         _models()
         _check_address(config.backend.partition(":")[2])
@@ -158,10 +158,10 @@ class QdrantEngine:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def _call(self, send: Callable[[Any], T]) -> T:
-        """Return what a call of the client returns, after some attempts.
+        """Call the client, with several attempts if necessary, and return the result.
 
         Raises:
-            BackendError: All of them failed.
+            BackendError: All attempts failed.
             CorruptVersionError: The collection has been removed.
         """
         client, lock = self._client_and_lock
@@ -173,7 +173,7 @@ class QdrantEngine:
 
     @property
     def _client_and_lock(self) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
-        # At each call: the user may have corrected the key, or the process may have been forked.
+        # Done in each call, because the user may have corrected the key, or the process may have been forked.
         return _client(self.collection.url, os.environ.get(KEY_VARIABLE), os.getpid())
 
     @property
@@ -209,7 +209,7 @@ class QdrantEngine:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, vectors: Sequence[StoredVector]) -> None:
-        """Store vectors in batches; the collection is created with the first ones. Storing one again changes nothing.
+        """Store vectors in batches, and create the collection if necessary. Storing a vector again has no effect.
 
         Raises:
             ConfigurationError: The vectors in the collection have another length.
@@ -223,7 +223,7 @@ class QdrantEngine:
             self._call(lambda client, points=points: client.upsert(self._name, points, wait=True))  # type: ignore[misc]
 
     def _prepare(self, dimensions: int) -> None:
-        """Create the collection and the indexes of its payload, as far as an interrupted writer has not.
+        """Create the collection and its payload indexes, unless an interrupted writer has already created them.
 
         Raises:
             ConfigurationError: The vectors of the collection have another length.
@@ -241,7 +241,7 @@ class QdrantEngine:
                 f" address and `rebuild` again. Contexts and embeddings are not paid for again.",
                 setting="embed_model",
             )
-        # The local mode has no indexes, and warns about it.
+        # The local mode has no indexes, and warns if they are created.
         missing = [field for field in _INDEXES if self._is_server and field not in info.payload_schema]
         for field in missing:
             self._call(
@@ -254,7 +254,7 @@ class QdrantEngine:
     def _create(self, dimensions: int) -> None:
         models = _models()
         graph = models.HnswConfigDiff(m=_LINKS, ef_construct=_LINK_CANDIDATES)
-        # The vectors have unit length already.
+        # The vectors already have unit length.
         dense = {VECTOR: models.VectorParams(size=dimensions, distance=models.Distance.DOT, hnsw_config=graph)}
 
         def create(client: Any) -> None:
@@ -265,7 +265,7 @@ class QdrantEngine:
         self._exists = True
 
     def end(self, doc_ids: Sequence[str] | None, version: int) -> None:
-        """Let the vectors of documents, or all of them, that were added before a version die in it."""
+        """Mark the vectors of documents (all if None) that were added before a version as removed in that version."""
         if not self.exists():
             return
         models = _models()
@@ -279,21 +279,21 @@ class QdrantEngine:
             self._set_died(models.Filter(must=[*alive, *group]), version)
 
     def end_keys(self, keys: Sequence[Key], version: int) -> None:
-        """Let some vectors die in a version."""
+        """Mark some vectors as removed in a version."""
         models = _models()
         for start in range(0, len(keys), _DOCUMENTS):
             ids = [point_id(*key) for key in keys[start : start + _DOCUMENTS]]
             self._set_died(models.Filter(must=[models.HasIdCondition(has_id=ids)]), version)
 
     def drop_after(self, version: int) -> None:
-        """Remove vectors that were added after a version, and revive those that died after it."""
+        """Delete vectors that were added after a version, and restore those that were marked as removed after it."""
         if self.exists():
             models = _models()
             self._delete(models.Filter(must=[_range(models, BORN, gt=version)]))
             self._set_died(models.Filter(must=[_range(models, DIED, gt=version, lt=NEVER)]), NEVER)
 
     def drop_before(self, version: int) -> None:
-        """Remove vectors that had died when a version was published."""
+        """Delete vectors that were marked as removed in a version or before it."""
         if self.exists():
             models = _models()
             self._delete(models.Filter(must=[_range(models, DIED, lte=version)]))
@@ -311,7 +311,7 @@ class QdrantEngine:
         self._call(lambda client: client.delete(self._name, _models().FilterSelector(filter=selection), wait=True))
 
     def settle(self) -> bool:
-        """Wait at most ten minutes until the indexes contain what was written, and return whether they do."""
+        """Wait up to ten minutes for the indexes to be updated, and return whether they are."""
         until = time.monotonic() + _SETTLING
         while (status := self._call(lambda client: client.get_collection(self._name)).status) != "green":
             if status == "red" or time.monotonic() > until:  # red: the server could not build them
@@ -343,7 +343,7 @@ class QdrantEngine:
             return []
         if not self.exists():
             raise _lost_collection(self.collection)
-        params = None  # the local mode always compares all, and warns about parameters
+        params = None  # the local mode always compares all vectors, and warns about parameters
         if self._is_server:
             params = _models().SearchParams(exact=ef is None, hnsw_ef=ef)
         response = self._call(
@@ -438,7 +438,7 @@ def _selection(version: int, condition: Condition = True) -> Any:
 
 
 def _met(models: Any, condition: AnyFacet | Junction) -> Any:
-    """Return a condition in Qdrant's terms."""
+    """Convert a condition to a Qdrant filter."""
     if isinstance(condition, AnyFacet):
         return models.FieldCondition(key=FACETS, match=models.MatchAny(any=list(condition.facets)))
     clause = {"all": "must", "any": "should", "none": "must_not"}[condition.kind]
@@ -463,10 +463,10 @@ def _models() -> Any:
 
 
 def _check_address(url: str) -> None:
-    """Check that an address is that of a server, a path, or ":memory:".
+    """Check that an address is the URL of a server, a path, or ":memory:".
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: The address is invalid.
     """
     if "://" not in url:
         return
@@ -483,7 +483,7 @@ def _check_address(url: str) -> None:
 
 
 def _with_port(url: str) -> str:
-    """Return an address with the port that the client adds."""
+    """Return an address with the default port that the client adds."""
     with contextlib.suppress(ValueError):
         if url.startswith(_SERVER) and urlsplit(url).port is None:
             return f"{url} (port {_PORT})"
@@ -520,7 +520,8 @@ _clients: dict[tuple[str, str | None, int], tuple[Any, Any]] = {}
 def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
     """Return the client of this process for an address, and a lock for its calls.
 
-    Projects share it: a path can be opened once only, and a forked process must not use the connections of its parent.
+    Projects share the client, because a path can be opened only once. A forked process must not use the connections of
+    its parent.
     """
     with _lock:
         if (url, key, process) not in _clients:
@@ -532,7 +533,7 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
 
 
 class _NotQdrantError(ProviderError):
-    """A response that Qdrant does not send."""
+    """The response is not from a Qdrant server."""
 
 
 def _response_error(error: Any) -> ProviderError:
@@ -548,7 +549,7 @@ def _response_error(error: Any) -> ProviderError:
 
 
 def _unwrapped(send: Callable[[], T]) -> T:
-    """Call the client, and raise what its own errors are about: the connection, or the response."""
+    """Call the client, and translate its exceptions into errors about the connection or the response."""
     try:
         return send()
     except Exception as error:  # of any class; it is raised again

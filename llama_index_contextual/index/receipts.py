@@ -1,8 +1,8 @@
 """Receipts: the cost of every run, one row per run in the file of the ledger.
 
-Before a run sends calls, it books their maximum cost. If the process is killed, its row therefore shows at least the
-amount that the provider may charge. The answers of a day by one model share a row. The rows are kept when contexts are
-forgotten.
+Before a run sends calls, it records their maximum cost. If the process is killed, its row therefore shows at least the
+amount that the provider may charge. All answers by one model on the same day share a row. The rows are kept when
+contexts are forgotten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANSWERS = "answers"
 
 _SECONDS_OF_DAY = 86_400
 _LATEST = 50
-"""Number of rows in which the one of the present day is looked for."""
+"""Number of recent rows that are searched for the row of the current day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,22 +27,23 @@ class RunCost:
 
     Attributes:
         run: Number of the run, from 1.
-        purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for the answers of a day by one model.
+        purpose: "ingest", "sync", "rebuild", "retry" or "compare"; "answers" for all answers by one model on a day.
         started: Time of the first expense, in seconds since 1970.
         ended: Time of the end; None while it is running, or if it was killed.
         llm: Name of the LLM that writes contexts or answers, or None.
         embed_model: Name of the embedding model, or None.
-        calls: Number of calls for contexts or answers that were answered.
-        estimated_calls: Number of them whose tokens the provider did not report, so that they were counted here.
+        calls: Number of calls for contexts or answers that returned a response.
+        estimated_calls: Number of these calls whose tokens were counted locally, because the provider did not report
+            them.
         input_tokens: Tokens of their prompts, including cached ones.
         cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of their answers.
         embedding_tokens: Tokens of the texts that were embedded.
-        paid: Dollars for answered calls, or None if a price is unknown.
+        paid: Dollars for calls that returned a response, or None if a price is unknown.
         unsettled_calls: Number of calls that timed out or were interrupted, and may have been charged.
-        unsettled: Dollars booked for these calls, the maximum that they can have cost.
-        in_flight: Dollars booked for calls that were in flight when the row was written; zero after the end of the run.
-        batches: Dollars booked for batches that the provider is working on, by the id of their upload.
+        unsettled: Maximum cost of these calls in dollars.
+        in_flight: Maximum cost in dollars of calls that were in flight when the row was written; zero after the run.
+        batches: Maximum cost in dollars of batches that the provider is working on, by the id of their upload.
         prices: Name and release of the price table.
     """
 
@@ -67,7 +68,7 @@ class RunCost:
 
     @property
     def booked(self) -> float:
-        """Dollars booked for calls whose actual price is unknown or not known yet."""
+        """Maximum cost in dollars of calls whose actual cost is unknown or not yet known."""
         return self.unsettled + self.in_flight + sum(self.batches.values())
 
     @property
@@ -102,7 +103,7 @@ class ProjectCost:
 
     @property
     def booked(self) -> float:
-        """Part of the cost that is booked for calls that timed out, were interrupted, or are still running."""
+        """Part of the cost that is the maximum for calls that timed out, were interrupted, or are still running."""
         return sum(run.booked for run in self.runs if run.dollars is not None)
 
     @property
@@ -141,18 +142,18 @@ class Receipts:
         return receipt
 
     def add_answers(self, cost: RunCost) -> None:
-        """Commit the cost of answers, in the row of the same model and day if there is one."""
+        """Commit the cost of answers, adding it to the row of the same model and day if there is one."""
         with self._store.transaction():
             latest = self._store.rows("runs", f"ORDER BY run DESC LIMIT {_LATEST}")
             rows = (RunCost(**json.loads(content)) for _, content in latest)
             self.insert(next((_sum(row, cost) for row in rows if _shares_row(row, cost)), cost))
 
     def close_batch(self, file_id: str, *, unread: int = 0) -> None:
-        """Remove a batch from the run that sent it, because the run that fetches its replies books their cost.
+        """Remove a batch from the run that sent it, because the run that fetches its replies records their cost.
 
         Args:
             file_id: The provider's id of the upload.
-            unread: Number of requests that are given up without a reply; what is booked for them stays booked.
+            unread: Number of requests that are given up without a reply; their maximum cost still counts.
         """
         if (receipt := self._sender(file_id)) is not None:
             batches = dict(receipt.batches)
@@ -161,7 +162,7 @@ class Receipts:
             self.write(replace(receipt, batches=batches, unsettled_calls=calls, unsettled=dollars))
 
     def read_batch(self, file_id: str, booked: Callable[[float], float]) -> None:
-        """Change the dollars booked for a batch of which some replies have been read."""
+        """Change the maximum cost recorded for a batch after some of its replies have been read."""
         if (receipt := self._sender(file_id)) is not None:
             self.write(replace(receipt, batches={**receipt.batches, file_id: booked(receipt.batches[file_id])}))
 

@@ -1,14 +1,14 @@
-"""The vectors of versions that Qdrant keeps: writing, ranking, and conditions for metadata filters.
+"""Vectors of versions stored in Qdrant: writing, ranking, and conditions for metadata filters.
 
-Vectors are sent with the number of the version that is being built, so that no reader sees them before it is live. A
-part has, instead of a FAISS index:
+Vectors are sent with the number of the version that is being built, so that no reader sees them before that version is
+live. Instead of a FAISS index, a part contains:
 
-born.bin                the version that the vector of each row was added by
-sample.bin              the vectors of a sample, from which mean and deviation of similarities are estimated
+born.bin                the version in which the vector of each row was added
+sample.bin              the vectors of a sample, used to estimate the mean and deviation of similarities
 
 An engine stores facets with each vector: numbers that stand for the values of the chunk's metadata keys. It only has to
-find the vectors that have one of some facets. Which values pass a filter is decided here, by the values in the parts:
-so filters have one meaning, whatever an engine's own filters do with lists, booleans, dates and missing keys.
+find the vectors that have at least one of the given facets. This module determines which values pass a filter, using
+the values in the parts, so filters do not depend on how an engine treats lists, booleans, dates and missing keys.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXACT_CHUNKS = 20_000
-"""Number of chunks up to which every vector is compared."""
+"""Maximum number of chunks for which every vector is compared."""
 
 MIN_RECALL, PROBED_K = 0.99, 20
 EF = (128, 256, 512, 1_024, 2_048, 4_096)
-"""Sizes of the list of candidates that are probed; if none is accurate enough, the search is exact."""
+"""Sizes of the list of candidates to try; if none is accurate enough, the search is exact."""
 
 TIES = 16
-"""Number of further hits that are requested, since equal scores are in no particular order."""
+"""Number of additional hits to request, because equal scores are in no particular order."""
 
 MAX_FACETS = 50_000
-"""Maximum number of different values that pass a single filter."""
+"""Maximum number of distinct values that may pass a single filter."""
 
 _PROBES = 128
 _CONFIDENCE = 2.0  # number of standard errors
 _CHECKED = 128  # vectors of each part that a check compares
 _TOLERANCE = 1e-3
 _MAX_LISTED = 5
-_SENT = 1_000  # vectors that are collected before they are sent
+_SENT = 1_000  # number of vectors that are sent together
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class RemoteVectorWriter:
             self._send()
 
     def copy(self, part: Part) -> None:
-        """Add the vectors of the live rows of another part; they stay where they are."""
+        """Add the vectors of the live rows of another part, without moving them in the engine."""
         self._born.append(part.born if part.rows is None else part.born[part.rows])
 
     def _send(self) -> None:
@@ -115,7 +115,7 @@ class RemoteVectorWriter:
             ids: Ids of the nodes.
 
         Raises:
-            CorruptVersionError: The engine lacks a vector.
+            CorruptVersionError: A vector is missing in the engine.
         """
         self._send()
         born = np.concatenate(self._born)
@@ -148,22 +148,22 @@ class RemoteVersion:
         return RemoteVectorWriter(self._engine, self._version)
 
     def end(self, before: OpenVersion | None, kept: Sequence[Part], parts: Sequence[Part]) -> None:
-        """Let the vectors die that the new version does not contain.
+        """Mark the vectors that the new version does not contain as removed.
 
         Args:
             before: The previous version.
-            kept: Its parts as far as the new version contains them.
+            kept: Those of its parts that the new version contains.
             parts: The parts of the new version.
 
         Raises:
-            CorruptVersionError: The engine has another number of vectors than the parts.
+            CorruptVersionError: The number of vectors in the engine differs from that in the parts.
         """
         alive = {record.doc_id for part in kept for record in part.records}
         if before is None or not alive:
             self._engine.end(None, self._version)
         elif gone := [record.doc_id for record in before.records if record.doc_id not in alive]:
             self._engine.end(gone, self._version)
-        if before is not None and before.without:  # of these parts, the documents may be unknown
+        if before is not None and before.without:  # the documents of these parts may be unknown
             alive_keys = {key for part in parts for key in part.vector_keys()}
             strays = [key for key in self._engine.keys(self._version) if key not in alive_keys]
             self._engine.end_keys(strays, self._version)
@@ -181,7 +181,7 @@ class RemoteVersion:
             )
 
     def published(self, nodes: VersionNodes, directory: Path, dimensions: int | None) -> None:
-        """Remove vectors that no version contains any more, and choose how to search the new version, which is live."""
+        """Remove vectors that no version contains any longer, and choose how to search the new live version."""
         try:
             drop_unused(self._project_dir, self._engine)
             if dimensions is not None:
@@ -195,11 +195,11 @@ class RemoteVersion:
             )
 
     def _tune(self, vectors: RemoteVectors) -> None:
-        """Choose how to search a large version, if it has grown by half since that was last chosen, or is all new."""
+        """Choose how to search a large version if it is new or has grown by half since the last choice."""
         collection, size = read_collection(self._project_dir), len(vectors.nodes)
         if collection is None or size <= EXACT_CHUNKS or (size < 1.5 * collection.probed and not self._is_rebuilt):
             return
-        settled = self._engine.settle()  # else it is searched exactly until the next version
+        settled = self._engine.settle()  # otherwise, the search is exact until the next version
         ef, probed = (vectors.probe(), size) if settled else (None, 0)
         write_collection(self._project_dir, replace(collection, ef=ef, probed=probed))
 
@@ -231,7 +231,8 @@ class RemoteVectors:
         """Rank by cosine similarity; see `ChunkIndex.rank_vectors`.
 
         Raises:
-            CorruptVersionError: The engine lacks the vectors, or a writer has removed the version during the query.
+            CorruptVersionError: Vectors are missing in the engine, or a writer has removed the version during the
+                query.
             InputError: Too many different values pass a filter.
         """
         similarities = products(self._sample, vector)
@@ -272,10 +273,10 @@ class RemoteVectors:
     def probe(self) -> int | None:
         """Return the smallest size of the list of candidates that is accurate enough, or None if none is.
 
-        The questions are means of four and of eight vectors: like real ones, they are farther from the chunks than
-        chunks from each other, and at a given size they find no more than those
-        (`python -m tests.benchmarks.engines recall --data ../shared/data`). The recall is taken two standard errors
-        below its mean.
+        The test queries are means of four and of eight vectors. Like real questions, they are farther from the chunks
+        than the chunks are from each other, and their recall at a given size is no higher than that of real questions
+        (`python -m tests.benchmarks.engines recall --data ../shared/data`). The recall used is two standard errors
+        below the mean.
         """
         chance, sample = np.random.default_rng(0), self._sample
         groups = [chance.integers(0, len(sample), (_PROBES // 2, size)) for size in (4, 8)]
@@ -324,7 +325,7 @@ class RemoteVectors:
 
 
 def _join(kind: Literal["all", "any", "none"], conditions: Sequence[Condition]) -> Condition:
-    """Join conditions, without those that do not matter."""
+    """Combine conditions, leaving out those that have no effect."""
     deciding = kind != "all"  # "any" is decided by a condition that always holds, "all" by one that never does
     if any(condition is deciding for condition in conditions):
         return kind == "any"
@@ -348,7 +349,7 @@ def fetched(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
     """Return the vectors with some keys; shape (keys, dimensions).
 
     Raises:
-        CorruptVersionError: The engine lacks one of them.
+        CorruptVersionError: A vector is missing in the engine.
     """
     stored = engine.vectors(keys)
     if lost := next((node_id for node_id, _ in keys if node_id not in stored), None):
@@ -357,7 +358,7 @@ def fetched(engine: QdrantEngine, keys: Sequence[Key]) -> NDArray[np.float32]:
 
 
 def lost_vector(node_id: str) -> CorruptVersionError:
-    """Return the error for a chunk of which either the parts or the engine know nothing."""
+    """Return the error for a chunk that is missing either in the parts or in the engine."""
     return CorruptVersionError(
         f"The collection of the project lacks the chunk {node_id!r}: run `verify`, which names the documents to ingest"
         f" again."
@@ -368,7 +369,7 @@ def lost_vector(node_id: str) -> CorruptVersionError:
 
 
 def check_vectors(version: OpenVersion) -> None:
-    """Compare the vectors of a version that an engine keeps with its parts: their number, and some of the samples.
+    """Compare the vectors of a version in an engine with its parts: their number, and some of the samples.
 
     Raises:
         BackendError: The engine does not answer.
@@ -393,7 +394,7 @@ def check_vectors(version: OpenVersion) -> None:
 
 
 def lost_documents(version: OpenVersion) -> list[str]:
-    """Return the ids of the documents of a version of which its engine lacks a vector; none without an engine.
+    """Return the ids of documents with vectors missing in the engine; an empty list without an engine.
 
     Raises:
         BackendError: The engine does not answer.

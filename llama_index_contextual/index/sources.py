@@ -21,13 +21,13 @@ _MAX_HASHES = 4096
 
 
 def inputs_of(records: Iterable[DocumentRecord]) -> dict[str, str]:
-    """Return what to ingest to read documents again under the same ids: the folder that was given, or the file.
+    """Return the paths to ingest so that documents are read again with the same ids: the original folder, or the file.
 
     Args:
         records: Records of the documents.
 
     Returns:
-        The path by document id, for the documents whose file still exists.
+        The path for each document id, for documents whose file still exists.
     """
     inputs = {}
     for record in records:
@@ -47,7 +47,7 @@ class SourceFile:
     """The original file of a document, or the reason why there is none.
 
     Attributes:
-        path: Its path; None if it was not found or has changed.
+        path: Path of the file; None if it was not found or has changed.
         digest: Its xxh3; "" without a path.
         problem: Why there is no path: "text" for a document that was not read from a file.
     """
@@ -60,7 +60,8 @@ class SourceFile:
 class SourceFinder:
     """Search for the original files of a project's documents.
 
-    A file is accepted only if its content is the content that was ingested. It may be used from several threads.
+    A file is accepted only if its content is the same as when it was ingested. The finder can be used in several
+    threads.
 
     Args:
         folders: Folders with copies of the files, if they are no longer where they were ingested.
@@ -101,7 +102,7 @@ class SourceFinder:
             yield from itertools.islice(folder.rglob(name), _MAX_NAMESAKES)
 
     def _digest(self, path: Path) -> str | None:
-        """Return the xxh3 of a file, or None if there is no such file; known ones are not read again."""
+        """Return the xxh3 of a file, or None if there is no such file; results are cached."""
         try:
             status = os.stat(path)
         except (OSError, ValueError):

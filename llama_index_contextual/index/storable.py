@@ -21,7 +21,7 @@ _NOT_STORABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def storable_text(text: str) -> str:
-    """Remove NUL, lone surrogates and control characters other than line breaks and tabs from a text.
+    """Remove NUL, lone surrogates and control characters other than line breaks and tabs from a string.
 
     Example:
         >>> storable_text("Revenue\\x00 grew.\\n")
@@ -42,7 +42,7 @@ def require_storable(nodes: Sequence[BaseNode]) -> None:
 
 
 def storable_fault(node: BaseNode) -> str | None:
-    """Return the reason why a node cannot be stored and what to do, or None if it can."""
+    """Return why a node cannot be stored and what to do about it, or None if it can be stored."""
     if fault := shape_fault(node.metadata):
         return fault
     for name, text in _texts(node):
@@ -63,7 +63,7 @@ def _texts(node: BaseNode) -> Iterator[tuple[str, str]]:
 
 
 def value_fault(value: object) -> str | None:
-    """Return the reason why a value of metadata cannot be stored and what to do, or None if it can."""
+    """Return why a metadata value cannot be stored and what to do about it, or None if it can be stored."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -88,7 +88,7 @@ def _text_fault(text: str) -> str | None:
 
 
 def has_surrogate(text: str) -> bool:
-    """Return whether a text contains a lone surrogate, which UTF-8 cannot encode."""
+    """Return whether a string contains a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

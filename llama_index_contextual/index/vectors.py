@@ -1,8 +1,8 @@
 """The vectors of a version as FAISS indexes, one for each part: writing, reading and searching them.
 
-An index is exact, or compact if it is large: RaBitQ (one bit per dimension), refined with vectors of half precision. An
-exact scan reads every vector for every query. RaBitQ reads about a thirtieth of that, and its best hits are ranked
-again by 16-bit vectors. It needs half the disk space. Its accuracy depends on the vectors, so it is measured on the
+An index is exact, or compact if it is large: RaBitQ (one bit per dimension), refined with half-precision vectors. An
+exact scan reads every vector for every query. RaBitQ reads about a thirtieth of that data, and its best hits are ranked
+again with 16-bit vectors. It needs half the disk space. Its accuracy depends on the vectors, so it is measured on the
 vectors to be stored.
 
 Source: Gao, Long, "RaBitQ: Quantizing High-Dimensional Vectors with a Theoretical Error Bound for Approximate Nearest
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.version import VersionNodes
 
 SAMPLE = 1_024
-"""Number of vectors from which mean and deviation of the similarities are estimated if not all vectors are compared;
+"""Number of vectors used to estimate the mean and deviation of the similarities if not all vectors are compared;
 the deviation is accurate to about 2 %."""
 
 BLOCK = 1_000
-"""Number of vectors that are copied at once: for more of them, FAISS would start threads."""
+"""Maximum number of vectors to copy together; for larger numbers, FAISS would start threads."""
 
-_COPIED = 4_096  # number of vectors that a merge copies at once
+_COPIED = 4_096  # number of vectors that a merge copies together
 
 
 class VectorWriter:
@@ -75,11 +75,11 @@ class VectorWriter:
         self._index.add(np.ascontiguousarray(vectors, dtype=np.float32))
 
     def finish(self, directory: Path, ids: Sequence[str]) -> int | None:
-        """Write the vectors as an index, a compact one if it is accurate enough, and return their length.
+        """Write the vectors as an index, which is compact if that is accurate enough, and return their length.
 
         Args:
             directory: Directory of the part.
-            ids: Ids of the nodes, which determine the sample that the accuracy is measured with.
+            ids: Ids of the nodes, which determine the sample used to measure the accuracy.
         """
         if self._index is None:
             return None
@@ -152,7 +152,7 @@ class Sample(NamedTuple):
         rows: The rows, in ascending order; shape (n,).
         hashes: Their hashes; shape (n,).
         vectors: Their vectors; shape (n, dimensions).
-        limit: All rows with hashes up to this one are in the sample.
+        limit: All rows with hashes up to this value are in the sample.
     """
 
     rows: NDArray[np.int64]
@@ -164,8 +164,8 @@ class Sample(NamedTuple):
 def sample_of(parts: Sequence[Part], dimensions: int) -> NDArray[np.float32]:
     """Return the vectors of at most 1,024 nodes, chosen by the hashes of their ids; shape (n, dimensions).
 
-    The sample does not depend on how the nodes are distributed over parts, except that it may be a little smaller where
-    some of them are gone. Versions share the samples of their parts.
+    The sample does not depend on how the nodes are distributed over parts, except that it may be a little smaller if
+    some nodes have been removed. Versions share the samples of their parts.
     """
     drawn = [(part, part_sample(part)) for part in parts if part.size]
     limit = min((sample.limit for _, sample in drawn), default=0)
@@ -181,7 +181,7 @@ def sample_of(parts: Sequence[Part], dimensions: int) -> NDArray[np.float32]:
 
 
 def part_sample(part: Part) -> Sample:
-    """Return the sample of a part, which all versions share."""
+    """Return the sample of a part, which is shared by all versions."""
     return part.shared("sample", partial(_draw, part))
 
 
@@ -200,7 +200,8 @@ def _draw(part: Part) -> Sample:
 def sampled(ids: Sequence[str], size: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """Return the rows with the smallest hashes of their ids, and the hashes, in ascending order.
 
-    The sample does not depend on the order of the rows. That of several sets of rows can be drawn from their samples.
+    The sample does not depend on the order of the rows. A sample of several sets of rows can be drawn from their
+    samples.
     """
     hashes = np.fromiter((xxhash.xxh3_64_intdigest(node_id.encode()) for node_id in ids), dtype=np.uint64)
     rows = np.argsort(hashes, kind="stable")[:size]
@@ -244,7 +245,7 @@ def search_index(
 
 # ---- inner products --------------------------------------------------------------------------------------------------
 
-_ROWS_AT_ONCE = 128  # number of rows that fit into the processor's cache for several queries
+_ROWS_AT_ONCE = 128  # number of rows that fit in the processor's cache for several queries
 
 
 def inner_products(matrix: Any, shape: tuple[int, int], queries: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -304,7 +305,7 @@ def _scan(out: NDArray[np.float32], query: NDArray[np.float32], matrix: Any, dim
 # ---- compact indexes -------------------------------------------------------------------------------------------------
 
 WORTHWHILE_BYTES = 32 << 20
-"""Size in bytes below which exact vectors are scanned in a few milliseconds, so that a compact index has no benefit."""
+"""Size in bytes below which exact vectors are scanned in a few milliseconds, so a compact index has no benefit."""
 
 MIN_RECALL = 0.99
 PROBED_K = 20
@@ -314,14 +315,15 @@ _PROBES = 128
 _SIMILARITY = 0.55  # cosine of a question and its best passage; in five sets of questions the median is 0.41 to 0.62
 _NEIGHBOURS = 4
 _CONFIDENCE = 2.0  # number of standard errors
-# Number of RaBitQ hits that are ranked again: one row in 50, within these bounds; but several for each hit, because the
-# last ones of a long ranking, as hybrid retrieval fuses, are more difficult to find than the first ones.
+# Number of RaBitQ hits that are ranked again: one row in 50, within these bounds, but at least several per requested
+# hit, because the last hits of a long ranking, such as hybrid retrieval uses, are more difficult to find than the
+# first.
 _POOL = (400, 1_000)
 _POOL_SHARE = 50
 _POOL_PER_HIT = 8
-_HALVES_AT_ONCE = 256  # number of vectors that fit into the processor's cache
-_SIGN_AND_VALUE = np.int32(-0x7000_0001)  # all bits but the three after the sign
-_SURPLUS = 3.0  # standard deviations by which more hits are requested than are expected to be needed
+_HALVES_AT_ONCE = 256  # number of vectors that fit in the processor's cache
+_SIGN_AND_VALUE = np.int32(-0x7000_0001)  # all bits except the three after the sign
+_SURPLUS = 3.0  # number of standard deviations that is added to the expected number of hits needed
 
 
 def compress(flat: Any, kind: FaissIndex, ids: Sequence[str] = ()) -> Any:
@@ -329,8 +331,8 @@ def compress(flat: Any, kind: FaissIndex, ids: Sequence[str] = ()) -> Any:
 
     Args:
         flat: A `faiss.IndexFlatIP`.
-        kind: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and if its
-            recall@20 on them is, by a cautious estimate, at least 0.99.
+        kind: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and a cautious
+            estimate of its recall@20 on them is at least 0.99.
         ids: Ids of the nodes, in the order of the vectors; only needed for `auto`.
     """
     if kind == "flat" or (kind == "auto" and flat.ntotal * flat.d * 4 < WORTHWHILE_BYTES):
@@ -345,7 +347,7 @@ def compress(flat: Any, kind: FaissIndex, ids: Sequence[str] = ()) -> Any:
 def probed_recall(vectors: NDArray[np.float32], index: Any, ids: Sequence[str]) -> float:
     """Measure recall@20 of an index against an exact search, and return a cautious estimate.
 
-    The estimate is two standard errors below the mean, so that in doubt the exact index is kept.
+    The estimate is two standard errors below the mean, so that the exact index is kept in case of doubt.
 
     Args:
         vectors: More than 20 unit vectors; shape (n, dimensions).
@@ -364,9 +366,10 @@ def probed_recall(vectors: NDArray[np.float32], index: Any, ids: Sequence[str]) 
 def _probes(vectors: NDArray[np.float32], ids: Sequence[str]) -> NDArray[np.float32]:
     """Return unit vectors that are as far from the vectors as questions are from passages; shape (n, dimensions).
 
-    The sample does not depend on the order of the vectors. Each query is a vector of the sample, turned until the
-    cosine is that of a question and its best passage. Half of the direction is towards other vectors, half is random: a
-    direction towards other vectors alone is easier than questions are, a random direction alone is more difficult.
+    The sample does not depend on the order of the vectors. Each query is a vector of the sample, rotated until its
+    cosine with that vector is typical of a question and its best passage. Half of the direction is towards other
+    vectors and half is random: queries rotated only towards other vectors are easier than questions, and those rotated
+    in a random direction are more difficult.
     """
     rows, hashes = sampled(ids, _PROBES)
     sample = vectors[rows]
@@ -387,15 +390,15 @@ def search_compact(
         index: A compact index.
         query: The query's embedding; shape (1, dimensions).
         k: Maximum number of hits.
-        mask: Rows to rank; None for all. RaBitQ cannot skip rows: if few are allowed, all of them are compared by
-            16-bit vectors, and otherwise more hits are requested, of which those that are not allowed are dropped.
+        mask: Rows to rank; None for all. RaBitQ cannot skip rows: if few rows are allowed, all of them are compared by
+            their 16-bit vectors; otherwise, more hits are requested, and those that are not allowed are dropped.
     """
     if mask is None:
         return _pooled(index, query, k)
     allowed = np.flatnonzero(mask)
     k = min(k, len(allowed))
     wanted = _wanted(k, len(allowed), index.ntotal)
-    # As long as it is less work than to compare all rows that are allowed.
+    # Only as long as this is less work than comparing all rows that are allowed.
     while 0 < wanted < index.ntotal and _pool(wanted, index.ntotal) < len(allowed):
         scores, rows = _pooled(index, query, wanted)
         passing = mask[rows]
@@ -407,7 +410,7 @@ def search_compact(
 
 
 def _wanted(k: int, allowed: int, size: int) -> int:
-    """Return how many hits to request so that k of them are probably allowed, as `allowed` of `size` rows are."""
+    """Return how many hits to request so that probably k of them are allowed, if `allowed` of `size` rows are."""
     if k == 0:
         return 0
     share = allowed / size
@@ -417,8 +420,9 @@ def _wanted(k: int, allowed: int, size: int) -> int:
 def _exact_scores(index: Any, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the inner products of a query and the 16-bit vectors of some rows; shape (rows,).
 
-    FAISS would start threads to decode them, which takes longer than the work itself. The bits of a 16-bit number, when
-    moved to where a 32-bit number has its sign, exponent and mantissa, are the same number times 2 ** -112.
+    FAISS would start threads to decode them, which takes longer than the work itself. If the bits of a 16-bit number
+    are moved to the positions of the sign, exponent and mantissa of a 32-bit number, the result is the number times 2
+    ** -112.
     """
     vectors: Any = faiss.downcast_index(index.refine_index)
     codes = faiss.rev_swig_ptr(vectors.codes.data(), vectors.ntotal * vectors.code_size)
@@ -452,7 +456,7 @@ def _pool(k: int, size: int) -> int:
 
 _READING = new_lock()  # FAISS has one global limit for all readers
 
-# OpenMP keeps worker threads per calling thread. In a forked child they no longer exist, and it would wait for them.
+# OpenMP keeps worker threads for each calling thread. They do not exist in a forked child, which would wait for them.
 in_child(lambda: faiss.omp_set_num_threads(1))
 
 
@@ -468,8 +472,8 @@ def write_index(index: Any, path: Path) -> None:
 def read_index(path: Path) -> Any:
     """Open an index, mapped into memory if the system allows it; the file must not change afterwards.
 
-    A mapped index opens at once, is read as needed, and is shared between processes. An index whose header claims more
-    data than the file has is refused.
+    A mapped index opens immediately, is read as needed, and is shared between processes. An index is refused if its
+    header specifies more data than the file contains.
 
     Args:
         path: The file.

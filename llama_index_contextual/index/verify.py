@@ -1,7 +1,7 @@
 """Check and repair a project: the files of its versions, its ledger, and leftovers of interrupted runs.
 
 Files are compared with their SHA-256; the ledger is checked by SQLite and row by row. Anything that prevents the check
-is reported as such.
+is also reported as a problem.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class Repair:
     Attributes:
         version: Name of the version that was published without the damaged parts, and is live.
         former: Name of the damaged version, which stays on disk until the next repair.
-        kept: Ids of the documents of damaged parts that could be read, which the new version contains.
-        missing: Ids of the others, each with the file or folder to ingest again; None if the document was not read from
-            a file, or if the file does not exist any more.
-        unnamed: Number of further documents, whose ids could not be read.
-        cost: What it costs to ingest these files and folders again, with the contexts and vectors in the ledger; None
-            if there are none.
+        kept: Ids of documents in damaged parts that could be read and are in the new version.
+        missing: Ids of the documents that could not be read, each with the file or folder to ingest again; None if the
+            document was not read from a file, or if the file no longer exists.
+        unnamed: Number of other missing documents, whose ids could not be read.
+        cost: Cost of ingesting these files and folders again, using the contexts and vectors in the ledger; None if
+            there are none.
     """
 
     version: str
@@ -115,7 +115,7 @@ class Repair:
     cost: str | None = None
 
     def lines(self) -> list[str]:
-        """Return the repair in sentences."""
+        """Return a description of the repair."""
         lines = [f"Version {self.version} is live: {self.former} without its damaged parts."]
         if self.kept:
             lines.append(f"It contains {pluralize(len(self.kept), 'document')} of damaged parts that could be read.")
@@ -135,10 +135,10 @@ class Repair:
 
 
 PartFaults = Mapping[PartEntry, Sequence[CorruptVersionError]]
-"""The errors of each part of a project, by its entry without the documents that are gone."""
+"""The errors of each part of a project, by its entry without removed documents."""
 
 PublishSound = Callable[[str, PartFaults], Repair]
-"""Publishes the documents of a version, given its name, without those of damaged parts that cannot be read."""
+"""Publishes the documents of a version, given its name, except documents in damaged parts that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,14 @@ class VerifyReport:
 def verify_project(project_dir: Path, known: PartFaults | None = None) -> VerifyReport:
     """Check every version, the settings and the ledger of a project.
 
-    Every byte of a version counts. Of the ledger, each row has a checksum, and SQLite checks the structure around the
-    rows. A changed bit that neither finds has no effect: it is in a free page, in the unused space of a page, or in a
-    field of the header that SQLite does not need, such as a counter of changes or the number of the release that wrote
-    the file. The next write may overwrite it.
+    Every byte of a version is checked. In the ledger, each row has a checksum, and SQLite checks the structure around
+    the rows. A changed bit that neither check finds has no effect: it is in a free page, in the unused space of a page,
+    or in a header field that SQLite does not need, such as a change counter or the number of the release that wrote the
+    file. The next write may overwrite it.
 
     Args:
         project_dir: Directory of the project.
-        known: The errors of parts that were checked just before.
+        known: The errors of parts that have just been checked.
 
     Raises:
         ProjectNotFoundError: The project was deleted.
@@ -199,8 +199,8 @@ def verify_project(project_dir: Path, known: PartFaults | None = None) -> Verify
 def repair_project(project_dir: Path, publish_sound: PublishSound | None = None) -> VerifyReport:
     """Repair the ledger, the live version and leftovers, remove other damaged versions, and check the project again.
 
-    Of the live version, one without the damaged parts is published. The damaged one stays on disk until the next
-    repair, or until its turn comes to be removed as an old version.
+    A damaged live version is replaced by a new version without the damaged parts. The damaged version stays on disk
+    until the next repair, or until it is removed as an old version.
 
     Args:
         project_dir: Directory of the project.
@@ -230,7 +230,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
 
 
 def _command(project_dir: Path, *words: str) -> str:
-    # Always with --root, as the project need not be in the default root.
+    # Always with --root, because the project may not be in the default root.
     name, root = shlex.quote(project_dir.name), shlex.quote(str(project_dir.parent))
     return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
 
@@ -275,12 +275,12 @@ class _Checked:
     manifests: dict[str, Manifest] = field(default_factory=dict)
 
     def damaged_parts(self, name: str) -> list[PartEntry]:
-        """Return the damaged parts of a version; none if its manifest cannot be read."""
+        """Return the damaged parts of a version, or an empty list if its manifest cannot be read."""
         manifest = self.manifests.get(name)
         return [entry for entry in manifest.parts if self.parts.get(replace(entry, gone=()))] if manifest else []
 
     def is_repairable(self, name: str) -> bool:
-        """Return whether a version has damage in its parts or vectors, and nothing else prevents reading it."""
+        """Return whether only the parts or vectors of a version are damaged, so that the rest can be read."""
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
@@ -328,7 +328,7 @@ def part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
 
 
 def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> list[Problem]:
-    """Add the versions with damaged vectors in an engine to `checked`, and return the other problems of the engine."""
+    """Add the versions with damaged vectors in an engine to `checked`, and return other problems with the engine."""
     verify = _command(project_dir, "verify")
     try:
         _check_vectors(project_dir, names, checked)
@@ -348,12 +348,12 @@ def _collection(project_dir: Path, names: Sequence[str], checked: _Checked) -> l
 
 
 def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -> None:
-    """Add the versions with damaged vectors in an engine."""
+    """Add the versions with damaged vectors in an engine to `checked`."""
     for name in names:
         manifest = checked.manifests.get(name)
         if name in checked.faults or manifest is None or manifest.engine == FILES:
             continue
-        # Imported here, because versions in files need none of it.
+        # Imported here, because versions in files do not need it.
         from llama_index_contextual.index.remote import check_vectors
 
         directory = version_directory(project_dir, name)
@@ -374,7 +374,7 @@ def _newest(names: Sequence[str]) -> int:
 
 
 def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Iterator[Problem]:
-    """Return the damage of versions; of a part that several share, that of the live or else the newest one."""
+    """Yield the problems of versions; damage to a shared part is reported for the live or the newest of them."""
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
     documents_of: dict[str, Sequence[str]] = {}
@@ -389,7 +389,7 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
             if part in parts and part not in documents_of:
                 records = records_of_part(project_dir / PARTS / part, parts[part].gone)
                 documents_of[part] = tuple(record.doc_id for record in records)
-                fault += _list(documents_of[part])  # once, as several files of a part contain the same documents
+                fault += _list(documents_of[part])  # once, because several files of a part contain the same documents
             is_old = live not in (None, name)
             problems[file] = Problem(file, fault, remedy, harmless=is_old, documents=documents_of.get(part, ()))
     yield from problems.values()
@@ -412,7 +412,7 @@ def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str]
 
 
 def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) -> list[str]:
-    """Return the files and folders of documents that the live version lacks since a damaged version was repaired."""
+    """Return the files and folders of documents missing in the live version since a damaged version was repaired."""
     former, now = checked.manifests.get(name), checked.manifests.get(live)
     if former is None or now is None or now.keeps != name or live in checked.faults:
         return []

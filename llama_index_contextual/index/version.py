@@ -1,7 +1,7 @@
-"""A published version: its chunks and indexes over the parts, opened read-only.
+"""A published version: the chunks and indexes of its parts, opened read-only.
 
-Every file is compared with its checksum before it is parsed. The rows of a version are the live rows of its parts, one
-part after the other.
+Every file is compared with its checksum before it is parsed. The rows of a version are the live rows of its parts, in
+the order of the parts.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class VersionNodes(Nodes):
         return ((start, part) for start, part in starts if part.size)
 
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
-        """Yield the parts that contain some rows: which of these are in the part, the part, and their rows there."""
+        """Yield each part that contains some of the rows: their positions in `rows`, the part, and their rows in it."""
         for start, part in self.first_rows():
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
             if len(selected):
@@ -131,7 +131,7 @@ class VersionNodes(Nodes):
                 yield from part.docstore.iterate(doc_id=doc_id, span=span, live=part.live)
 
     def ids_of_document(self, doc_id: str) -> list[str]:
-        """Return the ids of a document's nodes in the order of the text."""
+        """Return the ids of a document's nodes in text order."""
         part = self._part_of(doc_id)
         return [] if part is None else part.docstore.ids_of_document(doc_id)
 
@@ -149,13 +149,13 @@ class VersionNodes(Nodes):
         return next((part for part in self.parts if part.has(doc_id)), None)
 
     def children(self, parent_id: str) -> list[BaseNode]:
-        """Return the nodes that have a parent, in the order of the text."""
+        """Return the child nodes of a parent, in text order."""
         return [node for part in self.parts for node in part.docstore.children(parent_id, part.live)]
 
     # ---- metadata ----------------------------------------------------------------------------------------------------
 
     def document_ids(self, filters: MetadataFilters | None) -> set[str]:
-        """Return the ids of the documents of which at least one node passes the filters."""
+        """Return the ids of the documents with at least one node that passes the filters."""
         ids: set[str] = set()
         for part in self.parts:
             numbers = part.document_of if part.rows is None else part.document_of[part.rows]
@@ -165,7 +165,7 @@ class VersionNodes(Nodes):
         return ids
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
-        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
+        """Return the distinct strings and numbers of each metadata key, sorted, except for the keys in `skip`."""
         values: dict[str, dict[str | int | float, None]] = {}
         for part in self.parts:
             for key, value, doc_id in part.shared("metadata values", part.docstore.distinct_metadata):
@@ -196,7 +196,7 @@ class VersionIndex:
         nodes: The chunks.
         language: Language of the lexical index; None without one.
         dimensions: Length of the vectors; None without vectors.
-        remote: Directory of the version if an engine keeps its vectors, or else None.
+        remote: Directory of the version if an engine stores its vectors, otherwise None.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class VersionIndex:
         return self.docstore.ids
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
-        """Return the chunks of some rows, in their order."""
+        """Return the chunks of the given rows, in the order given."""
         chunks: dict[int, Chunk] = {}
         wanted = np.unique(np.asarray(rows, dtype=np.int64))
         for selected, part, places in self.docstore.places(wanted):
@@ -285,8 +285,8 @@ class OpenVersion:
 
     Args:
         directory: versions/<name> of a project.
-        reads: Names of the files of a part that are compared with their checksums, while only the sizes of the others
-            are; None for all.
+        reads: Names of the files in each part to compare with their checksums (None for all); only the sizes of the
+            other files are checked.
         without: Names of parts that are left out because they are damaged.
 
     Raises:
@@ -310,7 +310,7 @@ class OpenVersion:
 
     @property
     def is_remote(self) -> bool:
-        """Whether an engine keeps the vectors; see `index/remote.py`."""
+        """Whether an engine stores the vectors; see `index/remote.py`."""
         return self.manifest.engine != "files"
 
     @property

@@ -1,20 +1,20 @@
-"""Versions of a project: the file CURRENT, publishing, rollback, and removal of what no version needs.
+"""Versions of a project: the file CURRENT, publishing, rollback, and removal of unused files.
 
-Parts are built in directories of their own, synced and verified; then the manifest of the version is written, which
-names them. The version becomes live when the file CURRENT is replaced.
+Each part is built in its own directory, synced and verified. Then the manifest of the version is written, which lists
+the parts. The version becomes live when the file CURRENT is replaced.
 
-parts/p000003                     parts, which never change
+parts/p000003                     part, which never changes
 parts/p000003.building            part being built; if interrupted, it is removed by the next writer
 versions/v000001, v000002, …      published versions, which never change
-versions/v000003.building         version being written; likewise removed
-versions/v000001.removed          version being removed; likewise
+versions/v000003.building         version being written; removed in the same way
+versions/v000001.removed          version being removed; removed in the same way
 CURRENT                           the live version; three lines:
 
 v000003                           its name, or `none`
-newest v000005                    the newest version that was ever live; newer directories were never finished
+newest v000005                    newest version that was ever live; newer directories are unfinished
 xxh3 0123456789abcdef             checksum of the lines above, so that a flipped bit does not make another version live
 
-A part that no version names is removed.
+Parts that are not listed in any version are removed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VERSIONS = "versions"
 REMOVED = ".removed"
 
 _NAME = re.compile(r"v\d{6,}")
-_PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # with the number of the version that it was written for
+_PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # contains the number of the version that it was written for
 _OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
 _NONE = "none"
 _CONTENT = re.compile(
@@ -87,11 +87,11 @@ def read_stamp(project_dir: Path) -> Stamp | None:
     """Return the state of CURRENT, or None if it does not exist.
 
     Raises:
-        CorruptVersionError: The disk is defective at its place.
+        CorruptVersionError: The file cannot be read because the disk is damaged.
     """
     try:
         file = os.open(os.path.join(project_dir, CURRENT), os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:  # for every query: a file object would take several times as long
+        try:  # called for every query; a file object would take several times as long
             status = os.fstat(file)
             return Stamp(os.read(file, status.st_size), (status.st_ino, status.st_mtime_ns))
         finally:
@@ -133,7 +133,7 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
 
 
 def write_current(project_dir: Path, live: str | None) -> None:
-    """Make a version live, or none, in one atomic step."""
+    """Atomically make a version live, or leave no version live if `live` is None."""
     newest = max((name for name in (live, _newest(project_dir)) if name is not None), key=number, default=None)
     body = f"{live or _NONE}\nnewest {(newest if live else None) or _NONE}\n".encode()
     files.replace(project_dir / CURRENT, body + f"xxh3 {xxhash.xxh3_64_hexdigest(body)}\n".encode())
@@ -160,7 +160,7 @@ def version_directory(project_dir: Path, name: str) -> Path:
 
 
 def version_names(project_dir: Path) -> list[str]:
-    """Return the names of all published versions, oldest first; those of all on disk if CURRENT is damaged."""
+    """Return the names of published versions, oldest first; if CURRENT is damaged, all versions on disk."""
     current = _read_if_sound(project_dir)
     return [name for name in directories(project_dir) if current is None or current.was_live(name)]
 
@@ -189,7 +189,7 @@ def leftovers(project_dir: Path) -> list[Path]:
 
 
 def unused_parts(project_dir: Path) -> list[Path]:
-    """Return the parts on disk that no published version names; none if a manifest cannot be read."""
+    """Return the parts that are not listed in any published version, or none if a manifest cannot be read."""
     directory = project_dir / PARTS
     if not directory.is_dir():
         return []
@@ -204,12 +204,12 @@ def unused_parts(project_dir: Path) -> list[Path]:
 
 
 def remove_unused_parts(project_dir: Path, *, required: bool = False) -> None:
-    """Remove the parts that no published version names.
+    """Remove the parts that are not listed in any published version.
 
     Args:
         project_dir: The project, whose write lock must be held.
-        required: Whether it is an error if a part cannot be removed because another process has it open; otherwise, it
-            is left to a later writer.
+        required: Whether to raise an error if a part cannot be removed because another process has it open; otherwise,
+            a later writer removes it.
     """
     for path in unused_parts(project_dir):
         _remove(path, required=required)
@@ -227,14 +227,14 @@ def _remove(path: Path, *, required: bool = True) -> None:
 def remove_leftovers(project_dir: Path) -> None:
     """Remove leftovers of interrupted writers; the caller must hold the project's write lock.
 
-    A part that another process has open is left to a later writer.
+    If another process has a part open, a later writer removes it.
     """
     for path in leftovers(project_dir):
         _remove(path, required=path.parent.name != PARTS)
 
 
 def remove_version(project_dir: Path, name: str) -> None:
-    """Remove a version; it is renamed first, so that an interruption never leaves half a version."""
+    """Remove a version; it is renamed first, so that an interruption never leaves an incomplete version."""
     directory = version_directory(project_dir, name)
     removed = directory.with_name(f"{name}{REMOVED}")
     files.rename(directory, removed)
@@ -281,7 +281,7 @@ def _damage_error(project_dir: Path, fault: str) -> CorruptVersionError:
 
 
 def next_part(project_dir: Path, version: str) -> Path:
-    """Return the directory in which the next part for a version is built, and create it.
+    """Create and return the directory in which the next part for a version is built.
 
     The name of a part begins with the number of the version that it is written for, so that it is never reused.
     """
@@ -313,7 +313,7 @@ def publish(project_dir: Path, manifest: Manifest, *, keep_versions: int) -> Non
 
 
 def rollback(project_dir: Path, to: str | None = None) -> str:
-    """Make an earlier version the live one and return its name.
+    """Make an earlier version live and return its name.
 
     Args:
         project_dir: The project.
@@ -337,11 +337,11 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
 
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
-    """Remove old versions, and parts without use.
+    """Remove old versions and unused parts.
 
-    The newest automatic versions and the newest of the others are kept, as many of each, so that a program that watches
-    folders does not push out the versions of a person. The live version, the previously live one, and those that a kept
-    version names in its manifest are kept as well.
+    The same number of automatic and of other versions is kept, the newest of each, so that a program that watches
+    folders does not displace versions published by a user. The live version, the previously live one, and versions that
+    the manifest of a kept version refers to in `keeps` are kept as well.
     """
     manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
     automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]

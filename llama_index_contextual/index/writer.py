@@ -1,11 +1,11 @@
-"""Builder of a version: keep documents of the previous version, write parts with new ones, merge parts, publish.
+"""Build a version: keep documents of the previous version, write parts with new documents, merge parts and publish.
 
-A version keeps the parts of the previous one and adds a part with the documents that are new, so that its cost depends
-on these. So that searches do not become slower and gone documents do not fill the disk, parts are merged when there are
-more than eight small ones, and a part is written again when more than a tenth of its chunks are gone; see `merges`.
+A version keeps the parts of the previous version and adds a part with the new documents, so the work depends only on
+the new documents. To keep searches fast and to free the space of removed documents, parts are merged when there are
+more than eight small ones, and a part is rewritten when more than a tenth of its chunks are removed; see `merges`.
 
-Only parts of the previous version are merged, before new documents are added. An interrupted merge therefore costs none
-of the work on these. Readers are not affected: the parts that they use stay where they are.
+Only parts of the previous version are merged, before new documents are added. No work on the new documents is therefore
+lost if a merge is interrupted. Readers are not affected, because the parts that they use remain in place.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PART_CHUNKS = 50_000
 """Maximum number of chunks of a part; the memory for building a version depends on it."""
 
 MAX_SMALL_PARTS = 8
-"""Maximum number of parts after the last full one, without the part that is being added."""
+"""Maximum number of parts after the last full part, not counting the part that is being added."""
 
-_FULL = 0.5  # share of the maximum from which a part is full, and is not merged with others
-_MAX_GONE = 0.1  # share of the chunks of a part that may be gone
-_GROWTH = 2  # a part is merged with later ones if it is at most so many times as large
+_FULL = 0.5  # share of the maximum above which a part is full and not merged with others
+_MAX_GONE = 0.1  # maximum share of removed chunks in a part
+_GROWTH = 2  # a part is merged with later ones if it is at most this many times as large
 
 
 @dataclass
@@ -51,7 +51,7 @@ class VersionBuilder:
     Attributes:
         project_dir: Folder of the project.
         config: Settings of the project.
-        before: The previous version, or None; its documents are kept unless they are dropped.
+        before: The previous version, or None; its documents are kept unless they are in `dropped`.
         dropped: Ids of the documents of the previous version that are not kept.
         appended: Number of documents that were added.
     """
@@ -72,7 +72,7 @@ class VersionBuilder:
         self._opened: list[Part] = []
         self._writer: PartWriter | None = None
         self._dimensions = None if self.before is None else self.before.manifest.dimensions
-        # A variant of the documents is built in a directory of its own.
+        # A variant of the documents is built in its own directory.
         self._shares = (
             self.before is not None
             and self.before.directory.parent.parent == self.project_dir
@@ -81,11 +81,11 @@ class VersionBuilder:
         self._base: Sequence[Part] = self.before.parts if self.before is not None and self._shares else []
 
     def _remote_version(self) -> RemoteVersion | None:
-        """Prepare the engine that keeps the vectors; None if files do."""
+        """Prepare the engine that stores the vectors, or return None if they are stored in files."""
         engine = use_engine(self.project_dir, self.config)
         if engine is None:
             return None
-        # Imported here, because a version in files needs none of it.
+        # Imported here, because a version in files does not need it.
         from llama_index_contextual.index.remote import RemoteVersion
 
         drop_unpublished(self.project_dir, engine)
@@ -109,7 +109,7 @@ class VersionBuilder:
         return self.appended + sum(len(part.records) for part in self._kept())
 
     def _kept(self) -> list[Part]:
-        """Return the parts of the previous version, partly merged, without the dropped documents."""
+        """Return the parts of the previous version, after merging, without the dropped documents."""
         if self._kept_parts is None:
             parts = (part.without(self.dropped) for part in self._base)
             self._kept_parts = [part for part in parts if len(part.records)]
@@ -131,8 +131,8 @@ class VersionBuilder:
             frame: Frame of the document, or None if it was passed as nodes.
 
         Raises:
-            InputError: A chunk has the id of a chunk already in the version, or a vector has another length than
-                those in the version.
+            InputError: A chunk has the same id as one in the version, or the length of a vector differs from that of
+                the vectors in the version.
         """
         if known := self._known([node.node_id for node in nodes]):
             raise InputError(
@@ -149,7 +149,7 @@ class VersionBuilder:
         self.appended += 1
 
     def _known(self, node_ids: Sequence[str]) -> str | None:
-        """Return one of the ids that a document of the new version already has, or None."""
+        """Return one of the ids that is already in the new version, or None."""
         if self._writer is not None and (known := self._writer.known(node_ids)):
             return known[0]
         for part in (*self._kept(), *self._parts):
@@ -174,9 +174,9 @@ class VersionBuilder:
     def keep(self, records: Iterable[DocumentRecord]) -> None:
         """Keep documents of the previous version.
 
-        The first call, before documents are added, also merges parts. A later call is for documents that are not
-        dropped after all. Documents are copied if the parts of the previous version cannot be shared, or if they were
-        left out of a merged part.
+        The first call, before documents are added, also merges parts. A later call is for documents that should not be
+        dropped after all. Documents are copied if the parts of the previous version cannot be shared, or if the
+        documents were left out of a merged part.
         """
         self._kept_parts = None  # `dropped` may have changed
         if self._writer is None and not self._parts:
@@ -206,9 +206,9 @@ class VersionBuilder:
 
         Args:
             embed_model: Name of the embedding model, or None without a semantic index.
-            rewrite: Whether to write every part again that has documents which are gone.
-            automatic: Whether a program that watches folders publishes it.
-            keeps: Name of the previous version, if it is to be kept as long as this one.
+            rewrite: Whether to rewrite every part that contains removed documents.
+            automatic: Whether the version is published by a program that watches folders.
+            keeps: Name of the previous version, if it must be kept as long as this one.
         """
         self._finish_part()
         parts = [*self._kept(), *self._parts]
@@ -240,7 +240,7 @@ class VersionBuilder:
         return manifest
 
     def _merge_kept(self) -> None:
-        """Merge parts of the previous version, without the documents that are gone."""
+        """Merge parts of the previous version, leaving out removed documents."""
         parts = self._kept()
         base: list[Part] = []
         at = 0
@@ -266,7 +266,7 @@ class VersionBuilder:
         return part
 
     def discard(self) -> None:
-        """Remove the unpublished version and its parts, as the disk may be full; the live version is not affected."""
+        """Remove the unpublished version and its parts, in case the disk is full; the live version is not affected."""
         opened, self._opened = self._opened, []
         self._parts, self._base, self._kept_parts = [], [], None
         for part in opened:
@@ -277,14 +277,14 @@ class VersionBuilder:
 
 
 def merges(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the parts to merge or to write again, as ranges (first, after the last).
+    """Return the parts to merge or to rewrite, as ranges (first, last + 1).
 
-    A part with more than a tenth of its chunks gone is written again. The parts after the last full one are merged when
-    there are more than eight, so that with the part that is added next a version has at most nine of them: the latest
-    two, and as many of those before them as are not larger than twice the parts merged so far. The sizes of the
-    remaining parts therefore decrease quickly, and a chunk is copied a number of times that grows with the logarithm of
-    the number of chunks only. If all small parts were merged into the first one whenever they exceed a tenth of it, or
-    eight in number, files added one by one would have every chunk copied for every eighth of them.
+    A part is rewritten if more than a tenth of its chunks are removed. If there are more than eight parts after the
+    last full one, some are merged, so that a version has at most nine of them including the part that is added next.
+    The last two are merged, together with each part before them that is at most twice as large as the parts merged so
+    far. The sizes of the remaining parts therefore decrease quickly, and the number of times that a chunk is copied
+    grows only with the logarithm of the number of chunks. If all small parts were merged into the first one whenever
+    they exceed a tenth of it, or eight in number, adding files one by one would copy every chunk for every eighth file.
 
     Args:
         sizes: Numbers of live chunks and of all chunks of each part.
