@@ -1,4 +1,4 @@
-"""A published version as the stores of LlamaIndex, which cannot be changed, and as files for LlamaIndex's own classes.
+"""A published version as read-only LlamaIndex stores, and as files for LlamaIndex's own classes.
 
 docstore.json, index_store.json, graph_store.json     SimpleDocumentStore, SimpleIndexStore, SimpleGraphStore
 default__vector_store.json                            FaissVectorStore (inner product)
@@ -83,7 +83,7 @@ class IndexDocumentStore(KVDocumentStore):
         return True
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them."""
+        """Return nodes in the order of `node_ids`, with one query; parents of stored nodes are assembled from them."""
         return self.nodes.get_nodes(node_ids, raise_error)
 
     async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
@@ -91,7 +91,7 @@ class IndexDocumentStore(KVDocumentStore):
         return self.nodes.get_nodes(node_ids, raise_error)
 
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
-        """Write the nodes to a file that `SimpleDocumentStore` loads."""
+        """Write the nodes to a file that `SimpleDocumentStore` can load."""
         self.to_stock().persist(persist_path, fs)
 
     def to_stock(self) -> SimpleDocumentStore:
@@ -109,7 +109,7 @@ class _KeyValues(SimpleKVStore):
         self._nodes = nodes
 
     def get(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
-        """Return a node, or the ids of the nodes of a document in the order of the text; None if there are none."""
+        """Return a node, or the ids of a document's nodes in text order; None if there are none."""
         if collection == _NODES:
             nodes = self._nodes.get_nodes([key], raise_error=False)
             return doc_to_json(nodes[0]) if nodes else None
@@ -127,7 +127,7 @@ class _KeyValues(SimpleKVStore):
         return {}
 
     def put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
-        """Refuse, as a published version cannot be changed."""
+        """Raise an error, because a published version cannot be changed."""
         refuse_write()
 
     def put_all(
@@ -136,11 +136,11 @@ class _KeyValues(SimpleKVStore):
         collection: str = DEFAULT_COLLECTION,
         batch_size: int = DEFAULT_BATCH_SIZE,
     ) -> None:
-        """Refuse, as a published version cannot be changed."""
+        """Raise an error, because a published version cannot be changed."""
         refuse_write()
 
     def delete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
-        """Refuse, as a published version cannot be changed."""
+        """Raise an error, because a published version cannot be changed."""
         refuse_write()
 
 
@@ -152,7 +152,7 @@ class IndexVectorStore(BasePydanticVectorStore):
 
     Args:
         index: The index of the version.
-        version_directory: Directory of the version, with which `from_dict` opens it again.
+        version_directory: Directory of the version, used by `from_dict` to open it again.
     """
 
     stores_text: bool = True
@@ -183,7 +183,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         return True
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Answer a LlamaIndex query with nodes, their cosine similarities (-1 to 1) and their ids."""
+        """Return nodes, their cosine similarities (-1 to 1) and their ids for a LlamaIndex query."""
         if query.query_embedding is None:
             raise InputError("The query has no embedding: pass an embed_model to the retriever.")
         vector = unit_vectors(np.asarray([query.query_embedding], dtype=np.float32))[0]
@@ -206,7 +206,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         )
 
     def _allowed(self, node_ids: Sequence[str] | None, doc_ids: Sequence[str] | None) -> NDArray[np.int64] | None:
-        """Return the rows that a query names; None for all. Empty lists, as VectorStoreIndex passes, have no effect."""
+        """Return the rows selected by a query, or None for all. Empty lists, as in VectorStoreIndex, are ignored."""
         docstore = self._index.docstore
         sets = [docstore.rows(docstore.known(node_ids))] if node_ids else []
         if doc_ids:
@@ -216,7 +216,7 @@ class IndexVectorStore(BasePydanticVectorStore):
         return np.asarray(sorted(set.intersection(*map(set, sets))), dtype=np.int64)
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: Any) -> list[str]:
-        """Refuse, as a published version cannot be changed.
+        """Raise an error, because a published version cannot be changed.
 
         Raises:
             ReadOnlyVersionError: Always.
@@ -224,13 +224,13 @@ class IndexVectorStore(BasePydanticVectorStore):
         refuse_write()
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Refuse, as a published version cannot be changed."""
+        """Raise an error, because a published version cannot be changed."""
         refuse_write()
 
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """Refuse, as a published version cannot be changed."""
+        """Raise an error, because a published version cannot be changed."""
         refuse_write()
 
     def to_stock(self) -> FaissVectorStore:
@@ -247,12 +247,12 @@ class IndexVectorStore(BasePydanticVectorStore):
         return FaissVectorStore(faiss_index=index)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the directory of the version, with which `from_dict` opens it again."""
+        """Return the directory of the version, which `from_dict` uses to open it again."""
         return {"class_name": self.class_name(), "version_directory": self.version_directory}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
-        """Open the vectors of the version that `to_dict` names.
+        """Open the vectors of the version, given the result of `to_dict`.
 
         Raises:
             CorruptVersionError: The version is damaged or was removed.
@@ -282,9 +282,9 @@ class VersionStorageContext(StorageContext):
         fs: AbstractFileSystem | None = None,
         **named: str,
     ) -> None:
-        """Write all stores and the lexical index as files that LlamaIndex's own classes load.
+        """Write all stores and the lexical index as files that LlamaIndex's own classes can load.
 
-        Files of the same names are replaced. A version contains neither images nor property graphs.
+        Existing files with the same names are replaced. A version contains neither images nor property graphs.
 
         Args:
             persist_dir: Target directory.
@@ -338,7 +338,7 @@ class VersionStorageContext(StorageContext):
         return building
 
     def to_stock(self) -> StorageContext:
-        """Return the stores as LlamaIndex's own ones."""
+        """Return the contents as LlamaIndex's own stores."""
         index_store, vectors = SimpleIndexStore(), self.vector_store
         stock = StorageContext(
             docstore=self.docstore.to_stock(), index_store=index_store, vector_stores={}, graph_store=SimpleGraphStore()
@@ -359,7 +359,7 @@ def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
 
 
 def storage_context_of(version: OpenVersion) -> VersionStorageContext:
-    """Return a version as a LlamaIndex StorageContext that cannot be changed.
+    """Return a version as a read-only LlamaIndex StorageContext.
 
     The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
     """
@@ -378,7 +378,7 @@ def storage_context_of(version: OpenVersion) -> VersionStorageContext:
 
 
 def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
-    """Open a version as a LlamaIndex StorageContext that cannot be changed.
+    """Open a version as a read-only LlamaIndex StorageContext.
 
     Args:
         version_dir: versions/<name> of a project.

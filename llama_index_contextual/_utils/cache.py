@@ -16,8 +16,8 @@ class LRUCache(Generic[K, V]):
     """A thread-safe cache that keeps the most recently used entries.
 
     Args:
-        size: Maximum number of entries, or of the sum of what `weigh` returns for their values.
-        weigh: Returns how much a value counts.
+        size: Maximum number of entries, or maximum total of the results of `weigh` for their values.
+        weigh: Returns the size of a value.
 
     Example:
         >>> cache = LRUCache[str, int](2)

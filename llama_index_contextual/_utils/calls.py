@@ -1,7 +1,7 @@
 """Calls to models: bounded retries, errors without API keys, and the bridge between sync and async code.
 
-The providers' clients would each retry on their own, which multiplies the attempts. So the models that `models.py`
-loads do not retry, and this module does, with the loops of tenacity.
+If the providers' clients also retried, the attempts would multiply. Models loaded by `models.py` therefore do not
+retry; this module does, using tenacity.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
 
 
 def without_secrets(send: Callable[[], T]) -> T:
-    """Return `send()`; an exception is replaced by its `stand_in`."""
+    """Return the result of `send()`; an exception is replaced by its `stand_in`."""
     try:
         return send()
     except Exception as error:  # noqa: BLE001 - as above
@@ -104,8 +104,8 @@ class RetryPolicy:
 
     Attributes:
         attempts: Total number of attempts, including the first.
-        base_delay: Seconds before the second attempt; doubled before each further one, with jitter.
-        max_delay: Longest delay in seconds, unless the provider asks for a longer one by Retry-After.
+        base_delay: Seconds before the second attempt; doubled before each further attempt, with jitter.
+        max_delay: Longest delay in seconds, unless the provider asks for a longer one with Retry-After.
         max_retry_after: Longest Retry-After in seconds that is respected; a longer one ends the attempts.
     """
 
@@ -133,7 +133,7 @@ def is_retryable(error: BaseException) -> bool:
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
     # A truncated response may not be valid JSON. A client that was used in several event loops may hold a connection of
-    # a closed one, and drops it when a call fails.
+    # a closed loop, which it drops when a call fails.
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     is_json = isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
     return is_connection_error(error) or is_json or closed
@@ -152,8 +152,8 @@ def may_be_charged(error: BaseException) -> bool:
     """Return whether the provider may charge a failed call, because it may have processed it.
 
     A provider that refuses a call or fails returns a status, and charges nothing. The status of a gateway that timed
-    out does not show whether the provider processed the call. Without a status, the response was late, was lost or
-    could not be read, unless there was no connection at all.
+    out does not show whether the provider processed the call. If there is no status, the response was late, lost or
+    unreadable, unless there was no connection at all.
     """
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
@@ -169,7 +169,7 @@ def may_be_charged(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the seconds that the provider asked to wait, by its Retry-After header."""
+    """Return the number of seconds to wait according to the provider's Retry-After header, or None."""
     if isinstance(error, ProviderError):
         return error.retry_after
     headers = getattr(getattr(error, "response", None), "headers", None)
@@ -183,7 +183,7 @@ def retry_after(error: BaseException) -> float | None:
 def _number(value: str | None) -> float | None:
     try:
         return max(0.0, float(value)) if value else None
-    except ValueError:  # a date, which no provider of models sends
+    except ValueError:  # a date, which model providers do not send
         return None
 
 
@@ -208,11 +208,11 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
 
 
 def _strategy(policy: RetryPolicy) -> dict[str, Any]:
-    """Return the arguments with which tenacity retries as `policy` decides; an error without a retry is raised."""
+    """Return the arguments for tenacity to retry according to `policy`; an error that is not retried is raised."""
 
     def delay(state: RetryCallState) -> float | None:
         error = state.outcome.exception() if state.outcome else None
-        # Others, such as KeyboardInterrupt and CancelledError, end the call.
+        # Other exceptions, such as KeyboardInterrupt and CancelledError, end the call.
         return policy.delay(state.attempt_number, error) if isinstance(error, Exception) else None
 
     return {"retry": lambda state: delay(state) is not None, "wait": lambda state: delay(state) or 0.0}
@@ -221,8 +221,8 @@ def _strategy(policy: RetryPolicy) -> dict[str, Any]:
 def cancellations() -> int:
     """Return how often the cancellation of the current task was requested.
 
-    A client whose own timeout expires at the same moment mistakes the cancellation for its own timeout, and raises
-    another error. So callers compare this number before they retry.
+    If a client's own timeout expires at the same moment, it mistakes the cancellation for its timeout and raises
+    another error. Callers therefore compare this number before they retry.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
@@ -278,11 +278,11 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             return result.result()
         except KeyboardInterrupt:
-            # An interrupted notebook cell: the work must not continue in the background and be published.
+            # For interrupted notebook cells: the work must not continue in the background and be published.
             loop, task = running.result()
             while task is not None and not result.done():
                 loop.call_soon_threadsafe(task.cancel)
-                with contextlib.suppress(KeyboardInterrupt):  # the next one ends what waits for calls in flight
+                with contextlib.suppress(KeyboardInterrupt):  # a second one stops waiting for calls in flight
                     wait([result])
             raise
 
@@ -308,10 +308,10 @@ def twin(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine
 
 
 def twin(work: Callable[P, Any], *, finish: bool = False) -> Callable[P, Any]:
-    """Return the other form of a function or method: blocking for an async one, async in a thread for another.
+    """Return the other form of a function or method: blocking if it is async, otherwise async and run in a thread.
 
-    Signature and docstring are the same, and the async one is named with "a" before it: `aingest` and `ingest`,
-    `estimate` and `aestimate`. The blocking form can be called from inside a running event loop (see `run_sync`).
+    Both have the same signature and docstring, and the name of the async form begins with "a": `aingest` and `ingest`,
+    `estimate` and `aestimate`. The blocking form can be called inside a running event loop (see `run_sync`).
 
     Args:
         work: The function.

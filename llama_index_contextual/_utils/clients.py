@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 _OLLAMA = frozenset({"Ollama_llm", "OllamaEmbedding"})
 _DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
-"""Class name of the HTTP client that OpenAI's and Anthropic's packages create unless the user passes one."""
+"""Class name of the HTTP client that the OpenAI and Anthropic packages create unless the user passes a client."""
 
 
 def unconnected(model: T) -> T:
-    """Return a copy of a model that creates its clients at first use, and keeps them.
+    """Return a copy of a model that creates its clients on first use, and keeps them.
 
     This applies to OpenAI's models and this package's for Voyage (recognised by the field `reuse_client`), to Ollama's,
     and to models with a client that can be copied, such as Anthropic's. Other models are returned unchanged, and so are
@@ -62,7 +62,7 @@ def _has_plain_ollama(model: BaseComponent) -> bool:
 
 
 def _copy_of_ollama_client(client: Any) -> Any:
-    """Return an Ollama client with the address, headers and timeouts of one that another event loop may use."""
+    """Return a new Ollama client with the address, headers and timeouts of one that another event loop may use."""
     if client is None:
         return None
     http = client._client
@@ -118,7 +118,7 @@ def own_client(model: T) -> AbstractAsyncContextManager[T]:
 
 
 class PerLoop(Generic[T]):
-    """A model for callers in any thread and event loop; each loop keeps one client until it is closed.
+    """A model for callers in any thread and event loop; each loop keeps one client until the loop is closed.
 
     Args:
         load: Returns the model; called at first use.

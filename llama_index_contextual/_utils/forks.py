@@ -2,7 +2,7 @@
 
 A child of `os.fork` has one thread and a copy of every lock; a lock that another thread held would never be released.
 Therefore the locks of this package are created here, and are released in a child. This is not possible for a library
-with locks of its own, such as SQLite: a fork has to wait until no thread is executing code of the library, and a
+with its own locks, such as SQLite: a fork has to wait until no thread is executing code of the library, and a
 connection must not be used in both processes.
 """
 
@@ -25,7 +25,7 @@ WAIT = 10.0
 
 
 class Renewable(Protocol):
-    """An object with resources that have to be replaced in a child."""
+    """An object with resources that must be replaced in a child."""
 
     def renew_after_fork(self) -> None:
         """Replace the resources that the child cannot share with its parent."""
@@ -64,7 +64,7 @@ def new_rlock() -> Any:
 
 
 def new_guard(*, last: bool = False) -> Any:
-    """Return a reentrant lock to hold while inside a library with its own locks: a fork waits until it is free.
+    """Return a reentrant lock to hold while using a library with its own locks; a fork waits until it is free.
 
     Args:
         last: Whether it may be acquired while another guard is held.
@@ -99,10 +99,10 @@ def keep_alive(resource: object) -> None:
 
 
 def require_safe() -> None:
-    """Check that no other thread was inside a library when this process was forked.
+    """Check that no other thread was using a guarded library when this process was forked.
 
     Raises:
-        ProjectError: A thread was inside, and its lock may never be released.
+        ProjectError: A thread was using a library, whose lock may never be released.
     """
     if _state.is_unsafe:
         raise ProjectError(
@@ -126,7 +126,7 @@ def _guards() -> list[Any]:
 
 
 def _acquire(guards: Sequence[Any], end: float) -> bool:
-    """Acquire guards, and return whether they are all that there are."""
+    """Acquire guards, and return whether all existing guards are now held."""
     _state.acquired = [guard for guard in guards if guard.acquire(timeout=max(0.0, end - time.monotonic()))]
     new = set(_guards()) - set(_state.acquired)
     _state.acquired += [guard for guard in new if guard.acquire(blocking=False)]

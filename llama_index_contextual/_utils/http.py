@@ -1,4 +1,4 @@
-"""Addresses and tokens of the servers of this package: who may reach them, and under which names."""
+"""Addresses and tokens of the servers in this package: access control and permitted host names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -> list[str]:
-    """Return the names, without ports, under which a server may be addressed.
+    """Return the host names, without ports, that clients may use for a server.
 
     Requests with another name in their Host header must be refused, so that no web page can reach the server through a
     name that it controls (DNS rebinding).
@@ -22,7 +22,7 @@ def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -
     Args:
         host: Address to which the server will be bound.
         token: Token that clients have to send, or None.
-        allowed_hosts: Further names under which clients reach the server, such as that of a proxy.
+        allowed_hosts: Additional names that clients use for the server, such as the name of a proxy.
 
     Raises:
         ConfigurationError: Other machines can reach `host` and there is no token, or `host` stands for all addresses
@@ -44,7 +44,7 @@ def accepted_hosts(host: str, token: str | None, allowed_hosts: Sequence[str]) -
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address or name stands for this machine only."""
+    """Return whether an address or name refers only to this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -55,7 +55,7 @@ def require_token(token: str) -> None:
     """Check that a token is long enough not to be guessed.
 
     Raises:
-        ConfigurationError: It is too short.
+        ConfigurationError: The token is too short.
     """
     if len(token) < LEAST_TOKEN:
         raise ConfigurationError(

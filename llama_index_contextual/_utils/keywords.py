@@ -16,7 +16,7 @@ _WIDTH = 120
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that names the most similar known name; empty if none is similar.
+    """Return the end of an error message that suggests the most similar known name; empty if none is similar.
 
     Example:
         >>> nearest("stlye", ["style", "timeouts"]), nearest("x", ["style"])
@@ -56,7 +56,7 @@ def takes(options: type) -> Callable[[F], F]:
     """Return a decorator for a function with `**options: Unpack[Options]`: the signature and docstring list them all.
 
     `help()` and editors show the options like any other keyword, with defaults and descriptions. The docstring has the
-    line `**options` where the descriptions belong. Mistyped keywords are answered with the most similar one.
+    line `**options` where the descriptions belong. The error for a mistyped keyword suggests the most similar one.
     """
 
     def decorate(function: F) -> F:
@@ -83,7 +83,7 @@ def _entry(text: str, indent: str) -> str:
 
 
 def suggests_keywords(function: F) -> F:
-    """Add the most similar keyword to the TypeError for an unknown one, as Python itself does from 3.13 on.
+    """Add the most similar keyword to the TypeError for an unknown one, as Python does since version 3.13.
 
     Signature and type of the function are unchanged.
     """

@@ -1,4 +1,4 @@
-"""Removal of API keys from all text that leaves the package.
+"""Remove API keys from all text that leaves the package.
 
 Some providers repeat the headers of a request in their error messages, and some clients repeat a header that they
 reject. Therefore this module collects the keys from the environment and from the model objects that are called, and
@@ -88,7 +88,7 @@ def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
 
 
 def scrub(text: str) -> str:
-    """Remove the keys in use from a text, in any notation.
+    """Remove the keys in use from a string, in any notation.
 
     Keys are also recognised URL-encoded, in base64 (at any place of a longer text), with JSON, Python or HTML escapes,
     and split by white space. Keys that a provider has masked already are left unchanged.
@@ -119,7 +119,7 @@ def _in_base64(key: str) -> Iterator[str]:
     raw = key.encode("utf-8", "surrogatepass")
     for before in range(3):
         code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
-        # The first and last characters depend on the neighbours too.
+        # The first and last characters also depend on neighbouring characters.
         inner = code[(0, 2, 3)[before] : len(code) - ((before + len(raw)) % 3 != 0)]
         if len(inner) >= SHORTEST_KEY:
             yield from {inner, inner.replace("+", "-").replace("/", "_")}

@@ -22,13 +22,13 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class ContextPrompt:
-    """A checked template and the values of its free variables.
+    """A validated template with the values of its additional variables.
 
     The part before the first variable of the chunk is the same for all calls of a segment, so that a provider
     can cache it.
 
     Args:
-        text: Template with {segment} and {chunk}; {header} names the document, {neighbours} contains the first
+        text: Template with {segment} and {chunk}; {header} identifies the document, {neighbours} contains the first
             sentences of the chunks before and after. The variable names of the published prompt are accepted.
         variables: Values of additional variables, such as a glossary.
 
@@ -53,7 +53,7 @@ class ContextPrompt:
         return self.text + json.dumps(dict(sorted(self.variables.items()))) if self.variables else self.text
 
     def prefix(self, values: Mapping[str, str]) -> str:
-        """Return the part that all calls of a segment share, with the values of its variables."""
+        """Return the part that is the same for all calls of a segment, with the values of its variables."""
         return self._fill(self.text[: self._split()], values).lstrip()
 
     def suffix(self, values: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 MAX_TERMS = 256
-"""Maximum number of terms to search for; further terms are ignored."""
+"""Maximum number of terms to search for; additional terms are ignored."""
 
 _BEFORE = 40
 """Maximum number of characters before the first term."""
@@ -19,12 +19,13 @@ _BEFORE = 40
 def excerpt(text: str, terms: Iterable[str], width: int) -> str:
     """Return the text from shortly before its most specific terms; the caller truncates it at `width`.
 
-    Of the windows that begin with a term, the one with the rarest terms is chosen: each term counts once, with the
-    inverse of its frequency in the text. Of equal windows, the last one is chosen: it begins closest to the terms.
+    Of the windows that begin with a term, the one with the rarest terms is chosen: each term counts once, weighted by
+    the inverse of its frequency in the text. Among equal windows, the last is chosen, because it begins closest to the
+    terms.
 
     Args:
         text: The passage, in one line.
-        terms: Beginnings of words, as matched by the lexical index.
+        terms: Word prefixes, as matched by the lexical index.
         width: Number of characters that will be shown.
 
     Example:

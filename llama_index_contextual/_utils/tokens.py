@@ -1,7 +1,7 @@
 """Count tokens offline, for texts of any length and any code points.
 
 llama-index-core ships the file of the o200k_base encoding. tiktoken finds it only if the environment variable
-`TIKTOKEN_CACHE_DIR` names its folder.
+`TIKTOKEN_CACHE_DIR` contains the path of its folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
 _environment = new_lock()
 
 # Positions at which a token always ends: the tokenizer first splits the text before a space, and before a line feed or
-# a punctuation mark that follows a letter or digit. The apostrophe is left out (it's, we'll).
+# a punctuation mark that follows a letter or digit. The apostrophe is excluded (it's, we'll).
 SAFE_BREAK = re.compile(r"\S(?= )|[^\W_](?=[\n,.;:!?()，。、；：！？「」…])")
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -41,7 +41,7 @@ def get_tokenizer(encoding: str = ENCODING) -> tiktoken.Encoding:
 
     The environment variable is set only while tiktoken loads the encoding, and restored afterwards.
     """
-    core = find_spec("llama_index.core")  # only found, because importing it takes a second
+    core = find_spec("llama_index.core")  # located but not imported, because the import takes a second
     cache = str(Path(str(core and core.origin)).parent / "_static" / "tiktoken_cache")
     with _environment:
         before = os.environ.get(_CACHE_VARIABLE)
@@ -78,7 +78,7 @@ def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8
 
     Args:
         text: A string without surrogates; see `replace_surrogates`.
-        piece_size: Number of characters to pass to the tokenizer at once.
+        piece_size: Number of characters to pass to the tokenizer at a time.
 
     Returns:
         An array with one entry per token; the sum is `len(text)`.
@@ -93,8 +93,8 @@ def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
     """Yield spans of at most 100,000 characters that tile `text` and end where a token always ends.
 
     tiktoken raises an error on about a million white-space characters in a row, because its regular expressions keep a
-    stack. A stretch in which no token is sure to end is cut at fixed distances from its beginning, so that the tokens
-    are the same for every `size`.
+    stack. A section without a position at which a token always ends is cut at fixed distances from its beginning, so
+    that the tokens are the same for every `size`.
     """
     size = min(size, PIECE_SIZE)
     start, length = 0, len(text)
@@ -115,7 +115,7 @@ def _piece_end(text: str, start: int, target: int) -> int:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace each surrogate by U+FFFD, as UTF-8 cannot encode it; return the same string if there is none."""
+    """Replace each surrogate, which UTF-8 cannot encode, by U+FFFD; return the same string if there is none."""
     if text.isascii():
         return text
     try:
@@ -149,7 +149,8 @@ class TokenMap:
 
     Attributes:
         text: Any string.
-        ends: Offset of the end of each token: the number of characters that begin before it; the last is `len(text)`.
+        ends: Offset of the end of each token: the number of characters that begin before the offset; the last is
+            `len(text)`.
         has_surrogates: Whether `text` contains surrogates, which the tokenizer cannot encode.
     """
 
@@ -163,11 +164,11 @@ class TokenMap:
 
         Args:
             text: Any string.
-            piece_size: Number of characters to pass to the tokenizer at once.
+            piece_size: Number of characters to pass to the tokenizer at a time.
         """
         clean = replace_surrogates(text)
         widths = token_widths(clean, piece_size=piece_size)
-        # 32 bits save half the memory: a text of 200 MB has about 50 million tokens.
+        # 32 bits halve the memory: a text of 200 MB has about 50 million tokens.
         ends: NDArray[np.integer[Any]] = np.cumsum(widths, dtype=np.int32 if len(text) < 2**31 else np.int64)
         return cls(text, ends, clean is not text)
 
@@ -177,7 +178,7 @@ class TokenMap:
 
     def index(self, offset: int) -> int:
         """Return the number of tokens that end at or before the character at `offset`."""
-        # With a scalar of another type, NumPy would convert the whole array at each call.
+        # With a scalar of another type, NumPy would convert the whole array in each call.
         return int(self.ends.searchsorted(self.ends.dtype.type(offset), side="right"))
 
     def offset(self, index: int) -> int:

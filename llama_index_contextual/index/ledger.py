@@ -110,7 +110,7 @@ class ContentKeys:
         self._prefix = hashlib.sha256(json.dumps(shared)[:-1].encode())
 
     def key(self, *parts: str) -> str:
-        """Return the key of an input with one or more further parts."""
+        """Return the key of an input with one or more additional parts."""
         whole = self._prefix.copy()
         whole.update(f", {json.dumps(parts)[1:]}".encode())
         return whole.hexdigest()

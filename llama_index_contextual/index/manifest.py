@@ -1,4 +1,4 @@
-"""Manifests of versions and parts: file names, records of documents, and checks of the files.
+"""Manifests of versions and parts: names of the files, records of documents, and checks of the files.
 
 Files are checked before any library parses them. The headers of FAISS files are compared with the sizes of the files:
 FAISS allocates as much memory as the header specifies, so a damaged header can terminate the process.

@@ -49,7 +49,7 @@ COLUMNS = ("id", "shape", "text", "metadata", "body")
 
 _COLUMNS = ", ".join(COLUMNS)
 _SOURCE, _PARENT = "1", "4"
-"""LlamaIndex's relationships of a node to its document and to its parent, as they are stored."""
+"""LlamaIndex's relationships of a node to its document and to its parent, in stored form."""
 
 _PARENT_SQL = f"json_extract(body, '$.relationships.\"{_PARENT}\".node_id')"
 _SCHEMA = (

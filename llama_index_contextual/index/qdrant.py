@@ -67,7 +67,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class StoredVector:
-    """The vector of a chunk, as an engine stores it.
+    """The vector of a chunk, in the form stored in an engine.
 
     Attributes:
         node_id: Id of the chunk.

@@ -341,7 +341,7 @@ def _prune(project_dir: Path, keep: int, before: str | None) -> None:
 
     The same number of automatic and of other versions is kept, the newest of each, so that a program that watches
     folders does not displace versions published by a user. The live version, the previously live one, and versions that
-    the manifest of a kept version refers to in `keeps` are kept as well.
+    the manifest of a kept version refers to in `keeps` are also kept.
     """
     manifests = {name: _manifest(project_dir, name) for name in version_names(project_dir)}
     automatic = [name for name, manifest in manifests.items() if manifest is not None and manifest.automatic]

@@ -39,7 +39,7 @@ PART_CHUNKS = 50_000
 MAX_SMALL_PARTS = 8
 """Maximum number of parts after the last full part, not counting the part that is being added."""
 
-_FULL = 0.5  # share of the maximum above which a part is full and not merged with others
+_FULL = 0.5  # share of the maximum at which a part counts as full and is not merged with others
 _MAX_GONE = 0.1  # maximum share of removed chunks in a part
 _GROWTH = 2  # a part is merged with later ones if it is at most this many times as large
 

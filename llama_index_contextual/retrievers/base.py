@@ -1,4 +1,4 @@
-"""What the retrievers share: questions of LlamaIndex as queries, checks, capabilities and events."""
+"""Base of the retrievers: conversion of LlamaIndex queries, checks, capabilities and events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class WeightedQuery(QueryBundle):
-    """A question with other texts for the lexical indexes than for the semantic one.
+    """A question with different texts for the lexical indexes than for the semantic index.
 
     Attributes:
         lexical_texts: Texts for the lexical indexes, each with the weight of its terms; empty for the question itself.
@@ -44,7 +44,7 @@ class WeightedQuery(QueryBundle):
 
 
 def query_of(bundle: QueryBundle) -> Query:
-    """Return what is searched for a question."""
+    """Return the query to search for a question."""
     weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
     return Query(
         text=bundle.query_str,
@@ -91,7 +91,7 @@ def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     text, notes = search.bounded(bundle.query_str)
     if not notes:
         return bundle, ()
-    cut = copy(bundle)  # keeps the class and its fields
+    cut = copy(bundle)  # keep the class and its fields
     cut.query_str = text
     return cut, notes
 
@@ -104,7 +104,7 @@ def _described(value: object) -> str:
 
 
 def without_span(method: F) -> F:
-    """Mark a method that overrides one of LlamaIndex and calls it, so that it gets no second span."""
+    """Mark a method that overrides and calls a LlamaIndex method, so that no second span is created."""
     setattr(method, DISPATCHER_SPAN_DECORATED_ATTR, True)
     return method
 
@@ -137,7 +137,7 @@ class CheckedRetriever(BaseRetriever):
 
 
 def respond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
-    """Return the response of any retriever; one without the method `respond` only returns nodes, without evidence."""
+    """Return the response of any retriever; a retriever without the method `respond` provides no evidence."""
     respond: Callable[[QueryBundle], RetrievalResponse] | None = getattr(retriever, "respond", None)
     if respond is not None:
         return respond(bundle)
@@ -156,8 +156,8 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
     """Return how specific a text is among the passages of a retriever: 1 if its terms are just enough to identify one.
 
     The value is the sum of the inverse document frequencies of the text's terms, divided by the logarithm of the number
-    of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. None for a
-    retriever without terms, or without the method `specificity`.
+    of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. The value is
+    None for a retriever without terms, or without the method `specificity`.
 
     Source: Spärck Jones, "A statistical interpretation of term specificity and its application in retrieval", Journal
     of Documentation 28, 1972.
@@ -172,7 +172,7 @@ _dispatcher = get_dispatcher(__name__)
 
 
 def reported(respond: F) -> F:
-    """Run a retriever's `respond` or `arespond` in a span with LlamaIndex's retrieval events, which contain the hits.
+    """Run `respond` or `arespond` of a retriever in a span, with LlamaIndex's retrieval events that contain the hits.
 
     `BaseRetriever.retrieve` does this, but `respond` does not call it.
     """
@@ -201,7 +201,7 @@ def reported(respond: F) -> F:
 
 
 def _has_listener() -> bool:
-    """Return whether any handler listens; without one the span is left out, as it costs more than ranking."""
+    """Return whether there is any handler; without one, the span is left out because it takes longer than ranking."""
     dispatcher: Any = _dispatcher
     while dispatcher.propagate and not _has_handlers(dispatcher):
         dispatcher = dispatcher.parent

@@ -1,4 +1,4 @@
-"""Retrieval for follow-up questions: the question is blended with the conversation before it, in both indexes."""
+"""Retrieval for follow-up questions: the question is combined with the previous conversation in both indexes."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class BlendWeights:
         turns: Number of previous questions that are used.
         question: Weight of the current question's embedding.
         history: Weight of the mean of the previous questions' embeddings.
-        history_terms: Weight of each term of a previous question in the lexical indexes; a term of the question has 1.
+        history_terms: Weight of each term of a previous question in the lexical indexes; terms of the question have 1.
         answer_terms: Maximum weight of each term of the last answer.
         answer_total: Maximum weight of all terms of the last answer together, so that a long answer does not outweigh
             the question.
-        alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight; it has
-            its full weight at 0.5 less and none at 0.5 more. With infinity it always has its full weight.
+        alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight. At 0.5
+            less, the weight is full; at 0.5 more, it is zero. With infinity, the weight is always full.
 
     Raises:
         ConfigurationError: A weight is negative or not finite, or the weight of the question is 0.
@@ -95,7 +95,7 @@ class BlendWeights:
             )
 
     def counting(self, specificity: float | None) -> BlendWeights:
-        """Return the weights for a question of this specificity: those of the conversation are reduced, down to 0.
+        """Return the weights for a question of this specificity, with those of the conversation reduced, possibly to 0.
 
         Example:
             >>> [BlendWeights().counting(specificity).history for specificity in (None, 0.4, 2.0, 3.1)]
@@ -111,20 +111,21 @@ class BlendWeights:
 
 
 class ConversationalRetriever(CheckedRetriever):
-    """Search for a follow-up question together with the conversation before it, over any retriever.
+    """Search for a follow-up question together with the previous conversation, using any retriever.
 
     The retriever has no state: the conversation is part of the query, a `ConversationQuery`. The embedding is the
     normalised weighted sum of the question's embedding and the mean of the last questions' embeddings. The lexical
-    indexes are searched for the terms of the question, those of the last questions and of the last answer with small
-    weights. The more specific a question is by itself, the less weight the conversation has, so that it can change the
-    topic. A question that stands alone or has no history is not changed.
+    indexes are searched for the terms of the question and, with small weights, for those of the last questions and the
+    last answer. The more specific a question is, the less weight the conversation has, so that a question can change
+    the topic. A question that stands alone or has no history is not changed.
 
     Args:
-        retriever: The retriever to search with. Those of this package use both parts; others use the embedding.
+        retriever: The retriever to search with. Retrievers of this package use embedding and terms; others only the
+            embedding.
         embed_model: The model that embeds the queries of the retriever; None leaves the embedding to the retriever.
         weights: Weights of the conversation.
         reference_date: The date of the question, or a function that returns it, such as `date.today`: "last quarter" is
-            then searched as "last quarter (Q3 2026)". None leaves time words as they are.
+            then searched as "last quarter (Q3 2026)". None leaves time words unchanged.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -181,7 +182,7 @@ class ConversationalRetriever(CheckedRetriever):
         return explicit_times(text, today)
 
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
-        """Return the query to search, still without an embedding, and the texts that are blended in it."""
+        """Return the query to search, without an embedding, and the texts that are combined in it."""
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
             rewritten = self.explicit(shortened(bundle.rewrite))
             return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
@@ -224,7 +225,7 @@ def _lexical_texts(
 
 
 def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
-    """Return the weighted sum of the normalised vectors, normalised; the first one belongs to the question."""
+    """Return the normalised weighted sum of the normalised vectors; the first vector belongs to the question."""
     rows = np.asarray(vectors, dtype=np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     blended = np.asarray([weight for _, weight in blend.embedded]) @ rows
@@ -241,6 +242,6 @@ def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBle
 
 
 def _messages(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
-    """Return the last messages of one side of the conversation, oldest first, each limited to the searched part."""
+    """Return the last messages with a role, oldest first, each limited to the part that is searched."""
     texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
     return [shortened(text) for text in texts[len(texts) - min(last, len(texts)) :]]

@@ -1,4 +1,4 @@
-"""The retriever of a project, for any LlamaIndex engine: searches in the live version."""
+"""Retriever that searches the live version of a project, for any LlamaIndex engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from llama_index_contextual.stores import IndexDocumentStore
 
 
 class ProjectRetriever(CheckedRetriever):
-    """A retriever over the live version of a project, for any LlamaIndex engine.
+    """A retriever for the live version of a project, for any LlamaIndex engine.
 
     Args:
         indexes: The indexes of the project's live version.
@@ -72,7 +72,7 @@ class ProjectRetriever(CheckedRetriever):
     ) -> ProjectRetriever:
         """Return a copy with another mode, number of results, or settings of the project.
 
-        `filters` apply in addition to the present ones.
+        `filters` apply in addition to the existing filters.
         """
         both = [one for one in (self.filters, require_filters(filters)) if one is not None]
         return ProjectRetriever(
@@ -84,7 +84,7 @@ class ProjectRetriever(CheckedRetriever):
         )
 
     def widened(self) -> ProjectRetriever:
-        """Return a retriever of the same indexes with twice the number of results.
+        """Return a retriever for the same indexes with twice the number of results.
 
         The mode does not change: lexical mode must not send the question to an embedding API.
         """
@@ -108,13 +108,13 @@ class ProjectRetriever(CheckedRetriever):
         return self._indexes.current().docstore.metadata_keys()
 
     def docstore_of(self, version: str | None) -> IndexDocumentStore | None:
-        """Return the document store of a version while it is live, or else None."""
+        """Return the document store of a version if it is live, otherwise None."""
         live = self._indexes.current()
         return IndexDocumentStore(live.docstore) if live.name == version else None
 
     @reported
     def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        """Return the results with their evidence, and with `explain` the reasons for their order.
+        """Return the results with their evidence and, if `explain` is set, the reasons for their order.
 
         Raises:
             InputError: The query is empty, or not a query.
@@ -148,7 +148,7 @@ class ProjectRetriever(CheckedRetriever):
         def run(version: SearchableVersion) -> list[SearchResponse]:
             models = self._models(version)
             if (embedder := models["embedder"]) is not None:
-                # At once, because several questions are embedded concurrently; `search` finds them in the cache.
+                # Together, because several questions are embedded concurrently; `search` finds them in the cache.
                 embedder.embed_many([query.embedding_strs for query, _ in checked if query.embedding is None])
             return [search(query_of(query), version.index, settings, **models) for query, _ in checked]
 
@@ -181,13 +181,13 @@ class ProjectRetriever(CheckedRetriever):
         return self._indexes.run(find)
 
     def _search_settings(self, *, explain: bool = False) -> SearchSettings:
-        # For each query, because `mode`, `similarity_top_k` and `filters` can be assigned.
+        # Done for each query, because `mode`, `similarity_top_k` and `filters` can be assigned.
         return SearchSettings.of(
             self._config, mode=self.mode, k=self.similarity_top_k, filters=self.filters, explain=explain
         )
 
     def _models(self, version: SearchableVersion) -> dict[str, Any]:
-        """Return what a search in a version uses besides its index."""
+        """Return the arguments of a search in a version, other than its index."""
         mode, _ = usable_mode(version.index, self.mode)
         name = self._config.rerank
         return {
@@ -198,7 +198,7 @@ class ProjectRetriever(CheckedRetriever):
         }
 
     def _get_prompt_modules(self) -> PromptMixinType:
-        """Return the LLM that reranks: its prompt applies to all searches of the project."""
+        """Return the LLM reranker, whose prompt applies to all searches of the project."""
         is_llm = self._config.rerank == LLM_RERANK
         reranker = self._indexes.rerankers.of(LLM_RERANK, self._config) if is_llm else None
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}

@@ -1,4 +1,4 @@
-"""Retrieval over an index: by meaning, by words, and by both with fused rankings."""
+"""Retrieval from an index: by meaning, by words, or by both with fused rankings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from llama_index_contextual.stores import IndexVectorStore
 
 
 class RankingRetriever(CheckedRetriever):
-    """A retriever that ranks the rows of an index first, and fetches the nodes of the best ones afterwards.
+    """A retriever that ranks the rows of an index first, and then fetches the nodes of the best rows.
 
     Attributes:
         chunk_index: The index.
@@ -63,7 +63,7 @@ class RankingRetriever(CheckedRetriever):
     chunk_index: ChunkIndex
     similarity_top_k: int
 
-    # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
+    # Not abstract: LlamaIndex would create a span for every call, which takes longer than ranking a thousand chunks.
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Rank at least the k best nodes among those that pass the filters.
 
@@ -74,19 +74,19 @@ class RankingRetriever(CheckedRetriever):
         return Ranking(leg.hits, self.chunk_index.ids, [leg])
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank in the one index of this retriever."""
+        """Rank in the only index of this retriever."""
         raise NotImplementedError(f"{type(self).__name__} does not rank in a single index: implement `leg`.")
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of the chunks, which filters can use; none if the index has no document store."""
+        """Return the metadata keys of the chunks for use in filters; empty if the index has no document store."""
         docstore = getattr(self.chunk_index, "docstore", None)
         return [] if docstore is None else list(docstore.metadata_keys())
 
     async def aprepare(self, bundle: QueryBundle) -> None:
-        """Await what `rank` would block for: afterwards, the query's embedding is in a cache."""
+        """Await anything that would block in `rank`, so that the query's embedding is then in a cache."""
 
     def fetch(self, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[RetrievedChunk]:
-        """Return the k best nodes of a ranking with their evidence, read at once; see `search.rank.fetched`."""
+        """Return the k best nodes of a ranking with their evidence, read together; see `search.rank.fetched`."""
         return [RetrievedChunk.of_hit(hit) for hit in fetched(self.chunk_index, ranking, k, evidence)]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -113,7 +113,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         callback_manager: Receives LlamaIndex's events.
 
     Raises:
-        InputError: The index is not that of a project.
+        InputError: The index does not belong to a project.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         self._embedder = QueryEmbedder(self._embed_model)
 
     def leg(self, query: QueryBundle, k: int, filters: MetadataFilters | None = None) -> Leg:
-        """Rank the k best chunks by cosine similarity; an embedding of zeros has no hits.
+        """Rank the k best chunks by cosine similarity; a zero vector has no hits.
 
         Raises:
             InputError: The query's embedding does not fit the index.
@@ -196,12 +196,12 @@ class NodeIndex:
         return self.lexical.rank(terms, k, self.docstore.mask(filters))
 
     def fetch(self, rows: Sequence[int]) -> list[Chunk]:
-        """Return the chunks of some rows, in their order."""
+        """Return the chunks of the given rows, in the order given."""
         return [Chunk.of(node) for node in self.docstore.get_nodes([self.ids[row] for row in rows])]
 
 
 class LexicalRetriever(BM25Retriever, RankingRetriever):
-    """Rank chunks by BM25 over their text and its context; exact terms such as TS-999 also match as a whole.
+    """Rank chunks by BM25 on their text and context; exact terms such as TS-999 also match as a whole.
 
     Chunks without any term of the query are not returned.
 
@@ -250,7 +250,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         language: str = "english",
         **options: Any,
     ) -> Self:
-        """Build an index in memory over nodes, over all nodes of a document store, or over the nodes of an index.
+        """Build an in-memory index of nodes, of all nodes of a document store, or of the nodes of an index.
 
         Args:
             index: An index of LlamaIndex with a document store.
@@ -281,7 +281,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     _aretrieve = RankingRetriever._aretrieve
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
-        """Refuse, as only the indexes of a project are on disk.
+        """Raise an error, because only the indexes of a project are stored on disk.
 
         Raises:
             InputError: Always.
@@ -295,9 +295,9 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     """Fuse the weighted rankings of several retrievers and fetch only the nodes of the result.
 
-    A `SemanticRetriever` and a `LexicalRetriever` over the same index are fused without reading a node, with the scores
-    of the documents of the index. Other retrievers, and several generated queries, use LlamaIndex's own path with the
-    same fusion: by node id, weighted, and without changing the scores of the given nodes.
+    A `SemanticRetriever` and a `LexicalRetriever` for the same index are fused without reading any nodes, with the
+    scores of the documents of the index. Other retrievers, and several generated queries, use LlamaIndex's own code
+    with the same fusion: by node id, weighted, and without changing the scores of the given nodes.
 
     Args:
         retrievers: The retrievers to fuse ("legs").
@@ -305,20 +305,21 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             the result has the order of that leg, without scores of documents.
         similarity_top_k: Number of results of `retrieve`, 20 by default.
         top_k: The same.
-        candidates: Hits taken from each leg before fusion, if the legs rank ids; other retrievers decide themselves.
-        fusion: By reciprocal ranks or by scaled scores.
+        candidates: Number of hits taken from each leg before fusion, if the legs rank rows of the same index; other
+            retrievers use their own number.
+        fusion: Whether to fuse reciprocal ranks or scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
-        document_weight: Weight of the documents' names, relative to the legs' weights, which are scaled to a sum of 1.
+        document_weight: Weight of the document scores, relative to the legs' weights, which are scaled to a sum of 1.
             Fusion by score raises it for documents of more than ten chunks and lowers it for shorter ones.
         sibling_weight: Share of the score of its document's best chunk that is added to each chunk.
-        filters: Only nodes that pass are ranked; needs legs over the same index, and a single query.
-        llm: Writes further queries if num_queries > 1.
+        filters: Only nodes that pass are ranked; requires legs with the same index, and a single query.
+        llm: LLM that writes additional queries if num_queries > 1.
         num_queries: Number of queries, including the given one.
         **kwargs: Further arguments of `QueryFusionRetriever`.
 
     Raises:
         ConfigurationError: There are no legs, a weight is NaN, infinite or negative, all weights are zero, or the
-            filters would not reach every leg.
+            filters cannot be applied in every leg.
     """
 
     def __init__(
@@ -350,7 +351,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
                 )
         super().__init__(
             retrievers,
-            # Without an LLM the base class would use Settings.llm, which demands a key even for a single query.
+            # Without an LLM, the base class would use Settings.llm, which requires a key even for a single query.
             llm=llm or (MockLLM() if num_queries <= 1 else None),
             mode=FUSION_MODES.RECIPROCAL_RANK,
             similarity_top_k=number_of_results(similarity_top_k, top_k, 20),
@@ -404,7 +405,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return fused(legs, index.ids, settings, documents=index.documents, query=query_of(bundle).lexical)
 
     def specificity(self, text: str) -> float | None:
-        """Return how specific a text is, by the first retriever that can measure it; see `specificity_of`."""
+        """Return how specific a text is, according to the first retriever that can measure it; see `specificity_of`."""
         values = (specificity_of(retriever, text) for retriever in self._retrievers)
         return next((value for value in values if value is not None), None)
 
@@ -424,7 +425,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return await super()._aretrieve(query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
-        """Fuse the hits of other retrievers by node id, weighted, into new objects that keep the evidence."""
+        """Fuse the hits of other retrievers by node id, with weights, into new objects that keep the evidence."""
         rankings, chunks = [], dict[str, dict[str, Any]]()
         for hits in results.values():
             ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)

@@ -1,4 +1,4 @@
-"""Acronyms with their long forms: a question with one is also searched for the other."""
+"""Acronyms and their long forms: if a question contains one, the other is searched too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PUNCTUATION = ".,;:?!()[]\"'“”‘’"
 
 
 class Acronyms:
-    """A table of acronyms, which adds words to a question.
+    """A table of acronyms, used to expand questions.
 
     Args:
         table: Short forms with their long forms.
@@ -33,7 +33,7 @@ class Acronyms:
     def added_to(self, question: str) -> tuple[str, ...]:
         """Return the long forms of the acronyms in a question, and the acronyms of the long forms in it.
 
-        Acronyms are case-sensitive ("IT" is not "it"), long forms are not.
+        Acronyms are case-sensitive ("IT" is not "it"); long forms are not.
         """
         words = dict.fromkeys(_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split())
         folded = _folded(question).split()

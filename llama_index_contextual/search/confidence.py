@@ -1,13 +1,13 @@
 """Confidence of a search and relevance of its hits, estimated without an LLM.
 
-Two kinds of evidence, each meaningful alone, tell whether the documents answer a question: how near the best passage is
-to it, and how many of its rare words one place covers. Where many documents resemble each other, hits from several of
-them are as good as hits from one, so neither number asks which documents the hits belong to.
+Two kinds of evidence, each meaningful on its own, show whether the documents answer a question: how similar the best
+passage is to it, and how many of its rare words occur in a single place. If many documents resemble each other, hits
+from several of them are as good as hits from one, so neither value depends on which documents the hits belong to.
 
 A logistic model for each kind of search combines them. The models were fitted by `python -m tests.benchmarks.relevance
 --data ../shared/data` on five question sets (source code, contracts, long Markdown documents, conversations, annual and
-quarterly reports), which count alike: against questions of the other sets, and against documents that were removed. The
-script prints the constants below and how they hold for a set that took no part in the fit.
+quarterly reports) with equal weight: against questions from the other sets, and with the relevant documents removed.
+The script prints the constants below and how well they work for a set that was not used in the fit.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ READ = 10
 """Number of hits whose text is compared with the question."""
 
 JUDGED = 20
-"""Number of hits that are compared with each other, independent of the number of results."""
+"""Number of hits that are compared with each other, regardless of the number of results."""
 
 RANKED = 100
 """Number of hits over which scores are averaged; fewer if the settings allow fewer candidates."""
 
 _FIRST = 10
-_NEARLY = 1e-9  # a probability is never 0 or 1, so that its log-odds are finite
-_CHANCE = 0.5  # part of the similarity expected by chance that is taken off; from 0.3 to 0.7 little differs
+_NEARLY = 1e-9  # keeps probabilities away from 0 and 1, so that log-odds are finite
+_CHANCE = 0.5  # share of the similarity expected by chance that is subtracted; 0.3 to 0.7 give similar results
 _LOWEST = 3.5  # standard deviations below the mean at which similarities begin
-_STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; values from 6 to 10 and from 1 to 2 differ little
+_STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; 6 to 10 and 1 to 2 give similar results
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ class Models:
     Attributes:
         confidence: Probability that the documents answer the question.
         relevance: Probability that a hit is relevant.
-        low: Limit of the level "low": at most 5 % of the answerable questions are below it. None without levels.
-        high: Limit of the level "high": at most 5 % of the questions about something else reach it.
+        low: Limit of the level "low": at most 5 % of the answerable questions are below it. None if there are no
+            levels.
+        high: Limit of the level "high": at most 5 % of the questions on other subjects reach it.
     """
 
     confidence: Logistic
@@ -117,7 +118,7 @@ class Judgement:
     Attributes:
         relevances: Probability that each hit is relevant, in the order of the hits; none exceeds the confidence.
         confidence: Probability that the documents answer the question.
-        level: The confidence in words; None where no words keep their promise.
+        level: The confidence as a word; None for searches for which no limits are reliable.
     """
 
     relevances: Sequence[float]
@@ -136,14 +137,14 @@ def judge(
 ) -> Judgement:
     """Return the probabilities for a ranking.
 
-    A question in another language than that of the index shares few words with the passages that answer it, so it is
-    judged by the semantic ranking only. The embedding of a follow-up question without words of its own ("And why?") is
-    near to nothing, so it is judged by the words of the conversation only.
+    A question in a different language from the index shares few words with the passages that answer it, so it is judged
+    by the semantic ranking only. The embedding of a follow-up question without words of its own ("And why?") is not
+    close to any passage, so it is judged only by the words of the conversation.
 
     Args:
         ranking: The ranking of a search.
-        evidence: Scores and ranks of its first hits: at least `JUDGED` if there are so many.
-        hits: The first hits: at least `READ` if there are so many.
+        evidence: Scores and ranks of its first hits: at least `JUDGED`, or all if there are fewer.
+        hits: The first hits: at least `READ`, or all if there are fewer.
         question: The question in words.
         is_filtered: Whether only some of the chunks were ranked.
         low: Limit of the level "low"; None uses that of the models.
@@ -176,13 +177,13 @@ def _level(confidence: float, models: Models, low: float | None) -> ConfidenceLe
 def query_features(
     ranking: Ranking, hits: Sequence[Passage], question: str, *, is_filtered: bool = False
 ) -> dict[str, float]:
-    """Return the features of a response, as far as its indexes have them.
+    """Return the features of a response that its indexes can provide.
 
-    - near: the best cosine similarity, less half of what the best of as many chunks would reach by chance, which is
-      about sqrt(2 log(chunks)) standard deviations. Some embedding models give any two texts a similarity far above 0;
-      similarities are measured from where they begin, 3.5 standard deviations below the mean, if that is above 0.
+    - near: the best cosine similarity, minus half of the value expected by chance for the best of as many chunks, which
+      is about sqrt(2 log(chunks)) standard deviations. With some embedding models, any two texts have a similarity far
+      above 0; similarities are measured from 3.5 standard deviations below the mean, if that is above 0.
     - cover: the largest share of a sentence of the question that one sentence or row of a table of the first 10 hits
-      covers, together with the title, the section and the head of the table; terms are weighted by idf.
+      covers, together with the title, the section and the column headers; terms are weighted by idf.
     """
     features: dict[str, float] = {}
     if (semantic := ranking.leg("semantic")) is not None:
@@ -204,8 +205,8 @@ def _near(leg: Leg, chunks: int) -> float:
 def _cover(hits: Sequence[Passage], question: str, terms: QueryTerms) -> float:
     """Return the largest coverage of the hits.
 
-    Reading a text takes longer than ranking a thousand, so the hits with the most terms are read first, and those that
-    cannot cover more are not read.
+    Reading one text takes longer than ranking a thousand, so the hits with the most terms are read first, and hits that
+    cannot have a larger coverage are not read.
     """
     parts = question_parts(question, terms.weights, terms.analyzer)
     headers = [header_of(hit) for hit in hits]
@@ -222,13 +223,13 @@ def _cover(hits: Sequence[Passage], question: str, terms: QueryTerms) -> float:
 
 
 def _bound(parts: Sequence[Mapping[str, float]], matched: set[str]) -> float:
-    """Return the share of a part of the question that some terms cover at most."""
+    """Return the maximum share of any part of the question that the given terms can cover."""
     shares = ((sum(part.values()), sum(part[term] for term in matched & part.keys())) for part in parts)
     return max((covered / total for total, covered in shares if total), default=0.0)
 
 
 def header_of(hit: Passage) -> str:
-    """Return what stands before a passage and says what it is about: title, file, section, head of its table."""
+    """Return the text that identifies the subject of a passage: title, file name, section and column headers."""
     names = (keys.TITLE, keys.FILE_NAME, keys.SECTION, keys.TABLE_HEAD)
     return "\n".join(str(hit.metadata[name]) for name in names if hit.metadata.get(name))
 
@@ -244,7 +245,7 @@ def hit_features(ranking: Ranking, evidence: Sequence[Evidence], confidence: flo
     passages answer a question, so the hits compete: the share of a hit is the softmax of 8 strength + 1.5 coverage over
     the first 20 hits.
 
-    - answer: the log-odds of the confidence, since a hit is relevant only if the documents answer the question.
+    - answer: the log-odds of the confidence, because a hit is relevant only if the documents answer the question.
     - share: the logarithm of the share.
     - covering: the same times the coverage.
     - rare: the same times the rarity of the query's terms: their mean idf over log(1 + chunks).
@@ -279,7 +280,7 @@ def _scaled(ranking: Ranking, name: LegName, evidence: Sequence[Evidence], *, ze
 
 
 def _matched_share(ranking: Ranking, evidence: Sequence[Evidence]) -> Array:
-    """Return for each hit the share of the query's terms that it contains, weighted by idf."""
+    """Return the share of the query's terms that each hit contains, weighted by idf."""
     weights = {} if (terms := ranking.terms) is None else terms.weights
     total = sum(weights.values()) or 1.0
     terms_of_hits = [() if (lexical := one.get("lexical")) is None else lexical.matched_terms for one in evidence]
@@ -295,7 +296,7 @@ def _rarity(ranking: Ranking) -> float:
 
 
 def _agreement(ranking: Ranking) -> float:
-    """Return the number of hits that the first 10 hits of all indexes share, over the length of the longest list."""
+    """Return the number of hits that are in the first 10 of all indexes, over the length of the longest list."""
     firsts = [set(leg.hits.rows[:_FIRST].tolist()) for leg in ranking.legs]
     longest = max(map(len, firsts), default=0)
     return len(set.intersection(*firsts)) / longest if longest else 0.0

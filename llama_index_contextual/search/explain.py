@@ -1,4 +1,4 @@
-"""Explain a ranking: the summands of each score, the matched and missing terms, and what near misses lack."""
+"""Explain a ranking: components of each score, matched and missing terms, and the reasons for near misses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Share:
 
 
 def explain(ranking: Ranking, hits: Sequence[Passage], k: int) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits, and those of the next ones with the difference from the last result.
+    """Return the explanations of the k best hits, and of the next hits with their difference from the last result.
 
     Args:
         ranking: The ranking.
@@ -58,7 +58,7 @@ def explain_reranked(
     """Return the explanations of the k best hits in the order of a reranker, and those of the other hits.
 
     Args:
-        explanations: The explanations of at least all hits that were reranked, in the order before.
+        explanations: The explanations of at least all hits that were reranked, in their original order.
         reranked: The hits in the order of the reranker.
         k: Number of results among them.
     """
@@ -97,7 +97,7 @@ def _explanation(ranking: Ranking, hit: Passage) -> Explanation:
 
 
 def _matched_terms(ranking: Ranking, hit: Passage) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the matched terms in the text or its table head, only in the context, and only in its structural part."""
+    """Return matched terms in the text or column headers, only in the context, and only in its structural part."""
     if ranking.terms is None or hit.lexical is None:
         return (), (), ()
     terms_of = ranking.terms.analyzer.terms
@@ -167,7 +167,7 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
 
 
 def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
-    """Return what is taken off for terms that the document has elsewhere as well."""
+    """Return the deduction for terms that also occur elsewhere in the document."""
     if ranking.shared_terms is None or not ranking.shared_terms.any():
         return []
     value = -float(ranking.shared_terms[at])

@@ -1,4 +1,4 @@
-"""The live version of a project: found once per query, opened once, and replaced when a new one is published."""
+"""The live version of a project: looked up for each query, opened once, and replaced when a new one is published."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
 
 
 class LiveIndexes:
-    """The indexes of a project's live version; a new version is used from the next query on.
+    """The indexes of a project's live version; a new version is used starting with the next query.
 
     Args:
         project_dir: Directory of the project.
@@ -92,7 +92,7 @@ class LiveIndexes:
     def current(self) -> SearchableVersion:
         """Return the indexes of the live version.
 
-        A version that is no longer live is dropped; its files are closed when the last query that uses it ends.
+        A version that is no longer live is released; its files are closed when the last query that uses it ends.
 
         Raises:
             NoVersionError: Nothing has been ingested yet.
@@ -125,7 +125,7 @@ class LiveIndexes:
                 return opened
 
     def _embedder_of(self, model: BaseEmbedding) -> QueryEmbedder:
-        """Return an embedder whose cache all versions share that are searched with the same model."""
+        """Return an embedder whose cache is shared by all versions that are searched with the same model."""
         from llama_index_contextual.embeddings.queries import QueryEmbedder
 
         if self._embedder is None or self._embedder.model is not model:
@@ -133,7 +133,7 @@ class LiveIndexes:
         return self._embedder
 
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
-        """Run a query on the live version, and again on the next one if a writer removes its files during the query."""
+        """Run a query on the live version; run it again on the next version if a writer removes the files meanwhile."""
         while True:
             current = self.current()
             try:
@@ -159,7 +159,7 @@ class LiveIndexes:
 
 
 class PinnedIndexes(LiveIndexes):
-    """The indexes of one version, for a call of several steps that must all see the same documents.
+    """The indexes of one version, for a call with several steps that must all use the same documents.
 
     Use it inside `LiveIndexes.run` or `arun`, which repeats the call if the version is removed meanwhile.
 
@@ -183,7 +183,7 @@ class PinnedIndexes(LiveIndexes):
 def _slots() -> threading.BoundedSemaphore:
     """Return a semaphore that limits how many threads rank at the same time.
 
-    They compete for the interpreter: more threads than cores answer fewer queries.
+    Threads compete for the interpreter: with more threads than cores, fewer queries are answered.
     """
     return threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
 
@@ -208,7 +208,7 @@ class SearchableVersion(OpenVersion):
 
     @cached_property
     def storage_context(self) -> VersionStorageContext:
-        """The version as a LlamaIndex StorageContext that cannot be changed."""
+        """The version as a read-only LlamaIndex StorageContext."""
         from llama_index_contextual.stores import storage_context_of
 
         return storage_context_of(self)
@@ -235,8 +235,8 @@ class SearchableVersion(OpenVersion):
         from llama_index_contextual.stores import INDEX_ID
 
         model = self.embed_model
-        # Without transformations LlamaIndex creates a SentenceSplitter and loads its tokenizer: half a second for
-        # something that an index which never changes does not use.
+        # Without transformations, LlamaIndex creates a SentenceSplitter and loads its tokenizer. This takes half a
+        # second, and an index that never changes does not use it.
         return VectorStoreIndex(
             index_struct=IndexDict(index_id=INDEX_ID),
             storage_context=self.storage_context,
@@ -272,10 +272,10 @@ class SearchableVersion(OpenVersion):
         return (self.embedder_of or QueryEmbedder)(self.embed_model)
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of the chunks, which filters can name."""
+        """Return the metadata keys of the chunks, which can be used in filters."""
         return self.docstore.metadata_keys()
 
     @cached_property
     def metadata_values(self) -> Mapping[str, Sequence[str | int | float]]:
-        """The distinct values of the user's own metadata keys, by key; a filter can ask for them."""
+        """The distinct values of the user's own metadata keys, by key, for use in filters."""
         return self.docstore.metadata_values(skip=(*keys.OWN_KEYS, *keys.RESERVED_KEYS))

@@ -1,7 +1,7 @@
-"""Ranking: rows by meaning and by words, fused into one ranking, with the evidence for each row.
+"""Rank rows by meaning and by words, and fuse both rankings, with the evidence for each row.
 
-Functions over a `ChunkIndex`; no node is read. Rankings are fused by reciprocal ranks or by scores. Ties are broken by
-the best rank in any ranking, then by id, so the result is deterministic.
+The functions use a `ChunkIndex` and read no nodes. Rankings are fused by reciprocal ranks or by scores. Ties are broken
+by the best rank in any ranking, then by id, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ LegName = Literal["semantic", "lexical"]
 CANDIDATES = 200
 """Number of hits taken from each ranking before fusion.
 
-A plateau: on five question sets with the local embedding and the structural context, the mean nDCG@10 was 64.4 with 50,
-65.1 with 100, 65.0 with 200 and 64.7 with 400; of 100 to 400, none was better on a set than 200 with p < 0.09.
+The exact value matters little: on five question sets with the local embedding and the structural context, the mean
+nDCG@10 was 64.4 with 50, 65.1 with 100, 65.0 with 200 and 64.7 with 400. Between 100 and 400, no value was better than
+200 on any set with p < 0.09.
 """
 
 Evidence = dict[str, Any]
@@ -44,13 +45,13 @@ class FusionSettings:
     """How rankings are fused.
 
     Attributes:
-        by: By reciprocal ranks or by scaled scores.
+        by: Whether to fuse reciprocal ranks or scaled scores.
         weights: One per ranking, with a sum of 1.
         rrf_k: Constant of reciprocal rank fusion.
         candidates: Number of hits of each ranking that are fused.
-        document_weight: Weight of the documents' names.
+        document_weight: Weight of the document scores.
         sibling_weight: Share of the score of its document's best chunk that is added to each chunk.
-        document_idf: Whether a term counts in a chunk by how rare it is within the document, in fusion by score.
+        document_idf: Whether fusion by score weights a term in a chunk by how rare it is within the document.
     """
 
     by: Fusion = "score"
@@ -90,11 +91,11 @@ class Ranking:
         ids: Node id of each row of the index.
         legs: The rankings of the indexes: one, or those that were fused.
         fusion: How they were fused; None for the ranking of a single index.
-        document_weight: Weight of the documents' names in the unit of the scores.
+        document_weight: Weight of the document scores, in the unit of the chunk scores.
         support: Scores of the documents of `hits`; None without an index of documents.
-        best: For each of `hits`, the score of the best chunk of its document before it was added.
-        shared_terms: For each of `hits`, the part of its score that was taken off for terms which its document has
-            elsewhere as well.
+        best: For each of `hits`, the score of the best chunk of its document, before any share of it was added.
+        shared_terms: For each of `hits`, the part of its score that was subtracted for terms that also occur elsewhere
+            in its document.
     """
 
     hits: Hits
@@ -145,7 +146,7 @@ def semantic_leg(
 
     Args:
         index: The index.
-        embedding: The query's embedding; one of zeros has no hits.
+        embedding: The query's embedding; a zero vector has no hits.
         k: Number of hits.
         filters: Only chunks that pass are ranked.
         model: Name of the embedding model, for messages.
@@ -211,7 +212,7 @@ def fused(
     has_weight = settings.document_weight or settings.sibling_weight
     if documents is None or not has_weight or (len(legs) > 1 and max(weights) == 1.0):
         return ranking
-    # Spelling is corrected with the vocabulary of the chunks; the documents' names have too few words for that.
+    # Spelling is corrected with the vocabulary of the chunks, because the document entries have too few words.
     terms = ranking.terms
     support = documents.support(query if terms is None else terms.counts, hits.rows)
     if settings.by == "rrf":
@@ -243,9 +244,9 @@ def _shared_terms(
     documents: DocumentIndex,
     settings: FusionSettings,
 ) -> NDArray[np.float64]:
-    """Return the part of each score that comes from terms which the document of the chunk has elsewhere as well."""
+    """Return the part of each score that is due to terms that also occur elsewhere in the document of the chunk."""
     shared = np.zeros(len(hits.rows))
-    # Without the share of its best chunk, a document would lose what is taken off here.
+    # Without the share of its best chunk, a document would lose the part of the score that is subtracted here.
     if not (settings.document_idf and settings.sibling_weight) or settings.by == "rrf":
         return shared
     order = np.argsort(hits.rows)
@@ -257,7 +258,7 @@ def _shared_terms(
 
 
 def fetched(index: ChunkIndex, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[Hit]:
-    """Return the k best chunks of a ranking with their evidence, read at once.
+    """Return the k best chunks of a ranking with their evidence, read together.
 
     Args:
         index: The index that was ranked.
@@ -350,7 +351,7 @@ def fuse(
     scales: Sequence[Scale] | None = None,
     names: Sequence[str] | None = None,
 ) -> Hits:
-    """Fuse rankings of rows as `reciprocal_rank_fusion` and `score_fusion` do.
+    """Fuse rankings of rows in the same way as `reciprocal_rank_fusion` and `score_fusion`.
 
     Args:
         rankings: Best first.
@@ -379,7 +380,7 @@ def fuse(
             shares[number, at] = share_of_score(hits.scores, weight, scale=scales[number] if scales else None)
         best[at] = np.minimum(best[at], ranks)
     if len(rankings) > 2:
-        shares.sort(axis=0)  # equal sums stay equal whatever the order of the rankings
+        shares.sort(axis=0)  # equal sums stay equal regardless of the order of the rankings
     scores: NDArray[np.float64] = shares.sum(axis=0)
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
@@ -458,7 +459,7 @@ def add_support(hits: Hits, shares: NDArray[np.float64]) -> tuple[Hits, NDArray[
 
 
 def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return for each score the largest one of its group.
+    """Return the largest score in the group of each score.
 
     Args:
         scores: Shape (n,).
@@ -477,7 +478,7 @@ def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDA
 def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
     """Return weight * (score / largest score)² for each score; no score is negative.
 
-    The square sets the best document apart from those that share only its ordinary words.
+    The square separates the best document from documents that share only its ordinary words.
 
     Example:
         >>> scaled_shares(np.array([4.0, 0.0, 1.0]), 0.8).tolist()

@@ -1,7 +1,7 @@
 """Reranking of the best hits by a cross-encoder or an LLM.
 
 A cross-encoder reads the question together with one passage, and returns the probability that the passage answers it.
-An LLM reads many passages at once, and returns their order.
+An LLM reads many passages together, and returns their order.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class Reranked:
     """The hits in the order of a reranker.
 
     Attributes:
-        hits: Copies of the hits with the scores of the reranker, best first. The rank of a copy is still the one
-            before.
-        decisions: The decision on each hit, by node id; also on those that were dropped.
+        hits: Copies of the hits with the scores of the reranker, best first. Each copy still has its original rank.
+            decisions: The decision on each hit, including dropped hits, by node id.
         warnings: Sentences about replies of the model that could not be used.
     """
 
@@ -69,7 +68,7 @@ class Reranker(ABC):
 
     @abstractmethod
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
-        """Return the hits in the order of the model; equal ones keep their order.
+        """Return the hits in the order of the model; hits with equal scores keep their order.
 
         Args:
             question: The question.
@@ -130,7 +129,7 @@ BATCH_SIZE = 32
 """Number of texts that a cross-encoder reads at the same time."""
 
 OVERLAP = 0.2
-"""Share of a window that the next one repeats, so that a sentence at the border is complete in one of them."""
+"""Share of a window that is repeated in the next, so that a sentence at the border is complete in one of them."""
 
 _DEFAULT_LENGTH = 512
 _SLACK = 8
@@ -143,7 +142,7 @@ class _Passage:
     """A passage as a cross-encoder reads it.
 
     Attributes:
-        head: Context, table head and the user's own metadata, as embedded; may be empty.
+        head: Context, column headers and the user's own metadata, as embedded; may be empty.
         text: The text after them.
     """
 
@@ -165,12 +164,12 @@ class _Passage:
 class CrossEncoderReranker(Reranker):
     """Reranker that scores each hit by a cross-encoder of sentence-transformers.
 
-    The score is a probability from 0 to 1: the sigmoid of the model's output, also for models whose own configuration
-    returns it unchanged, such as `cross-encoder/ms-marco-MiniLM-L-6-v2`. How well probabilities are calibrated depends
-    on the model, so choose a threshold by looking at some results.
+    The score is a probability from 0 to 1. It is the sigmoid of the model's output, even for models that are configured
+    to return the output unchanged, such as `cross-encoder/ms-marco-MiniLM-L-6-v2`. How well probabilities are
+    calibrated depends on the model, so choose a threshold by looking at some results.
 
-    A passage that is longer than the model reads is divided into windows, each with the head of the passage (context,
-    table head, own metadata) if that fits into half of a window. The score of the passage is that of its best window.
+    A passage that is too long for the model is divided into windows. Each begins with the head of the passage (context,
+    column headers, own metadata) if that fits in half a window. The score of the passage is that of its best window.
 
     Args:
         name: Name of a cross-encoder on the Hugging Face hub, or the folder of one.
@@ -202,7 +201,7 @@ class CrossEncoderReranker(Reranker):
     def rerank(self, question: str, hits: Sequence[Hit], *, threshold: float | None = None) -> Reranked:
         """Return the hits in the order of their probabilities; see `Reranker.rerank`."""
         nodes = _report_start(self.name, question, hits)
-        # Not two threads at once: a tokenizer raises "Already borrowed", and each would need its own memory.
+        # One thread at a time: a tokenizer raises "Already borrowed", and each thread would need its own memory.
         with self._lock:
             logits = self._logits_of(question, [_Passage.of(node) for node in nodes])
         best = [int(windows.argmax()) for windows in logits]
@@ -219,7 +218,7 @@ class CrossEncoderReranker(Reranker):
         return await asyncio.to_thread(self.rerank, question, hits, threshold=threshold)
 
     def windows(self, question: str, passage: _Passage) -> list[str]:
-        """Return the texts in which the model reads a passage together with a question."""
+        """Return the texts of the windows in which the model reads a passage together with a question."""
         room = self._room - len(self._spans(question))
         if len(self._spans(str(passage))) <= room:
             return [str(passage)]
@@ -231,10 +230,10 @@ class CrossEncoderReranker(Reranker):
             text = passage.text
         spans, width = self._spans(text), room - head_length
         more = len(spans) - width
-        if more <= 0:  # head and text have fewer tokens one by one
+        if more <= 0:  # head and text have fewer tokens when they are encoded separately
             return [head + text]
         number = -(-more // max(1, round(width * (1 - OVERLAP)))) + 1
-        # Evenly spread, so that the last window is as long as the others.
+        # Evenly distributed, so that the last window is as long as the others.
         starts = [round(at * more / (number - 1)) for at in range(number)]
         return [head + text[spans[start][0] : spans[start + width - 1][1]] for start in starts]
 
@@ -245,7 +244,7 @@ class CrossEncoderReranker(Reranker):
         try:
             question = self._clipped(replace_surrogates(question))
             windows = [self.windows(question, passage) for passage in passages]
-            # Logits instead of the model's own activation: in float32, a sigmoid is 1 from 17 on.
+            # Logits instead of the model's own activation, because in float32 a sigmoid is 1 for inputs from 17.
             output = self._model.predict(
                 [(question, window) for texts in windows for window in texts],
                 batch_size=self._batch_size,
@@ -291,7 +290,7 @@ def _load(name: str, device: str | None) -> tuple[Any, Any]:
             setting="rerank",
         ) from error
     try:
-        # The model's own code is never run.
+        # Code that comes with the model is never run.
         return CrossEncoder(name, device=device, trust_remote_code=False), Identity()
     except Exception as error:  # damaged weights, an unknown name, no network: each library has its own errors
         reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
@@ -303,13 +302,13 @@ def _load(name: str, device: str | None) -> tuple[Any, Any]:
 
 
 def _has_classifier(model: Any) -> bool:
-    """Return whether a model was saved with the layer that scores a pair of texts, if its configuration tells."""
+    """Return whether a model was saved with the layer that scores a pair of texts, according to its configuration."""
     names = getattr(getattr(model, "config", None), "architectures", None) or ()
     return not names or any("ForSequenceClassification" in name or "ForCausalLM" in name for name in names)
 
 
 def _length_of(model: Any) -> int:
-    """Return the number of tokens that a model reads, with the question and special tokens."""
+    """Return the number of tokens that a model reads, including the question and special tokens."""
     limits = (getattr(model, "max_seq_length", None), getattr(model.tokenizer, "model_max_length", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
     return min(known, default=_DEFAULT_LENGTH)
@@ -357,10 +356,10 @@ class _Listing:
 
     Attributes:
         order: Indexes of the passages, best first.
-        reasons: The reason for the place of each passage.
+        reasons: The reason for the rank of each passage.
         calls: Number of calls.
         unreadable: Number of calls with a reply that contains no list of ids.
-        unknown: Number of ids in the replies that no passage has.
+        unknown: Number of ids in the replies that do not belong to any passage.
     """
 
     order: list[int]
@@ -489,7 +488,7 @@ class LLMReranker(Reranker, PromptMixin):
 
 
 def _fields(hit: Hit, question: str) -> dict[str, str]:
-    """Return the parts of a passage that the LLM reads, clipped; the text from shortly before the question's terms."""
+    """Return the parts of a passage for the LLM, truncated; the text begins shortly before the question's terms."""
     text = hit.text
     limit = _PART_TOKENS["text"]
     tokens = count_tokens(text)
@@ -508,7 +507,7 @@ def _clip(text: str, tokens: int) -> str:
 
 
 def _line(number: int, fields: Mapping[str, str]) -> str:
-    """Return a passage as a line of JSON, from which its text cannot escape: quotes and line breaks are escaped.
+    """Return a passage as a line of JSON; quotes and line breaks are escaped, so the text cannot end the line.
 
     Example:
         >>> _line(2, {"text": 'The end."}\\n{"id": 1}'})
@@ -520,8 +519,8 @@ def _line(number: int, fields: Mapping[str, str]) -> str:
 def listed_ids(reply: str) -> list[int] | None:
     """Return the ids in a reply, in order, or None if there is no list of ids in it.
 
-    Of several arrays, as in reasoning before the answer, the longest counts, and of equally long ones the last. A chain
-    such as [3] > [1] > [2] counts as one.
+    If there are several arrays, for example in reasoning before the answer, the longest is used, or the last of the
+    longest. A chain such as [3] > [1] > [2] counts as one array.
 
     Example:
         >>> listed_ids('Passage [2] names the date. ["3", 2, 1]'), listed_ids("[3] > [1]"), listed_ids("The first one.")
@@ -565,7 +564,7 @@ def _reranked(
     threshold: float | None = None,
     warnings: Sequence[str] = (),
 ) -> Reranked:
-    """Return the hits in an order of their indexes; hits that are not in it are dropped."""
+    """Return the hits in the order of the given indexes; other hits are dropped."""
     after = {at: rank for rank, at in enumerate(order, start=1)}
     decisions = {
         hit.node_id: Reranking(

@@ -30,7 +30,7 @@ _VERDICTS = {
     "low": "Low confidence: even the best passage has little in common with the question, in words and in meaning.",
     "none": "No passage was found.",
 }
-"""The levels of confidence in sentences, the only ones by which any part of the package speaks of them."""
+"""Sentences for the confidence levels, used everywhere in the package."""
 
 _WIDTH = 400
 """Maximum number of characters of a query that are shown."""
@@ -44,7 +44,8 @@ class LegScore:
 
     Attributes:
         score: Cosine similarity (-1 to 1) in the semantic index, BM25 (above 0) in the others.
-        rank: Position in the ranking of that index, from 1; in the index of documents, that of the chunk's document.
+        rank: Position in the ranking of that index, from 1; in the index of documents, position of the chunk's
+            document.
         matched_terms: Terms of the query that occur in the chunk or its context; lexical index only.
     """
 
@@ -99,7 +100,7 @@ class Source:
         return cls(doc_id=doc_id, start_char=start, end_char=end, **fields)
 
     def at(self, start: int, end: int, places: keys.DocumentMap | None) -> Source:
-        """Return the source of a stretch of the document, with its own pages and section if they are known.
+        """Return the source of a span of the document, with its own pages and section if they are known.
 
         Args:
             start: Offset of its first character.
@@ -120,7 +121,7 @@ class Source:
 
 
 class Passage:
-    """What results have in common: a passage with its score and its evidence."""
+    """Base class of results: a passage with its score and evidence."""
 
     if TYPE_CHECKING:
         rank: int
@@ -155,12 +156,12 @@ class Passage:
 
     @property
     def written_context(self) -> str | None:
-        """The part of the context that an LLM or a person wrote, or None; the structural line is before it."""
+        """The part of the context written by an LLM or a person, after the structural line; or None."""
         return keys.context_parts(self.metadata)[1] or None
 
     @property
     def table_head(self) -> str | None:
-        """The column head of the table inside which the text begins, or None."""
+        """The column headers of the table in which the text begins, or None."""
         return self.metadata.get(keys.TABLE_HEAD) or None
 
     def __repr__(self) -> str:
@@ -223,7 +224,7 @@ class Hit(Passage):
 
 @dataclass(frozen=True)
 class QueryBlend:
-    """The texts that were searched, if they differ from the question: a conversation, dates or acronyms.
+    """The texts that were searched, if they differ from the question because of a conversation, dates or acronyms.
 
     Attributes:
         embedded: Texts with their weights in the query's embedding, the question first; empty if nothing was embedded.
@@ -242,10 +243,10 @@ class Reranking:
 
     Attributes:
         before: Rank before reranking, from 1.
-        after: Rank after it; None if the passage was dropped.
-        score: Probability by a cross-encoder, or 1 / rank in the order of an LLM.
+        after: Rank after reranking; None if the passage was dropped.
+        score: Probability from a cross-encoder, or 1 / rank in the order of an LLM.
         threshold: Probability below which passages were dropped, or None.
-        reason: The reason for the place, in words.
+        reason: The reason for the rank, in words.
     """
 
     before: int
@@ -276,14 +277,14 @@ class Explanation:
         source: Location in its document.
         score: Score of the ranking, or of the reranker.
         arithmetic: Calculation of the score before reranking, as text.
-        shares: Summands of the score before reranking, by name, as in the text; none if one index was searched.
+        shares: Components of the score before reranking, by name, as in the text; empty if only one index was searched.
         semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
         lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
         document: Score and rank of its document, or None.
         in_text: Terms of the query in the text.
         in_context: Terms of the query that occur only in the context.
         in_structure: Terms of the query that occur only in the structural part of a context of two parts.
-        missing: Terms of the query that occur in neither.
+        missing: Terms of the query that occur in none of these.
         why_not: For a near miss, the difference from the last result.
         reranking: The decision of the reranker, or None without one.
     """
@@ -334,14 +335,14 @@ class SearchResponse:
         mode_used: The mode that was used; it depends on the indexes of the version.
         warnings: Sentences about differences from the request.
         results: The results, best first.
-        confidence: Estimated probability that the documents answer the question; None for retrievers that are not of a
-            project.
-        confidence_level: The same in words. "low" applies to at most 5 in 100 questions that the documents answer, and
-            "high" to at most 5 in 100 about something else, over five question sets; "none" means that there are no
-            results. None if only words were searched: no limit keeps these promises there.
+        confidence: Estimated probability that the documents answer the question; None for retrievers that do not belong
+            to a project.
+        confidence_level: The confidence as a word. On five question sets, at most 5 in 100 answerable questions are
+            "low", and at most 5 in 100 questions on other subjects are "high"; "none" means that there are no results.
+            None if only words were searched, because no limits are reliable in that case.
         version: Name of the version that was searched.
-        blend: The texts that were searched, if they differ from the question; or None.
-        intent: The intent of the question, if the search depends on it; some intents search nothing.
+        blend: The texts that were searched, or None if only the question was.
+        intent: The intent of the question, if the search depends on it; for some intents, nothing is searched.
         explanations: Reasons for the rank of each result; only on request.
         near_misses: The next hits, and why they are not among the results; only on request.
     """
@@ -370,14 +371,14 @@ class SearchResponse:
 
     @property
     def searched(self) -> str:
-        """The question that was searched: rewritten as a standalone one, with dates for time words, or as asked."""
+        """The question that was searched: rewritten to stand alone, with dates for time words, or as asked."""
         return self.blend.rewritten if self.blend is not None and self.blend.rewritten else self.query
 
     def doubt(self, min_confidence: float | None = None) -> str:
-        """Return a sentence if the best passage has little to do with the question, or an empty text.
+        """Return a sentence if the best passage has little to do with the question, or an empty string.
 
-        This is the one rule by which the command line, the prompts of answers, Agno and MCP warn: there are results,
-        and the level of the confidence is "low". The sentence says what is known, not that the answer is missing.
+        The command line, the prompts of answers, Agno and MCP all use this rule to warn: there are results, and the
+        confidence level is "low". The sentence does not claim that the answer is missing.
 
         Args:
             min_confidence: Warn below this confidence instead.
@@ -396,7 +397,7 @@ class SearchResponse:
         return _VERDICTS["low"] if is_low else ""
 
     def verdict(self) -> str:
-        """Return the level of the confidence as a sentence, or an empty text if there is no level.
+        """Return the confidence level as a sentence, or an empty string if there is no level.
 
         Example:
             >>> SearchResponse(query="Why?", mode_requested="hybrid", mode_used="hybrid", results=[]).verdict()
@@ -485,7 +486,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _visible_line(line: str) -> str:
-    """Return a line without characters that control a terminal, with its indentation."""
+    """Return a line without characters that control a terminal, keeping its indentation."""
     return _CONTROLS.sub(" ", line)
 
 

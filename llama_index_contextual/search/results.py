@@ -23,9 +23,9 @@ _NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode,
 
 
 class RetrievedChunk(Passage, NodeWithScore):
-    """A passage with its score and its evidence: a LlamaIndex `NodeWithScore`, for any postprocessor or engine.
+    """A passage with its score and evidence, as a LlamaIndex `NodeWithScore` for any postprocessor or engine.
 
-    The score is that of the whole search, comparable only within one response.
+    The score is that of the whole search and comparable only within one response.
     """
 
     rank: int = Field(default=0, description="Position among the results, from 1.")
@@ -48,19 +48,19 @@ class RetrievedChunk(Passage, NodeWithScore):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which LlamaIndex serialises this class."""
+        """Return the name that LlamaIndex uses to serialise this class."""
         return "RetrievedChunk"
 
     @field_validator("node", mode="before")
     @classmethod
     def _node_of_its_class(cls, value: Any) -> Any:
-        """Restore a node from `to_dict`: the field is declared with LlamaIndex's abstract class."""
+        """Restore a node from `to_dict`, because the field is declared with LlamaIndex's abstract class."""
         kind = _NODE_CLASSES.get(value.get("class_name", "")) if isinstance(value, dict) else None
         return value if kind is None else kind.from_dict(value)
 
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
-        """Return the result for a node of any retriever; evidence that it has is kept."""
+        """Return the result for a node of any retriever; existing evidence is kept."""
         values = {name: getattr(scored, name, None) for name in ("relevance", *LEGS)}
         return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 

@@ -1,7 +1,7 @@
 """One search, from the query to the response.
 
-`search` is the whole of it: embed, rank by meaning and by words, fuse, fetch, judge, explain, rerank. `asearch` does
-the same without blocking the event loop. Both work on any `ChunkIndex`.
+`search` performs all steps: embed, rank by meaning and by words, fuse, fetch, judge, explain and rerank. `asearch` does
+the same without blocking the event loop. Both work with any `ChunkIndex`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ logger = get_logger(__name__)
 SIBLING_WEIGHT = 1.0
 """Share of the score of its document's best chunk that is added to each chunk.
 
-It helps where documents resemble each other, as contracts do, and changes little elsewhere. `document_weight=0` turns
-it off as well, so that nothing of the documents counts.
+It improves results if documents resemble each other, such as contracts, and has little effect otherwise.
+`document_weight=0` disables it too, so that documents do not affect the scores.
 """
 
 Embedding = Sequence[float] | NDArray[np.float32] | None
@@ -59,7 +59,7 @@ R = TypeVar("R", bound=SearchResponse)
 
 
 class Embeds(Protocol):
-    """What embeds a query.
+    """Protocol of an object that embeds queries.
 
     Attributes:
         name: Name of the embedding model.
@@ -74,13 +74,13 @@ class Embeds(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A question as it is searched.
+    """A question in the form in which it is searched.
 
     Attributes:
         text: The question.
-        embedded: Texts whose mean embedding is searched, the question unless there are others.
-        embedding: The embedding, if it is known already.
-        lexical: What the lexical indexes search: the question, or texts with the weight of each of their terms.
+        embedded: Texts whose mean embedding is searched; by default, the question.
+        embedding: The embedding, if it is already known.
+        lexical: Text to search in the lexical indexes: the question, or texts with the weight of each of their terms.
     """
 
     text: str
@@ -90,28 +90,28 @@ class Query:
 
     @property
     def weighted(self) -> Sequence[tuple[str, float]]:
-        """The texts that the lexical indexes search, with their weights."""
+        """The texts to search in the lexical indexes, with their weights."""
         return ((self.lexical, 1.0),) if isinstance(self.lexical, str) else self.lexical
 
     @classmethod
     def of(cls, text: str) -> Query:
-        """Return the query for a question alone."""
+        """Return the query for a question without other texts."""
         return cls(text=text, embedded=(text,), lexical=text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """What to search, and how.
+    """Settings of a search.
 
     Attributes:
-        mode: Indexes to search. If the version lacks one of them, the other one answers, with a warning.
+        mode: Indexes to search. If the version lacks one of them, the other is used, with a warning.
         k: Number of results.
         filters: Only chunks that pass are ranked.
         fusion: How the rankings of both indexes are fused.
-        acronyms: The user's table of acronyms: a question with one form is searched for the other as well.
+        acronyms: The user's table of acronyms: if a question contains one form, the other is searched too.
         rerank_candidates: Number of hits that a reranker reads.
         rerank_threshold: Probability of the reranker below which hits are dropped; None keeps all.
-        min_confidence: Limit of the level "low"; None uses the usual one.
+        min_confidence: Limit of the level "low"; None uses the default.
         explain: Whether to explain the order of the results.
     """
 
@@ -162,11 +162,11 @@ def search(
     """Search an index.
 
     Args:
-        query: The query; it is embedded if the mode needs that and it has no embedding yet.
+        query: The query; it is embedded if the mode requires an embedding and it has none yet.
         index: The index.
-        settings: What to search, and how.
+        settings: Settings of the search.
         embedder: Embeds the query; not needed in lexical mode.
-        reranker: Puts the best hits in order; None leaves them as they are ranked.
+        reranker: Reorders the best hits; None keeps their order.
         slots: Limits how many searches rank at the same time.
         version: Name of the version, for the response.
 
@@ -217,10 +217,10 @@ class _Candidates:
 
     Attributes:
         hits: The hits, best first.
-        judgement: Their relevances, and the confidence.
+        judgement: The relevance of the hits, and the confidence.
         warnings: Sentences about parts of the query that were left out.
         explanations: The reasons for their order and for that of near misses; only on request.
-        blend: The texts that were searched, if they differ from the question.
+        blend: The texts that were searched, or None if only the question was.
     """
 
     hits: Sequence[Hit]
@@ -243,8 +243,8 @@ def _candidates(
     """Rank, fetch and judge the best hits, and explain them if requested."""
     k = settings.k if reranker is None else max(settings.k, settings.rerank_candidates)
     count = k + NEAR_MISSES if settings.explain else k
-    # A fused ranking has more than k hits anyway, and asking for more could change it. That of a single index has as
-    # many for every k, so that the probabilities do not depend on k.
+    # A fused ranking has more than k hits anyway, and requesting more could change it. The ranking of a single index
+    # has the same length for every k, so that the probabilities do not depend on k.
     depth = max(settings.fusion.candidates, k) if mode == "hybrid" else max(RANKED, count)
     expanded = _with_acronyms(query, settings.acronyms)
     model = "" if embedder is None else embedder.name
@@ -336,7 +336,7 @@ def _response(
 
 
 def usable_mode(index: ChunkIndex, requested: Mode) -> tuple[Mode, list[str]]:
-    """Return the requested mode if an index supports it, or else another one and a warning."""
+    """Return the requested mode if the index supports it, or another mode and a warning."""
     has = {"semantic": index.dimensions is not None, "lexical": index.lexical is not None}
     if (requested == "hybrid" and all(has.values())) or has.get(requested):
         return requested, []
@@ -356,9 +356,9 @@ def too_long(query: Query) -> list[str]:
 
 
 def _with_acronyms(query: Query, table: Mapping[str, str]) -> Query | None:
-    """Return a query with the forms of acronyms that it lacks; None if it lacks none.
+    """Return a query with the missing forms of its acronyms, or None if there are none to add.
 
-    A form means the same as the one in the question, so its terms together weigh as much as one term of it.
+    Both forms have the same meaning, so all terms of an added form together weigh as much as one term of the question.
     """
     added = [
         (text, round(1 / max(1, len(re.findall(r"\w+", text))), 3))
@@ -384,19 +384,19 @@ def bounded(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def with_warnings(response: R, warnings: Sequence[str]) -> R:
-    """Return a response with further warnings before its own."""
+    """Return a response with additional warnings before its own."""
     return replace(response, warnings=(*warnings, *response.warnings)) if warnings else response
 
 
 def finished(response: SearchResponse, question: str, notes: Sequence[str]) -> SearchResponse:
-    """Log that another mode answered, and return the response with the full question and the warnings about it."""
+    """Log if another mode was used, and return the response with the full question and the warnings about it."""
     if response.mode_used != response.mode_requested:
         logger.warning(response.warnings[0])
     return replace(with_warnings(response, notes), query=question) if notes else response
 
 
 def number_of_results(similarity_top_k: int | None, top_k: int | None, default: int) -> int:
-    """Return the number of results, which has two names: LlamaIndex's `similarity_top_k`, and `top_k`.
+    """Return the number of results, which has two argument names: LlamaIndex's `similarity_top_k`, and `top_k`.
 
     Raises:
         InputError: Both are given and differ.

@@ -1,12 +1,12 @@
 """Spotlight: the sentence or the row of a table in a passage that answers a question.
 
-A chunk of 800 tokens answers with one place. `Spotlight` compares a question with the units of a passage, which are its
-sentences and the rows of its tables. The same comparison serves three purposes: it marks the place that a reader wants
-to see, it moves passages with a place that fits well to the front, and it tells how much of a question one place covers
-(the confidence of a search).
+In a chunk of 800 tokens, the answer is usually in one place. `Spotlight` compares a question with the units of a
+passage, which are its sentences and table rows. The comparison has three uses: to mark the place that answers the
+question, to rank passages with a good match higher, and to measure how much of a question one place covers (for the
+confidence of a search).
 
-What stands before a passage says what its units are about, so it counts for each of them: the context for the words of
-the question, and title, section and table head for its meaning.
+The text before a passage indicates the subject of its units, so it is included in each comparison: the context when
+words are compared; the title, section and column headers when meanings are compared.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_en
 Floats = NDArray[np.float32]
 
 LONG_LINE = 160
-"""Characters of a line from which on it is divided into sentences; shorter ones are rows, items or sentences."""
+"""Length from which a line is divided into sentences; shorter lines are rows, items or sentences."""
 
 SIMILAR = 0.5
-"""Cosine similarity of two words from which on one counts for the other, by the square of the similarity."""
+"""Cosine similarity from which a word partly matches another; the weight is the square of the similarity."""
 
 OF_HEADER = 0.1
-"""Weight of a term that stands before the passage when a unit is marked: it is true of all units."""
+"""Weight of a term before the passage when a unit is marked; it is reduced because it applies to all units."""
 
-_WRAPPED = 50  # characters of a line from which on it may be continued by a line that begins with a small letter
+_WRAPPED = 50  # length from which a line may be continued by a line that begins with a lower-case letter
 _FEW_TERMS = 3
 _QUESTION_PARTS = re.compile(r"(?<=[.!?;:。！？；：])\s*")
 _AVERAGE_LENGTH, _LENGTH_SHARE, _LENGTH_POWER = 40.0, 0.4, 0.25  # of a unit, in words; long units have more words
@@ -48,17 +48,17 @@ _CODE = re.compile(
     r"|^\s*(?:def |class |import |from \w+ import|return\b|#include|pub |fn |let |const |var |use |//|/\*|\*/|@\w)"
 )
 _MAX_WORDS = 200_000
-_REMEMBERED = 2_000  # passages whose units are kept
+_REMEMBERED = 2_000  # number of passages whose units are cached
 
 
 class Spot(NamedTuple):
-    """How well the units of a passage fit a question.
+    """How well the units of a passage match a question.
 
     Attributes:
         start: Offset in the passage of the unit to be marked.
-        end: Offset after it.
-        words: Largest sum, over the terms of the question, of the weight of each that a unit or what stands before the
-            passage has; in the unit of BM25. Similar words count in part.
+        end: Offset after this unit.
+        words: Largest total weight, over the units, of the question's terms in the unit or in the text before the
+            passage, on the scale of BM25. Similar words count in part.
         meaning: Largest cosine similarity of a unit to the question.
     """
 
@@ -75,9 +75,9 @@ class Units:
     Attributes:
         spans: Start and end of each unit in the passage.
         counts: Number of words of each unit.
-        words: The words of all units, one unit after the other.
-        before: The words of the context and the table head.
-        vectors: Direction of each unit together with the title, the section and the table head; shape (units,
+        words: The words of all units, in the order of the units.
+        before: The words of the context and the column headers.
+        vectors: Direction of each unit together with the title, the section and the column headers; shape (units,
             dimensions). None without word vectors.
     """
 
@@ -92,8 +92,8 @@ class Vocabulary:
     """Words with their terms and vectors, by number; it is cleared when it is full.
 
     Args:
-        analyzer: Gives the terms of a word.
-        embed: Returns a vector for each of some words, whose sums are the vectors of texts; None without vectors.
+        analyzer: Returns the terms of a word.
+        embed: Returns a vector for each word; the sum of these is the vector of a text. None without vectors.
     """
 
     def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None) -> None:
@@ -120,17 +120,17 @@ class Vocabulary:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has more words than are worth keeping."""
+        """Whether the vocabulary has more words than are worth keeping."""
         return len(self._numbers) > _MAX_WORDS
 
 
 class HeadedText(NamedTuple):
-    """A passage with what stands before it, to be compared with a question.
+    """A passage with the text before it, to be compared with a question.
 
     Attributes:
         text: Its text.
-        before: The context and the head of its table.
-        heading: Title, section and head of its table.
+        before: The context and the column headers of its table.
+        heading: Title, section and column headers of its table.
     """
 
     text: str
@@ -139,7 +139,7 @@ class HeadedText(NamedTuple):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object]) -> HeadedText:
-        """Return the text of a chunk with what its metadata puts before it."""
+        """Return the text of a chunk with the text before it, taken from its metadata."""
         head = metadata.get(keys.TABLE_HEAD)
         before = (metadata.get(keys.CONTEXT), head)
         heading = (*(metadata.get(name) for name in (keys.TITLE, keys.FILE_NAME, keys.SECTION)), head)
@@ -151,12 +151,12 @@ def _lined(values: Sequence[object]) -> str:
 
 
 class Spotlight:
-    """Compares questions with the units of passages; words and passages that it has seen are remembered.
+    """Compares questions with the units of passages; words and passages are cached.
 
     Args:
         analyzer: The analyzer of the index.
-        embed: Returns the vectors of words; see `Vocabulary`. None compares without vectors: words count only if they
-            are equal, and the meaning of each passage is 0.
+        embed: Returns the vectors of words; see `Vocabulary`. With None, words match only if they are equal, and the
+            `meaning` of each passage is 0.
 
     Example:
         >>> spotlight = Spotlight(Analyzer("english"))
@@ -180,13 +180,13 @@ class Spotlight:
     def spots(
         self, weights: Mapping[str, float], question: str, passages: Sequence[HeadedText], vector: Floats | None = None
     ) -> list[Spot]:
-        """Return how well each passage fits a question.
+        """Return how well each passage matches a question.
 
         Args:
             weights: Weight of each term of the question, such as its idf.
             question: The question.
             passages: The passages.
-            vector: Unit vector of the question, of the kind that `embed` returns.
+            vector: Unit vector of the question, in the vector space of `embed`.
         """
         if not passages:
             return []
@@ -215,7 +215,7 @@ class Spotlight:
         return spots
 
     def _asked(self, question: str, weights: Mapping[str, float]) -> dict[str, int]:
-        """Return the number of the word of each term of a question that is in the question itself."""
+        """Return the word number of each weighted term that occurs in the question itself."""
         of_terms: dict[str, str] = {}
         for word in question.split():
             for term in self.analyzer.query_terms(word):
@@ -246,7 +246,7 @@ class Spotlight:
 def _directions(
     vectors: Floats | None, words: NDArray[np.int64], counts: NDArray[np.int64], heading: Sequence[int]
 ) -> Floats | None:
-    """Return the direction of each unit, to which that of the heading is added."""
+    """Return the direction of each unit, with the direction of the heading added."""
     if vectors is None or len(counts) == 0:
         return None
     sums = np.add.reduceat(vectors[words], np.cumsum(counts) - counts)
@@ -261,7 +261,7 @@ def _credit(
     terms_of: Sequence[Sequence[str]],
     vectors: Floats | None,
 ) -> tuple[Floats, Floats]:
-    """Return how much each word counts for each term: 1 for a word that has it; then also for similar words.
+    """Return how much each word counts for each term: with exact matches only, and with similar words included.
 
     Returns:
         Two arrays of shape (terms, words).
@@ -311,7 +311,7 @@ def units(text: str) -> list[tuple[int, int]]:
     """Return the spans of the sentences of a text, and of the rows of its tables, in order.
 
     A line is a unit, such as a row, an item or a heading. Lines of more than 160 characters are divided into
-    sentences. A line that continues in the next one, as in text wrapped by hand, is joined with it.
+    sentences. A line that continues on the next, as in hand-wrapped text, is joined with it.
 
     Example:
         >>> text = "| Zone | Tariff |\\n| Upper Vale | 2.95 |\\nThe tariff is reviewed."
@@ -322,7 +322,7 @@ def units(text: str) -> list[tuple[int, int]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the lines with text; those that are wrapped are joined."""
+    """Yield the spans of the lines with text; wrapped lines are joined."""
     start = end = 0
     for line in text.splitlines(keepends=True):
         body = line.strip()
@@ -340,7 +340,7 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the units of a line: its sentences if it is long, or else the line."""
+    """Yield the spans of the units of a line: its sentences if it is long, otherwise the whole line."""
     cuts = structural_offsets(text[start:end])[Rank.SENTENCE] if end - start > LONG_LINE else ()
     for first, last in itertools.pairwise([start, *(start + cut for cut in cuts), end]):
         span = skip_space(text, first), strip_end(text, first, last)
@@ -362,8 +362,8 @@ def is_code(text: str) -> bool:
 def question_parts(question: str, weights: Mapping[str, float], analyzer: Analyzer) -> list[dict[str, float]]:
     """Return the terms of each sentence of a question with their weights.
 
-    A question is often followed by definitions and instructions ("Answer in millions."), which no passage repeats.
-    Sentences of fewer than three terms are left out; if all are that short, the whole query is the only part.
+    A question is often followed by definitions and instructions ("Answer in millions."), which do not occur in
+    passages. Sentences of fewer than three terms are left out; if all are that short, the whole query is the only part.
 
     Args:
         question: The question.
@@ -384,10 +384,10 @@ def coverage(
 
     Args:
         text: Text of the passage.
-        header: What stands before it: title, section, head of the table.
+        header: Text before it: title, section and column headers.
         parts: Terms of the question with their weights, from `question_parts`.
         analyzer: The analyzer of the index.
-        least: Returned if no unit covers more, such as the coverage of another passage.
+        least: Minimum result, such as the coverage of another passage.
 
     Example:
         >>> analyzer = Analyzer("english")
@@ -411,7 +411,7 @@ def coverage(
 
     best = least
     for line in _lines(text):
-        # A sentence covers no more than its line, and most lines cover no more than the best unit so far.
+        # A sentence cannot cover more than its line, and most lines cover no more than the best unit so far.
         if share(*line) > best:
             best = max(best, *(share(*unit) for unit in _sentences(text, *line)))
     return min(best, 1.0)

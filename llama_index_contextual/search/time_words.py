@@ -1,4 +1,4 @@
-"""Add dates to the time words of a question: a report says "Q3 2026", not "last quarter"."""
+"""Add dates to the time words of a question, because a report contains "Q3 2026", not "last quarter"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MONTH_NAMES = (
 )
 _MONTHS_IN = {"month": 1, "quarter": 3, "year": 12, "decade": 120}
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
-_LISTED = 12  # maximum number of periods that are listed; of more, the first and the last
+_LISTED = 12  # maximum number of periods that are all listed; otherwise, only the first and the last are
 
 _BACK = "last|previous|prior"
 _WHICH = rf"(?P<which>{_BACK}|this|the current|current|next|the coming|coming)"
@@ -48,7 +48,7 @@ def explicit_times(question: str, reference: date) -> str:
     """Return a question with the dates of its time words in brackets after them; English only.
 
     Quarters and years are calendar quarters and years. "Fiscal year" is not changed, nor are phrases that do not depend
-    on the reference date ("the last quarter of 2023") or already have a bracket.
+    on the reference date ("the last quarter of 2023") or that are already followed by a bracket.
 
     Args:
         question: The question.
