@@ -148,8 +148,8 @@ def _has_vectors(project_dir: Path) -> bool:
 def drop_unpublished(project_dir: Path, engine: QdrantEngine) -> None:
     """Remove vectors left by an interrupted writer, and all versions after the live one.
 
-    After a rollback, the next version is based on the live one. The versions in between are removed first, because the
-    vectors that they added or ended cannot be kept.
+    After a rollback, the next version is based on the live one. The versions in between are removed first, because
+    their changes to the vectors are undone.
 
     Args:
         project_dir: The project, whose write lock must be held.

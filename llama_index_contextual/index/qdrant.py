@@ -197,7 +197,7 @@ class QdrantEngine:
         return BackendError(f"{message}; then run the same again.", url=url)
 
     def ping(self) -> None:
-        """Check that the server answers and accepts the key."""
+        """Check that the server responds and accepts the key."""
         self._call(lambda client: client.get_collections())
 
     def exists(self) -> bool:
@@ -520,8 +520,8 @@ _clients: dict[tuple[str, str | None, int], tuple[Any, Any]] = {}
 def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.AbstractContextManager[Any]]:
     """Return the client of this process for an address, and a lock for its calls.
 
-    Projects share the client, because a path can be opened only once. A forked process must not use the connections of
-    its parent.
+    Projects share the client, because a path can be opened only once. A forked process has its own client, because it
+    must not use the connections of its parent.
     """
     with _lock:
         if (url, key, process) not in _clients:

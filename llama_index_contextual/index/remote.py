@@ -233,7 +233,7 @@ class RemoteVectors:
         Raises:
             CorruptVersionError: Vectors are missing in the engine, or a writer has removed the version during the
                 query.
-            InputError: Too many different values pass a filter.
+            InputError: Too many distinct values pass a filter.
         """
         similarities = products(self._sample, vector)
         if not len(similarities):
@@ -255,7 +255,7 @@ class RemoteVectors:
         nearest = self._engine.rank(self._version, query, k + TIES, condition, ef)
         try:
             rows = np.asarray(self.nodes.rows([node_id for node_id, _ in nearest]), dtype=np.int64)
-        except KeyError as error:  # a vector of a chunk that the version does not contain
+        except KeyError as error:  # the chunk of a vector is not in the version
             raise lost_vector(str(error.args[0])) from error
         # Because of rounding, the product of two unit vectors may exceed 1.
         scores = np.clip(np.asarray([score for _, score in nearest], dtype=np.float64), -1.0, 1.0)
@@ -372,7 +372,7 @@ def check_vectors(version: OpenVersion) -> None:
     """Compare the vectors of a version in an engine with its parts: their number, and some of the samples.
 
     Raises:
-        BackendError: The engine does not answer.
+        BackendError: The engine does not respond.
         CorruptVersionError: Vectors are missing or wrong.
     """
     engine = open_engine(version.directory.parent.parent)
@@ -397,7 +397,7 @@ def lost_documents(version: OpenVersion) -> list[str]:
     """Return the ids of documents with vectors missing in the engine; an empty list without an engine.
 
     Raises:
-        BackendError: The engine does not answer.
+        BackendError: The engine does not respond.
     """
     if not version.is_remote:
         return []

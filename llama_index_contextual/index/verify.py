@@ -280,7 +280,7 @@ class _Checked:
         return [entry for entry in manifest.parts if self.parts.get(replace(entry, gone=()))] if manifest else []
 
     def is_repairable(self, name: str) -> bool:
-        """Return whether only the parts or vectors of a version are damaged, so that the rest can be read."""
+        """Return whether a version has a readable manifest and errors, all of which mean damage."""
         return name in self.manifests and name in self.faults and all(map(is_damage, self.faults[name]))
 
 
