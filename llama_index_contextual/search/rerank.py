@@ -397,18 +397,18 @@ class _Listing:
 
 
 class LLMReranker(Reranker, PromptMixin):
-    """Reranker that asks an LLM to sort the hits, listwise.
+    """Listwise reranker that asks an LLM to sort the hits.
 
-    Each passage is clipped to about 500 tokens, around the terms of the question. If there are more passages than fit
-    into one prompt, the last ones are sorted first, and the better half is sorted again together with those before it,
-    up to the first. Each call waits for the one before.
+    Each passage is truncated to about 500 tokens, around the terms of the question. If the passages do not all fit in
+    one prompt, the last ones are sorted first. The better half of them is then sorted together with the passages before
+    them, and so on up to the first passage. The calls are made one after another.
 
-    An LLM returns an order and no probabilities: the score of a hit is 1 / rank, and a threshold does not apply. Ids
-    that no passage has are ignored, passages that the reply omits follow those that it lists, and after a reply without
-    ids the passages keep their order; `warnings` says so.
+    An LLM returns an order but no probabilities: the score of a hit is 1 / rank, and a threshold does not apply.
+    Unknown ids are ignored, passages that are missing in the reply come after those that it lists, and if a reply
+    contains no ids, the passages keep their order; `warnings` reports this.
 
     Args:
-        load_llm: Loads the LLM, at the first question.
+        load_llm: Loads the LLM for the first question.
         timeout: Seconds to wait for a reply, including retries; None for 60.
 
     Source: Sun et al., "Is ChatGPT Good at Search? Investigating Large Language Models as Re-Ranking Agents", EMNLP
@@ -482,7 +482,7 @@ class LLMReranker(Reranker, PromptMixin):
                 remedy=Remedy("or set rerank=None", "or run `llama-index-contextual configure {project} rerank=null`"),
             ) from error
         except ContextualError:
-            raise  # has a readable message already
+            raise  # already has a readable message
         except Exception as error:  # a model class may raise any error
             raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="rerank") from error
 
