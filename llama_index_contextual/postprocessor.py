@@ -474,7 +474,7 @@ def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | Non
 
 
 def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
-    """Return a hit cut to the shortest sentence about the query; unchanged if its node has no text."""
+    """Cut a hit to its shortest sentence that matches the query; return it unchanged if its node has no text."""
     node = hit.node
     if not isinstance(node, TextNode):
         return hit

@@ -358,7 +358,7 @@ def has_given_context(node: BaseNode) -> bool:
 
 
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
-    """Return a copy of a node with its context, and with the keys excluded that must not be embedded or shown to LLMs.
+    """Return a copy of a node with its context, excluding metadata keys that must not be embedded or shown to LLMs.
 
     Args:
         node: A chunk from any parser.

@@ -87,7 +87,7 @@ class VersionNodes(Nodes):
         return ((start, part) for start, part in starts if part.size)
 
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
-        """Yield each part that contains some of the rows: their positions in `rows`, the part, and their rows in it."""
+        """Yield, for each part with any of the rows, their positions in `rows`, the part, and their rows there."""
         for start, part in self.first_rows():
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
             if len(selected):

@@ -266,7 +266,7 @@ class VersionBuilder:
         return part
 
     def discard(self) -> None:
-        """Remove the unpublished version and its parts, in case the disk is full; the live version is not affected."""
+        """Remove the unpublished version and its parts, which frees their space; the live version is not affected."""
         opened, self._opened = self._opened, []
         self._parts, self._base, self._kept_parts = [], [], None
         for part in opened:

@@ -282,7 +282,7 @@ def rank(
     *,
     model: str,
 ) -> Ranking:
-    """Rank in the indexes of a mode, each to the given depth."""
+    """Rank chunks with each index that the mode uses, down to the given depth."""
     words, legs = query.lexical, []
     if mode != "lexical":
         legs.append(semantic_leg(index, embedding, depth, settings.filters, model=model))
