@@ -64,7 +64,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 upkeep = Commands("Maintenance")
-ledger = Commands(group="ledger", help="Export and import what was paid for.", no_args_is_help=True)
+ledger = Commands(group="ledger", help="Export and import paid contexts, embeddings and pages.", no_args_is_help=True)
 
 _SETTINGS_FORM = 'write an object, such as {"top_k": 5}'
 TRACEBACK_VARIABLE = "LLAMA_INDEX_CONTEXTUAL_TRACEBACK"
