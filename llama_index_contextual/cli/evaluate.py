@@ -17,11 +17,10 @@ from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
     from llama_index_contextual.answering.batch import Predictions
-    from llama_index_contextual.evaluation.compare import Comparison, VariantProgress
+    from llama_index_contextual.evaluation.compare import Comparison, Sweep, VariantProgress
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
     from llama_index_contextual.evaluation.run import Evaluation
-    from llama_index_contextual.evaluation.sweep import Sweep, SweepRow
     from llama_index_contextual.project.project import Project
 
 commands = Commands("Questions")
@@ -42,10 +41,6 @@ def evaluate_project(
     ] = None,
     compare: Annotated[
         str | None, typer.Option(metavar="KINDS", help="Kinds of context to compare: none,structural,llm.")
-    ] = None,
-    contextual_embedding: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Contextual embedding for --compare, such as voyage:voyage-context-3."),
     ] = None,
     sweep: Annotated[
         str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try in each mode: 400,800,1200.")
@@ -86,12 +81,6 @@ def evaluate_project(
     from llama_index_contextual.evaluation.run import evaluate
     from llama_index_contextual.index import files
 
-    if contextual_embedding is not None and (compare is None or sweep is not None):
-        raise InputError(
-            "--contextual-embedding adds a variant to --compare: pass --compare none,structural as well, without"
-            " --sweep.",
-            value=contextual_embedding,
-        )
     project = common.open_project(name)
     if answers:
         if compare is not None or sweep is not None:
@@ -110,14 +99,14 @@ def evaluate_project(
         building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
         result: Result
         if sweep is not None:
-            from llama_index_contextual.evaluation.sweep import sweep_variants
+            from llama_index_contextual.evaluation.compare import sweep_variants
 
             building |= {"chunk_sizes": _numbers(sweep, "--sweep"), "contexts": _names(compare or "")}
             result = common.interruptible(project, lambda: sweep_variants(project, loaded, top_ks=numbers, **building))
         elif compare is not None:
             from llama_index_contextual.evaluation.compare import compare_variants
 
-            building |= {"variants": _names(compare), "contextual_embedding": contextual_embedding}
+            building["variants"] = _names(compare)
             result = common.interruptible(project, lambda: compare_variants(project, loaded, ks=numbers, **building))
         else:
             for note in absent_files(project.documents(), loaded):
@@ -261,24 +250,19 @@ def _show(result: Result) -> None:
         _show_figures([result])
         _show_failures(result)
     else:
-        _show_sweep(cast("Sweep[SweepRow]", result))
+        _show_sweep(result)
 
 
 def _show_comparison(result: Comparison) -> None:
-    from llama_index_contextual.evaluation.compare import CONTEXTUAL_EMBEDDING
-
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")
     _show_figures(result.evaluations)
     for difference in result.differences():
         mark = "[bold green]*[/] " if difference.significant else "  "
         say(f"{mark}{safe(f'{difference.variant} − {difference.baseline}, {difference.metric}: {difference}')}")
-    what = "contexts and embeddings" if CONTEXTUAL_EMBEDDING in result.names else "contexts"
     for name, cost in result.costs.items():
         if cost != 0:
-            per_point = result.cost_per_point(name)
-            points = "" if per_point is None else f", ${per_point:.4f} per point of {result.metric}"
-            say(f"  {safe(name)}: {what} {'of unknown cost' if cost is None else f'${cost:.4f}'}{safe(points)}")
+            say(f"  {safe(name)}: contexts {'of unknown cost' if cost is None else f'${cost:.4f}'}")
     say(f"[bold]{safe(result.recommendation)}[/]")
 
 
@@ -305,7 +289,7 @@ def _show_failures(result: Evaluation) -> None:
         say(f"[dim]{snippet(failure.question.text, 100)}: {safe(result_line)}[/]", indent=2)
 
 
-def _show_sweep(result: Sweep[SweepRow]) -> None:
+def _show_sweep(result: Sweep) -> None:
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")
     table = Table(box=None, pad_edge=False)
@@ -313,8 +297,8 @@ def _show_sweep(result: Sweep[SweepRow]) -> None:
         table.add_column(column, justify="left" if column in ("context", "mode") else "right")
     best = result.best()
     for row in result.rows:
-        figures = [f"{100 * value:.1f}" for value in (row.recall, row.precision, row.ndcg)]
+        figures = [f"{100 * row.figures[name]:.1f}" for name in ("recall", "precision", "ndcg")]
         cells = [row.context, str(row.chunk_size), row.mode, str(row.top_k), *figures]
         style = "bold" if row == best else None
-        table.add_row(*cells, f"{row.tokens:,.0f}", f"{row.p50_ms:.1f}", style=style)
+        table.add_row(*cells, f"{row.figures['tokens']:,.0f}", f"{row.figures['p50_ms']:.1f}", style=style)
     out.print(table)

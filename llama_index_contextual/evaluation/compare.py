@@ -1,7 +1,8 @@
-"""Compare retrievers on the same questions, with intervals, p-values and a recommendation.
+"""Compare retrievers and settings on the same questions, with intervals, p-values and a recommendation.
 
 `compare` accepts any retrievers. `compare_variants` indexes a project's documents with several kinds of context in a
-temporary directory and compares the results.
+temporary directory and compares the results; `sweep_variants` and `sweep_answers` do this for all combinations of chunk
+size, kind of context, mode and number of results, and evaluate the passages or the answers of an LLM.
 """
 
 from __future__ import annotations
@@ -12,35 +13,32 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
-from typing import Literal
+from statistics import NormalDist
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import MetadataMode
-from numpy.typing import NDArray
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts import BasePromptTemplate
+from numpy.typing import ArrayLike, NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.keywords import suggests_keywords
+from llama_index_contextual._utils.keywords import suggests_keywords, takes
 from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._utils.tokens import count_tokens
+from llama_index_contextual.answering.batch import QA, Predictions, answer_many
+from llama_index_contextual.answering.build import EngineBuilder, EngineOptions
+from llama_index_contextual.answering.query_engine import AnswerCache
+from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.contextualizer.cost import EmbeddingCount, PriceTable, Tokens
-from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
-from llama_index_contextual.errors import ConfigurationError, InputError, Remedy
-from llama_index_contextual.evaluation import metrics
-from llama_index_contextual.evaluation.questions import (
-    QUESTIONS,
-    Evidence,
-    Question,
-    absent_files,
-    generate_questions,
-    ids_by_name,
-    require_files,
-)
+from llama_index_contextual.errors import InputError, Remedy
+from llama_index_contextual.evaluation.questions import Question, absent_files, ids_by_name, require_files
 from llama_index_contextual.evaluation.run import KS, Evaluation, Questions, Retrievable, ShowProgress, evaluate, read
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
@@ -51,12 +49,88 @@ from llama_index_contextual.ingestion.estimate import estimate
 from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.state import HasState, ProjectState
-from llama_index_contextual.models import embedding_identity, load_embed_model, model_name
+from llama_index_contextual.models import embedding_identity
 from llama_index_contextual.retrievers.project import ProjectRetriever
 from llama_index_contextual.search.live import LiveIndexes
 
+# ---- Significance ----------------------------------------------------------------------------------------------------
+
+RESAMPLES = 10_000
+ALPHA = 0.05
+"""Significance level: a difference with a smaller p-value is significant."""
+POWER = 0.8
+"""Statistical power: probability that a difference of the detectable size is significant."""
+FEWEST = 6
+"""Minimum number of questions for a significant difference: with 5, no p-value is below 2 / 2**5 = 0.0625."""
 RELEVANT = 0.05
 """Mean difference that a question set should be able to detect; if it cannot, the recommendation mentions this."""
+
+_EXACT_UP_TO = 12
+_QUANTILES = NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(POWER)
+
+
+def bootstrap_interval(values: ArrayLike, *, seed: int = 0) -> tuple[float, float]:
+    """Return the ends of the 95 % percentile bootstrap interval of the mean.
+
+    For a paired comparison, `values` are the differences, one per question, shape (questions,).
+
+    Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
+
+    Example:
+        >>> bootstrap_interval([1.0, 1.0, 1.0])
+        (1.0, 1.0)
+    """
+    row = np.asarray(values, dtype=np.float64)
+    drawn = np.random.default_rng(seed).integers(0, len(row), (RESAMPLES, len(row)))
+    low, high = np.quantile(row[drawn].mean(axis=1), [ALPHA / 2, 1 - ALPHA / 2])
+    return float(low), float(high)
+
+
+def permutation_p_value(differences: ArrayLike) -> float:
+    """Return the two-sided p-value of a paired randomisation test.
+
+    Under the null hypothesis the sign of each difference is random. With up to 12 nonzero differences all assignments
+    of signs are tested; with more, random ones and the observed one, so that p is never 0.
+
+    Args:
+        differences: One difference per question, shape (questions,).
+
+    Source: Smucker, Allan, Carterette, "A Comparison of Statistical Significance Tests for Information Retrieval
+    Evaluation", CIKM 2007.
+
+    Example:
+        >>> permutation_p_value([1.0, 1.0, 1.0, 1.0])  # 2 of the 16 assignments of signs
+        0.125
+    """
+    row = np.asarray(differences, dtype=np.float64)
+    row = row[row != 0]
+    # Allow for rounding, so that sums that are mathematically equal count as equal.
+    observed = abs(row.sum()) - 1e-9 * np.abs(row).sum()
+    if len(row) <= _EXACT_UP_TO:
+        signs = 1 - 2 * ((np.arange(2 ** len(row))[:, None] >> np.arange(len(row))) & 1)
+        return float((np.abs(signs @ row) >= observed).mean())
+    signs = 1 - 2 * np.random.default_rng(0).integers(0, 2, (RESAMPLES, len(row)))
+    return float(((np.abs(signs @ row) >= observed).sum() + 1) / (RESAMPLES + 1))
+
+
+def detectable_difference(differences: ArrayLike) -> float:
+    """Return the smallest mean difference that is significant at the level of 5 % with a probability of 80 %.
+
+    This is the minimum detectable effect of a paired two-sided test: (1.96 + 0.84) s / sqrt(n), with the standard
+    deviation s of the n observed differences.
+
+    Source: Sakai, "Topic Set Size Design", Information Retrieval Journal 19, 2016.
+
+    Example:
+        >>> differences = [0.3, -0.1, 0.2, 0.0, 0.1, -0.2, 0.4, 0.1]  # s = 0.2
+        >>> round(detectable_difference(differences), 4)  # 2.8016 * 0.2 / sqrt(8)
+        0.1981
+    """
+    row = np.asarray(differences, dtype=np.float64)
+    return float(_QUANTILES * row.std(ddof=1) / math.sqrt(len(row)))
+
+
+# ---- Comparison ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +145,6 @@ class Difference:
         low: Lower end of the 95 % interval (paired bootstrap).
         high: Upper end of the interval.
         p_value: Two-sided p-value of a paired permutation test.
-        detectable: The smallest mean difference that this number of questions would probably detect (see
-            `detectable_difference`), or None if it cannot be estimated.
     """
 
     metric: str
@@ -82,12 +154,11 @@ class Difference:
     low: float
     high: float
     p_value: float
-    detectable: float | None = None
 
     @property
     def significant(self) -> bool:
         """Whether the p-value is below 5 %."""
-        return self.p_value < metrics.ALPHA
+        return self.p_value < ALPHA
 
     def __str__(self) -> str:
         """Return the difference in percentage points."""
@@ -104,14 +175,12 @@ class Comparison:
         metric: Metric of the recommendation.
         costs: Cost of the retrievers on these documents in dollars, by name, if known.
         notes: Notes on the figures, one sentence each.
-        seed: Seed of the random numbers.
     """
 
     evaluations: Sequence[Evaluation]
     metric: str
     costs: Mapping[str, float | None] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    seed: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -126,31 +195,23 @@ class Comparison:
         """Return how much better `variant` is than `baseline`."""
         metric = metric or self.metric
         values = self._values(baseline, variant, metric)
-        interval = metrics.bootstrap_interval(values, seed=self.seed)
+        low, high = bootstrap_interval(values)
         return Difference(
             metric=metric,
             baseline=baseline,
             variant=variant,
-            mean=interval.mean,
-            low=interval.low,
-            high=interval.high,
-            p_value=metrics.permutation_p_value(values, seed=self.seed),
-            detectable=metrics.detectable_difference(values),
+            mean=float(values.mean()),
+            low=low,
+            high=high,
+            p_value=permutation_p_value(values),
         )
 
-    def _values(self, baseline: str, variant: str, metric: str | None = None) -> NDArray[np.float64]:
-        metric = metric or self.metric
+    def _values(self, baseline: str, variant: str, metric: str) -> NDArray[np.float64]:
         return self[variant].values(metric) - self[baseline].values(metric)
 
     def differences(self, metric: str | None = None) -> list[Difference]:
         """Return the differences between all pairs of retrievers."""
         return [self.difference(one, other, metric) for one, other in combinations(self.names, 2)]
-
-    def cost_per_point(self, variant: str, metric: str | None = None) -> float | None:
-        """Return the dollars per percentage point gained over the baseline; None if unknown or if there is no gain."""
-        cost, baseline = self.costs.get(variant), self.costs.get(self.names[0])
-        points = 100 * self.difference(self.names[0], variant, metric).mean
-        return None if cost is None or points <= 0 else (cost - (baseline or 0.0)) / points
 
     @property
     def recommended(self) -> str:
@@ -158,28 +219,28 @@ class Comparison:
 
         This is the best of the cheapest retrievers, unless a more expensive one is significantly better.
         """
-        by_cost = self._names_by_cost()
-        least = self.costs.get(by_cost[0])
-        cheapest = [
-            name for name in by_cost if name == by_cost[0] or (least is not None and self.costs.get(name) == least)
-        ]
+        cheapest, *dearer = self._by_cost()
         chosen = max(cheapest, key=lambda name: round(self[name].mean(self.metric), 9))
-        for name in (name for name in by_cost if name not in cheapest):
+        for name in (name for names in dearer for name in names):
             difference = self.difference(chosen, name)
             if difference.significant and difference.mean > 0:
                 chosen = name
         return chosen
 
-    def _names_by_cost(self) -> list[str]:
-        """Return the names, cheapest first; retrievers with unknown cost come last, in the order given."""
+    def _by_cost(self) -> list[list[str]]:
+        """Return the names in groups of equal cost, cheapest first.
+
+        Each retriever of unknown cost is a group of its own at the end, in the order given; so are all of them if the
+        cost of the first is unknown.
+        """
         if self.costs.get(self.names[0]) is None:
-            return self.names
-
-        def cost(name: str) -> float:
-            known = self.costs.get(name)
-            return math.inf if known is None else known
-
-        return sorted(self.names, key=cost)
+            return [[name] for name in self.names]
+        groups: dict[float, list[str]] = {}
+        for name in self.names:
+            if (cost := self.costs.get(name)) is not None:
+                groups.setdefault(cost, []).append(name)
+        known = [groups[cost] for cost in sorted(groups)]
+        return [*known, *([name] for name in self.names if self.costs.get(name) is None)]
 
     @property
     def recommendation(self) -> str:
@@ -195,34 +256,30 @@ class Comparison:
             doubt = "" if gain.significant else ", though not significantly,"
             others.remove(first)
             rest = f", and {self._not_better(chosen, others)}" if others else ""
-            advice = f"Use {chosen!r}: it is better than {first!r} {on} ({gain}){doubt}{self._price(chosen)}{rest}."
-        return " ".join([advice, *self._doubts(chosen)])
-
-    def _price(self, chosen: str) -> str:
-        cost = self.cost_per_point(chosen)
-        if cost is None:
-            return ""
-        return f" at ${cost:.2f} per point" if cost > 0 else " at no extra cost"
+            advice = f"Use {chosen!r}: it is better than {first!r} {on} ({gain}){doubt}{rest}."
+        return advice + self._doubt(chosen)
 
     def _not_better(self, chosen: str, others: Sequence[str]) -> str:
         parts = [f"{name!r} ({self.difference(chosen, name)})" for name in others]
         verb = "is" if len(parts) == 1 else "are"
         return f"{' and '.join(parts)} {verb} not significantly better"
 
-    def _doubts(self, chosen: str) -> Iterator[str]:
-        """Yield a sentence if there are too few questions to distinguish the recommended retriever from another."""
+    def _doubt(self, chosen: str) -> str:
+        """Return a sentence if there are too few questions to distinguish the recommended retriever from another."""
+        undecided = [
+            self._values(chosen, name, self.metric)
+            for name in self.names
+            if name != chosen and not self.difference(chosen, name).significant
+        ]
         number = len(self.evaluations[0].results)
-        differences = [self.difference(chosen, name) for name in self.names if name != chosen]
-        undecided = [difference for difference in differences if not difference.significant]
-        if undecided and number < metrics.FEWEST:
-            yield f"With fewer than {metrics.FEWEST} questions no difference can be significant: use more."
-        widest = max(undecided, key=lambda difference: difference.detectable or 0.0, default=None)
-        if widest is None or widest.detectable is None or widest.detectable <= RELEVANT:
-            return
-        needed = metrics.questions_needed(self._values(widest.baseline, widest.variant), RELEVANT)
-        yield (
-            f"The questions are too few to tell {widest.baseline!r} from {widest.variant!r} if they differ by less than"
-            f" {100 * widest.detectable:.1f} points (5 % level, 80 % power); about {needed:,} questions would show"
+        if undecided and number < FEWEST:
+            return f" With fewer than {FEWEST} questions no difference can be significant: use more."
+        detectable = max(map(detectable_difference, undecided), default=0.0)
+        if detectable <= RELEVANT:
+            return ""
+        return (
+            f" The questions are too few to detect differences below {100 * detectable:.1f} points (5 % level, 80 %"
+            f" power); about {math.ceil(number * (detectable / RELEVANT) ** 2):,} questions would show"
             f" {100 * RELEVANT:.0f} points."
         )
 
@@ -238,8 +295,6 @@ def compare(
     metric: str | None = None,
     costs: Mapping[str, float | None] | None = None,
     notes: Sequence[str] = (),
-    embed_model: BaseEmbedding | None = None,
-    seed: int = 0,
     progress: ShowProgress | None = None,
 ) -> Comparison:
     """Evaluate several retrievers on the same questions.
@@ -252,8 +307,6 @@ def compare(
         metric: Metric of the recommendation; None for nDCG@10, or at the largest of `ks` if that is smaller.
         costs: Cost of each retriever on these documents in dollars, if known.
         notes: Notes on the figures, one sentence each.
-        embed_model: Model for the context relevance; None leaves it out.
-        seed: Seed of the random numbers for intervals and p-values.
         progress: Called after each question, counting over all retrievers.
 
     Raises:
@@ -270,12 +323,10 @@ def compare(
     for at, (name, retriever) in enumerate(retrievers.items()):
         before = at * len(loaded)
         report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
-        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, embed_model=embed_model, progress=report))
+        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, progress=report))
     metric = metric or evaluations[0].main_metric
     evaluations[0].values(metric)  # raises an error if the metric is unknown
-    return Comparison(
-        evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes), seed=seed
-    )
+    return Comparison(evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes))
 
 
 # ---- Variants of a project -------------------------------------------------------------------------------------------
@@ -293,7 +344,7 @@ class VariantProgress:
         dollars: Estimated cost, in the stage "price"; None if unknown.
     """
 
-    stage: Literal["questions", "price", "build", "ask"]
+    stage: Literal["price", "build", "ask"]
     name: str = ""
     done: int = 0
     total: int = 0
@@ -303,23 +354,10 @@ class VariantProgress:
 ShowVariants = Callable[[VariantProgress], None]
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Sample of the documents of a version, with the questions whose evidence is in them.
-
-    Attributes:
-        questions: The questions, in the order of the set.
-        excluded: Ids of the documents that are not in the sample.
-        documents: Number of documents in the sample.
-    """
-
-    questions: Sequence[Question]
-    excluded: frozenset[str]
-    documents: int
-
-
-def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int | None, *, seed: int = 0) -> Sample:
-    """Draw documents with evidence at random; return them with the questions whose evidence they fully contain.
+def draw_sample(
+    version: OpenVersion, questions: Sequence[Question], size: int | None
+) -> tuple[Sequence[Question], frozenset[str]]:
+    """Draw documents with evidence at random; return the questions whose evidence they contain, and the other ids.
 
     Documents without evidence fill the rest of the sample, since they compete in retrieval.
 
@@ -327,7 +365,6 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
         version: The version with the documents.
         questions: The whole question set.
         size: Maximum number of documents; None for all.
-        seed: Seed of the random numbers.
 
     Raises:
         InputError: The size is not positive or too small for any question, or the version contains none of the files
@@ -338,9 +375,10 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
     if size is not None and size < 1:
         raise InputError(f"The sample has {size} documents: use at least one.", value=size)
     if size is None or size >= len(ids):
-        return Sample(questions, frozenset(), len(ids))
-    needed = _documents_of(version, questions)
-    order = random.Random(seed)
+        return questions, frozenset()
+    by_name = ids_by_name(version.records)
+    needed = [_documents_of(question, by_name) for question in questions]
+    order = random.Random(0)
     groups = sorted({group for group in needed if group}, key=sorted)
     order.shuffle(groups)
     chosen: set[str] = set()
@@ -351,44 +389,18 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
     if not selected:
         raise InputError(
             f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one, and"
-            f" name files or chunks in the evidence.",
+            f" name files in the evidence.",
             value=size,
         )
     others = [doc_id for doc_id in ids if doc_id not in chosen]
     chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
-    return Sample(selected, frozenset(ids) - chosen, len(chosen))
+    return selected, frozenset(ids) - chosen
 
 
-def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
-    """Return the documents with evidence for each question; empty if the document of any evidence item is unknown."""
-    by_name = ids_by_name(version.records)
-    chunk_ids = [item.chunk_id for question in questions for item in question.evidence if item.chunk_id is not None]
-    chunks = version.docstore.get_nodes(version.docstore.known(list(dict.fromkeys(chunk_ids))))
-    by_chunk = {chunk.node_id: {chunk.ref_doc_id} for chunk in chunks if chunk.ref_doc_id is not None}
-
-    def documents(item: Evidence) -> set[str]:
-        if item.chunk_id is not None:
-            return by_chunk.get(item.chunk_id, set())
-        return by_name.get(item.file or "", set())
-
-    groups = []
-    for question in questions:
-        sets = [documents(item) for item in question.evidence]
-        groups.append(frozenset().union(*sets) if all(sets) else frozenset())
-    return groups
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Settings of a variant.
-
-    Attributes:
-        config: The settings.
-        embed_model: Embedding model; None for the project's.
-    """
-
-    config: ProjectConfig
-    embed_model: BaseEmbedding | None = None
+def _documents_of(question: Question, by_name: Mapping[str, set[str]]) -> frozenset[str]:
+    """Return the documents with evidence; empty if the document of any evidence item is unknown."""
+    documents = [by_name.get(item.file or "", set()) for item in question.evidence]
+    return frozenset().union(*documents) if all(documents) else frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,19 +408,14 @@ class Variant:
     """A project's documents, indexed with other settings.
 
     Attributes:
-        plan: The settings.
+        config: The settings.
         live: The indexes.
         cost: Cost of the contexts in dollars, including those from earlier runs; None if unknown.
     """
 
-    plan: Plan
+    config: ProjectConfig
     live: LiveIndexes
     cost: float | None
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks."""
-        return self.live.current().manifest.chunks
 
     @property
     def failures(self) -> int:
@@ -417,14 +424,14 @@ class Variant:
 
     def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
         """Return a retriever that returns `similarity_top_k` results."""
-        return ProjectRetriever(self.live, self.plan.config, mode=mode, similarity_top_k=similarity_top_k)
+        return ProjectRetriever(self.live, self.config, mode=mode, similarity_top_k=similarity_top_k)
 
 
 @contextlib.contextmanager
 def built_variants(
     origin: ProjectState,
-    plans: Mapping[str, Plan],
-    sample: Sample,
+    configs: Mapping[str, ProjectConfig],
+    excluded: frozenset[str] = frozenset(),
     *,
     max_cost: float | None,
     report: ShowVariants,
@@ -436,8 +443,8 @@ def built_variants(
 
     Args:
         origin: The project.
-        plans: The settings by name.
-        sample: The documents.
+        configs: The settings by name.
+        excluded: Ids of documents to exclude.
         max_cost: Maximum cost in dollars; None for no limit.
         report: Called first with the price, then as the work proceeds.
 
@@ -446,29 +453,36 @@ def built_variants(
         ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
         ProjectLockedError: Another process is writing to the project, or comparing variants of it.
     """
-    dollars = total_price([price(origin, plan, excluded=sample.excluded) for plan in plans.values()])
-    _require_affordable(dollars, max_cost, sample.documents)
+    prices = [price(origin, config, excluded) for config in configs.values()]
+    known = [dollars for dollars in prices if dollars is not None]
+    dollars = sum(known) if len(known) == len(prices) else None
+    _require_affordable(dollars, max_cost)
     report(VariantProgress(stage="price", dollars=dollars))
     with scratch(origin.directory) as directory, ExitStack() as stack:
         built: dict[str, Variant] = {}
-        for name, plan in plans.items():
-            built[name] = _build(origin, name, plan, directory / str(len(built)), sample.excluded, report)
+        for name, config in configs.items():
+            built[name] = _build(origin, name, config, directory / str(len(built)), excluded, report)
             if built[name].live is not origin.live:
                 stack.callback(built[name].live.current().close)
         yield built
 
 
 def _build(
-    origin: ProjectState, name: str, plan: Plan, directory: Path, excluded: frozenset[str], report: ShowVariants
+    origin: ProjectState,
+    name: str,
+    config: ProjectConfig,
+    directory: Path,
+    excluded: frozenset[str],
+    report: ShowVariants,
 ) -> Variant:
     """Build a variant in a new directory, or use the live version if its settings are the same."""
-    config, before = plan.config, origin.live.current()
+    before = origin.live.current()
     with write_lock(origin.directory), project_ledger(origin.directory) as ledger:
         built_with = ProjectConfig(**before.manifest.config)
         live = origin.live
-        if plan.embed_model is not None or excluded or config.rebuild_fields(built_with):
+        if excluded or config.rebuild_fields(built_with):
             files.make_directory(directory)
-            model = plan.embed_model or (origin.embed_model if config.builds_semantic else None)
+            model = origin.embed_model if config.builds_semantic else None
             stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=model, model_id=origin.model_id)
             run_sync(
                 lambda: arun(
@@ -481,11 +495,9 @@ def _build(
                     progress=lambda state: report(VariantProgress(stage="build", name=name, done=state.chunks_done)),
                 )
             )
-            live = LiveIndexes(
-                directory, origin.directory.name, lambda *_: plan.embed_model or origin.embed_model, origin.context_llm
-            )
+            live = LiveIndexes(directory, origin.directory.name, lambda *_: origin.embed_model, origin.context_llm)
         cost = _cost(live.current(), config, origin.context_llm_name, ledger)
-        return Variant(plan=plan, live=live, cost=cost)
+        return Variant(config=config, live=live, cost=cost)
 
 
 def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
@@ -504,28 +516,17 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
-def embedding_cost(variant: Variant) -> float | None:
-    """Return the cost of embedding the chunks of a variant in dollars, including earlier runs; None if unknown."""
-    version = variant.live.current()
-    name = version.manifest.embed_model
-    if name in (None, LOCAL):
-        return 0.0
-    texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in version.docstore.iterate())
-    return PriceTable(variant.plan.config.prices).dollars(name, Tokens(input_tokens=sum(map(embedding_tokens, texts))))
-
-
-def price(origin: ProjectState, plan: Plan, *, excluded: frozenset[str] = frozenset()) -> float | None:
+def price(origin: ProjectState, config: ProjectConfig, excluded: frozenset[str] = frozenset()) -> float | None:
     """Return the cost in dollars of building a variant now, or None if a price is unknown.
 
     Contexts and embeddings in the project's ledger cost nothing.
 
     Args:
         origin: The project.
-        plan: The settings of the variant.
+        config: The settings of the variant.
         excluded: Ids of documents to exclude.
     """
-    config = plan.config
-    model = plan.embed_model or (origin.embed_model if config.builds_semantic else None)
+    model = origin.embed_model if config.builds_semantic else None
     name = None if model is None else embedding_identity(model)
     if config.context != "llm" and name in (None, LOCAL):
         return 0.0
@@ -536,13 +537,7 @@ def price(origin: ProjectState, plan: Plan, *, excluded: frozenset[str] = frozen
         return estimate([], RunOptions(remove=excluded), config, stages, embedding, origin.live.current()).dollars
 
 
-def total_price(prices: Sequence[float | None]) -> float | None:
-    """Return the sum of prices, or None if any of them is unknown."""
-    known = [dollars for dollars in prices if dollars is not None]
-    return sum(known) if len(known) == len(prices) else None
-
-
-def _require_affordable(dollars: float | None, max_cost: float | None, documents: int) -> None:
+def _require_affordable(dollars: float | None, max_cost: float | None) -> None:
     if max_cost is None:
         return
     if dollars is None:
@@ -552,8 +547,8 @@ def _require_affordable(dollars: float | None, max_cost: float | None, documents
         )
     if dollars > max_cost:
         raise InputError(
-            f"{pluralize(documents, 'document')} would cost about ${dollars:.4f}, more than the limit of"
-            f" ${max_cost:.4f}: use a smaller sample or a cheaper LLM.",
+            f"The variants would cost about ${dollars:.4f}, more than the limit of ${max_cost:.4f}: use a smaller"
+            f" sample or a cheaper LLM.",
             value=max_cost,
         )
 
@@ -563,23 +558,17 @@ def _require_affordable(dollars: float | None, max_cost: float | None, documents
 KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
 """The kinds of context, from the cheapest to the most expensive."""
 
-CONTEXTUAL_EMBEDDING = "contextual embedding"
-"""Name of the variant without contexts in which the chunks of a document are embedded together."""
-
 
 @suggests_keywords
 def compare_variants(
     project: HasState,
-    questions: Questions | None = None,
+    questions: Questions,
     *,
     variants: Sequence[ContextKind] = KINDS,
-    contextual_embedding: str | BaseEmbedding | None = None,
     sample: int | None = None,
     ks: Sequence[int] = KS,
     metric: str | None = None,
     max_cost: float | None = None,
-    number: int = QUESTIONS,
-    seed: int = 0,
     progress: ShowVariants | None = None,
 ) -> Comparison:
     """Index a project's documents with several kinds of context, and evaluate each on the same questions.
@@ -590,126 +579,295 @@ def compare_variants(
 
     Args:
         project: The project.
-        questions: Questions, or the path of a question file; None lets the project's LLM write some.
-        variants: Kinds of context, at least two; the first is the baseline. With `contextual_embedding`, one is enough.
-        contextual_embedding: Contextual embedding model, or its name, for an additional variant that has no contexts
-            and uses the vectors of this model. This variant comes before "llm", which is more expensive. The costs of
-            all variants then include their embeddings.
+        questions: Questions, or the path of a question file.
+        variants: Kinds of context, at least two; the first is the baseline.
         sample: Maximum number of documents to index, preferring those with evidence; None for all.
         ks: Numbers of results to evaluate.
         metric: Metric of the recommendation; None for nDCG@10.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
-            unknown. Questions written by the LLM are not included.
-        number: Number of questions to write if none are given.
-        seed: Seed of the random numbers.
+            unknown.
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
 
     Raises:
         InputError: A variant is unknown or there are fewer than two, no question has its evidence in the sample, or
             the cost is higher than `max_cost`.
-        ModelError: A variant or the questions need a model that cannot be loaded or reached.
+        ModelError: A variant needs a model that cannot be loaded or reached.
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    origin = project.state
-    kinds = _check_variants(variants, at_least=2 if contextual_embedding is None else 1)
-    contextual = None if contextual_embedding is None else _contextual_model(origin, contextual_embedding)
-    report = progress or (lambda _: None)
-    if questions is None:
-        report(VariantProgress(stage="questions", total=number))
-        version, llm = origin.live.current(), origin.context_llm()
-        loaded: Sequence[Question] = generate_questions(version, llm, number=number, seed=seed)
-    else:
-        loaded = read(questions)
-    subset = draw_sample(origin.live.current(), loaded, sample, seed=seed)
-    plans = {str(kind): Plan(origin.config.changed(context=kind)) for kind in kinds}
-    if contextual is not None:
-        last = {"llm": plans.pop("llm")} if kinds[-1] == "llm" and len(kinds) > 1 else {}
-        changed = origin.config.changed(context="none", embed_model=model_name(contextual))
-        plans |= {CONTEXTUAL_EMBEDDING: Plan(changed, contextual), **last}
-    with built_variants(origin, plans, subset, max_cost=max_cost, report=report) as built:
-        costs = {name: variant.cost for name, variant in built.items()}
-        if contextual is not None:
-            costs = {name: total_price([cost, embedding_cost(built[name])]) for name, cost in costs.items()}
+    if not set(variants) <= set(KINDS) or not 2 <= len(variants) == len(set(variants)):
+        raise InputError(
+            f"The variants are {', '.join(map(repr, variants)) or 'none'}: use two or three of none, structural, llm.",
+            value=variants,
+        )
+    origin, report = project.state, progress or (lambda _: None)
+    loaded = read(questions)
+    selected, excluded = draw_sample(origin.live.current(), loaded, sample)
+    configs = {str(kind): origin.config.changed(context=kind) for kind in variants}
+    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report) as built:
         return compare(
             built,
-            subset.questions,
+            selected,
             ks=ks,
             metric=metric,
-            costs=costs,
-            notes=_notes(origin, loaded, subset, built, generated=questions is None),
-            seed=seed,
+            costs={name: variant.cost for name, variant in built.items()},
+            notes=[*_notes(origin, selected, excluded, len(loaded)), *_variant_notes(origin, built, excluded)],
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
-def _check_variants(variants: Sequence[ContextKind], *, at_least: int) -> Sequence[ContextKind]:
-    unknown = [kind for kind in variants if kind not in KINDS]
-    if unknown or len(set(variants)) < at_least or len(set(variants)) < len(variants):
-        number = "one to three" if at_least == 1 else "two or three"
-        raise InputError(
-            f"The variants are {', '.join(map(repr, variants)) or 'none'}: use {number} of none, structural, llm.",
-            value=variants,
+def _notes(
+    origin: ProjectState, questions: Sequence[Question], excluded: frozenset[str], all_questions: int
+) -> Iterator[str]:
+    records = origin.live.current().records
+    number = pluralize(len(questions), "question")
+    yield f"{len(records) - len(excluded)} of {pluralize(len(records), 'document')}, {number}."
+    if excluded:
+        outside = pluralize(all_questions - len(questions), "question")
+        yield f"Left out because of evidence outside the sample: {outside}."
+        yield "Fewer documents compete in a sample: compare the differences, not the levels."
+    yield from absent_files(records, questions)
+
+
+def _variant_notes(origin: ProjectState, built: Mapping[str, Variant], excluded: frozenset[str]) -> Iterator[str]:
+    for name, variant in built.items():
+        if excluded and (dollars := price(origin, variant.config)) != 0:
+            more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
+            yield f"{name!r} for all documents would cost {more} more."
+        if variant.failures:
+            failed = pluralize(variant.failures, "chunk")
+            yield f"The LLM failed for {failed} of {name!r}: their context is structural."
+
+
+# ---- Sweeps over settings --------------------------------------------------------------------------------------------
+
+MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
+OVERLAP = 0.1
+"""Chunk overlap as a share of the chunk size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRow:
+    """One combination of settings with its figures.
+
+    Attributes:
+        context: Kind of context.
+        chunk_size: Maximum number of tokens of a chunk.
+        mode: Indexes to search.
+        top_k: Number of search results.
+        figures: Figures by name, as JSON values. Of `sweep_variants`: means of recall, precision and nDCG, and of the
+            number of tokens of the passages of a question; the median response time in milliseconds; the number of
+            chunks, and the cost of their contexts in dollars. Of `sweep_answers`: those of `Predictions.summary`.
+        predictions: The answers, in `sweep_answers`.
+    """
+
+    context: ContextKind
+    chunk_size: int
+    mode: Mode
+    top_k: int
+    figures: Mapping[str, Any]
+    predictions: Predictions | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The setting without `top_k`."""
+        return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the setting and its figures as JSON values."""
+        setting = {name: getattr(self, name) for name in ("context", "chunk_size", "mode", "top_k")}
+        return {**setting, **self.figures}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The result of a sweep.
+
+    Attributes:
+        rows: One row per setting, in the order of contexts, chunk sizes, modes and numbers of results.
+        questions: Number of questions.
+        measure: The figure that ranks the settings, between 0 and 1.
+        notes: Notes on the figures, one sentence each.
+    """
+
+    rows: Sequence[SweepRow]
+    questions: int
+    measure: str
+    notes: Sequence[str] = ()
+
+    def best(self) -> SweepRow:
+        """Return the setting with the highest measure; of equal ones, the one with the fewest results."""
+        return max(self.rows, key=lambda row: (row.figures[self.measure] or 0.0, -row.top_k))
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return the rows as JSON values."""
+        return [row.to_dict() for row in self.rows]
+
+    def __repr__(self) -> str:
+        return (
+            f"{pluralize(len(self.rows), 'setting')} on {pluralize(self.questions, 'question')}, the best one is"
+            f" {self.best()}"
         )
-    return variants
 
 
-def _contextual_model(origin: ProjectState, wanted: str | BaseEmbedding) -> ContextualEmbedding:
-    """Return the model for the variant with contextual embeddings.
+@suggests_keywords
+def sweep_variants(
+    project: HasState,
+    questions: Questions,
+    *,
+    chunk_sizes: Sequence[int] = (),
+    contexts: Sequence[ContextKind] = (),
+    modes: Sequence[Mode] = MODES,
+    top_ks: Sequence[int] = (5, 10, 20),
+    sample: int | None = None,
+    max_cost: float | None = None,
+    progress: ShowVariants | None = None,
+) -> Sweep:
+    """Evaluate every combination of settings; a variant is built for each chunk size and kind of context.
+
+    Args:
+        project: The project.
+        questions: Questions, or the path of a question file; with several chunk sizes, their evidence must not be
+            chunks.
+        chunk_sizes: Chunk sizes in tokens; empty for the project's.
+        contexts: Kinds of context; empty for the project's.
+        modes: Modes of retrieval.
+        top_ks: Numbers of results.
+        sample: Maximum number of documents to index; None for all.
+        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
+            unknown.
+        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
 
     Raises:
-        ConfigurationError: The project has no semantic index.
-        InputError: The model is not a contextual embedding model, or the project already uses it.
-        ModelError: The model cannot be loaded.
+        InputError: There are no settings, the evidence is not comparable across chunk sizes, or the cost is higher
+            than `max_cost`.
+        ConfigurationError: A chunk size, kind of context or mode is invalid.
+        NoVersionError: Nothing has been ingested yet.
+        ProjectLockedError: Another process is writing to the project.
     """
-    if not origin.config.builds_semantic:
-        raise ConfigurationError(
-            "The project has no semantic index, so embedding models make no difference",
-            setting="indexes",
-            remedy=Remedy(
-                "set indexes='hybrid' and rebuild, or leave out the contextual embedding",
-                "run `llama-index-contextual configure {project} indexes=hybrid` and `rebuild`, or omit"
-                " --contextual-embedding",
-            ),
-        )
-    model = load_embed_model(wanted) if isinstance(wanted, str) else wanted
-    name = model_name(model)
-    if not isinstance(model, ContextualEmbedding):
-        raise InputError(
-            f"{name!r} is not a contextual embedding model: use one such as 'voyage:voyage-context-3'",
-            value=wanted,
-            remedy=Remedy("or an object of a subclass of ContextualEmbedding", ""),
-        )
-    if name == origin.live.current().manifest.embed_model:
-        raise InputError(
-            f"{name!r} is the project's own embedding model, which the variant 'none' measures: leave it out, or"
-            f" compare in a project with another embedding model.",
-            value=wanted,
-        )
-    return model
+    origin, loaded = project.state, read(questions)
+    _require_settings(modes and top_ks, top_ks)
+    _require_comparable(loaded, chunk_sizes, origin.config)
+    selected, excluded = draw_sample(origin.live.current(), loaded, sample)
+    configs = _configs(origin.config, contexts, chunk_sizes)
+    report = progress or (lambda _: None)
+    rows: list[SweepRow] = []
+    with built_variants(origin, configs, excluded, max_cost=max_cost, report=report) as built:
+        for variant, mode in product(built.values(), modes):
+            retriever = variant.as_retriever(similarity_top_k=max(top_ks), mode=mode)
+            evaluation = evaluate(retriever, selected, ks=top_ks)
+            rows += [_row(variant, mode, k, _figures(evaluation, variant, k)) for k in evaluation.ks]
+    notes = tuple(_notes(origin, selected, excluded, len(loaded)))
+    return Sweep(rows=tuple(rows), questions=len(selected), measure="recall", notes=notes)
 
 
-def _notes(
-    origin: ProjectState, questions: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
-) -> list[str]:
-    total = len(origin.live.current().records)
-    chunks = next(iter(built.values())).chunks
-    size = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
-    notes = [f"{sample.documents} of {pluralize(total, 'document')}, {size}."]
-    if sample.excluded:
-        outside = pluralize(len(questions) - len(sample.questions), "question")
-        notes[0] += f" Left out because of evidence outside the sample: {outside}."
-        notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")
-        for name, variant in built.items():
-            if (dollars := price(origin, variant.plan)) != 0:
-                more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
-                notes.append(f"{name!r} for all {total} documents would cost {more} more.")
-    notes += absent_files(origin.live.current().records, sample.questions)
-    if generated:
-        notes.append(f"The questions were written by {origin.context_llm_name}, each from one chunk.")
-    notes += [
-        f"The LLM failed for {pluralize(variant.failures, 'chunk')} of {name!r}: their context is structural."
-        for name, variant in built.items()
-        if variant.failures
-    ]
-    return notes
+def _require_settings(given: object, top_ks: Sequence[int]) -> None:
+    if not given or min(top_ks) < 1:
+        raise InputError(
+            "There is nothing to evaluate: pass at least one question, mode and positive number of results."
+        )
+
+
+def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], config: ProjectConfig) -> None:
+    by_chunk = any(item.chunk_id is not None for question in questions for item in question.evidence)
+    if by_chunk and set(sizes) - {config.chunk_size}:
+        raise InputError(
+            "The evidence names chunks, and chunks of another size have other ids: use spans, pages or texts instead."
+        )
+
+
+def _configs(config: ProjectConfig, contexts: Sequence[ContextKind], sizes: Sequence[int]) -> dict[str, ProjectConfig]:
+    """Return the settings for each kind of context and chunk size; the overlap is scaled with the size."""
+    configs = {}
+    for kind, size in product(contexts or [config.context], sizes or [config.chunk_size]):
+        overlap = config.chunk_overlap if size == config.chunk_size else int(OVERLAP * size)
+        configs[f"{kind}, {size} tokens"] = config.changed(context=kind, chunk_size=size, chunk_overlap=overlap)
+    return configs
+
+
+def _row(variant: Variant, mode: Mode, top_k: int, figures: Mapping[str, Any], **answers: Predictions) -> SweepRow:
+    config = variant.config
+    return SweepRow(
+        context=config.context, chunk_size=config.chunk_size, mode=mode, top_k=top_k, figures=figures, **answers
+    )
+
+
+def _figures(evaluation: Evaluation, variant: Variant, k: int) -> dict[str, float | None]:
+    passages = [chunk for result in evaluation.results for chunk in result.results[:k]]
+    tokens = sum(chunk.node.metadata.get(keys.TOKEN_COUNT) or count_tokens(chunk.text) for chunk in passages)
+    return {
+        "recall": evaluation.mean(f"recall@{k}"),
+        "precision": evaluation.mean(f"precision@{k}"),
+        "ndcg": evaluation.mean(f"nDCG@{k}"),
+        "tokens": tokens / len(evaluation.results),
+        "p50_ms": 1000 * evaluation.response_time(50),
+        "chunks": variant.live.current().manifest.chunks,
+        "cost": variant.cost,
+    }
+
+
+@takes(EngineOptions)
+def sweep_answers(
+    project: HasState,
+    questions: Sequence[QA],
+    *,
+    llm: LLM | None = None,
+    chunk_sizes: Sequence[int] = (),
+    contexts: Sequence[ContextKind] = (),
+    modes: Sequence[Mode] = (),
+    top_ks: Sequence[int] = (3, 5, 10),
+    concurrency: int = 8,
+    max_cost: float | None = None,
+    progress: ShowVariants | None = None,
+    system_prompt: str | None = None,
+    text_qa_template: BasePromptTemplate | None = None,
+    node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+    **options: Unpack[EngineOptions],
+) -> Sweep:
+    """Answer the questions with every combination of settings; variants are built temporarily for this.
+
+    Args:
+        project: The project.
+        questions: Questions with their correct answers.
+        llm: LLM that writes the answers; None uses the project's.
+        chunk_sizes: Chunk sizes in tokens; empty for the project's.
+        contexts: Kinds of context; empty for the project's.
+        modes: Modes of retrieval; empty for the project's.
+        top_ks: Numbers of results.
+        concurrency: Maximum number of questions answered at the same time.
+        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
+            unknown. The cost of the answers is not included.
+        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
+        system_prompt: As in `Project.as_query_engine`, like all following options.
+        text_qa_template: Template of the message with passages and question.
+        node_postprocessors: Applied to the hits first.
+        **options
+
+    Raises:
+        InputError: There are no settings or questions, or the cost is higher than `max_cost`.
+        ConfigurationError: A chunk size, kind of context or mode is invalid.
+        NoVersionError: Nothing has been ingested yet.
+        ProjectLockedError: Another process is writing to the project.
+    """
+    origin, report = project.state, progress or (lambda _: None)
+    _require_settings(questions and top_ks, top_ks)
+    answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
+    cache = AnswerCache.of(origin.directory)
+    engine_options = {
+        "system_prompt": system_prompt,
+        "text_qa_template": text_qa_template,
+        "node_postprocessors": list(node_postprocessors) or None,
+        **options,
+    }
+    configs = _configs(origin.config, contexts, chunk_sizes)
+    rows: list[SweepRow] = []
+    with built_variants(origin, configs, max_cost=max_cost, report=report) as built:
+        for variant, mode, k in product(built.values(), modes or [origin.config.mode], sorted(set(top_ks))):
+            retriever = ProjectRetriever(variant.live, variant.config, mode=mode, similarity_top_k=k)
+            builder = EngineBuilder(retriever, lambda: origin.embed_model, answering, account, cache)
+            predictions = answer_many(builder.grounded_engine(engine_options), questions, concurrency=concurrency)
+            figures = {name: value for name, value in predictions.summary().items() if name != "usage"}
+            figures |= {name: predictions.settings.get(name) for name in ("model", "style")}
+            rows.append(_row(variant, mode, k, figures, predictions=predictions))
+            report(VariantProgress(stage="ask", name=rows[-1].name, done=len(questions), total=len(questions)))
+    return Sweep(rows=tuple(rows), questions=len(questions), measure="f1")

@@ -23,11 +23,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, TextNode
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import own_client
@@ -49,6 +58,8 @@ SPAN_SHARE = 0.5
 """Minimum share of the characters of a span, or of the pages of a range, that a result must cover."""
 TEXT_SHARE = 0.8
 """Minimum share of a text's word tokens that a result must contain."""
+
+_FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'
 
 # Runs of ASCII letters and digits; any other letter is a separate token because many scripts have no spaces.
 _WORD = re.compile(r"[a-z0-9]+|[^\W_\x00-\x7f]")
@@ -86,9 +97,20 @@ class Passage:
         return frozenset(name for name in (source.file_name, source.file_path, source.doc_id) if name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("is empty")
+    return value
+
+
+_Text = Annotated[str, AfterValidator(_not_blank)]
+_Number = Annotated[int, Field(strict=True, ge=0, le=2**53)]
+
+
+class Evidence(BaseModel):
     """One item of evidence for a question: exactly one of a chunk, a span, pages or text.
+
+    A string stands for a text; `start` and `end` for a span, `page` for a single page.
 
     Attributes:
         file: File name, path or document id; None for chunks and for texts that may be in any file.
@@ -96,26 +118,42 @@ class Evidence:
         span: Start and end offset; the end is exclusive.
         pages: First and last physical page, from 1.
         text: The text.
+
+    Raises:
+        ValueError: There is not exactly one of them, or it is invalid.
     """
 
-    file: str | None = None
-    chunk_id: str | None = None
-    span: tuple[int, int] | None = None
-    pages: tuple[int, int] | None = None
-    text: str | None = None
+    model_config = ConfigDict(frozen=True)
 
-    def __post_init__(self) -> None:
-        kinds = [value for value in (self.chunk_id, self.span, self.pages, self.text) if value is not None]
-        if len(kinds) != 1:
-            raise InputError("Evidence must be exactly one of a chunk id, a span, pages or a text.", value=kinds)
-        if self.file is None and (self.span or self.pages):
-            raise InputError("Evidence by characters or pages needs a `file`.", value=kinds)
-        if self.span and not 0 <= self.span[0] < self.span[1]:
-            raise InputError(f"The span {self.span[0]}–{self.span[1]} is empty or negative.", value=self.span)
+    file: _Text | None = None
+    chunk_id: _Text | None = None
+    span: tuple[_Number, _Number] | None = None
+    pages: tuple[_Number, _Number] | None = None
+    text: _Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_forms(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"text": value}
+        if isinstance(value, dict) and ("start" in value or "end" in value):
+            return {**value, "span": (value.get("start"), value.get("end"))}
+        if isinstance(value, dict) and "page" in value:
+            return {**value, "pages": (value["page"], value["page"])}
+        return value
+
+    @model_validator(mode="after")
+    def _require_one_form(self) -> Self:
+        forms = [form for form in (self.chunk_id, self.span, self.pages, self.text) if form is not None]
+        if len(forms) != 1:
+            raise ValueError(f"must be exactly one of a chunk, a span, pages or a text: use {_FORMS}")
+        if self.span and self.span[0] >= self.span[1]:
+            raise ValueError(f"has an empty span, {self.span[0]}–{self.span[1]}")
         if self.pages and not 1 <= self.pages[0] <= self.pages[1]:
-            raise InputError(f"The pages {self.pages[0]}–{self.pages[1]} are invalid: count from 1.", value=self.pages)
+            raise ValueError(f"has invalid pages, {self.pages[0]}–{self.pages[1]}: count from 1")
         if self.text is not None and not self._tokens:
-            raise InputError("The text of an evidence item has no words.", value=self.text)
+            raise ValueError("has a text without words")
+        return self
 
     @cached_property
     def _tokens(self) -> Counter[str]:
@@ -160,7 +198,7 @@ class Question:
         id: Identifier of the question in reports.
 
     Raises:
-        InputError: The question is empty or has no evidence.
+        InputError: The question is empty, has no evidence, or has a span or pages without a file.
 
     Example:
         >>> Question(text="Who may terminate?", evidence=[Evidence(file="a.pdf", pages=(3, 3))]).id
@@ -175,7 +213,9 @@ class Question:
         if not self.text.strip():
             raise InputError("The question is empty.", value=self.text)
         if not self.evidence:
-            raise InputError("The question has no evidence, so its results cannot be evaluated.")
+            raise InputError(f"The question has no evidence: add {_FORMS}.")
+        if any(item.file is None for item in self.evidence if item.span or item.pages):
+            raise InputError("Evidence by characters or pages needs a `file`.")
 
     def ranks(self, passages: Sequence[Passage]) -> list[int | None]:
         """Return, for each evidence item, the rank (from 1) of the first result that contains it, or None."""
@@ -226,50 +266,20 @@ def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Questi
     return [f"In files that the project does not have: evidence of {pluralize(number, 'question')}."] if number else []
 
 
-_FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'
-
-
-def _not_blank(value: str) -> str:
-    if not value.strip():
-        raise ValueError("is empty")
-    return value
-
-
-_Text = Annotated[str, AfterValidator(_not_blank)]
-_Number = Annotated[int, Field(strict=True, ge=0, le=2**53)]
-
-
-class _Item(BaseModel):
-    file: _Text | None = None
-    chunk_id: _Text | None = None
-    start: _Number | None = None
-    end: _Number | None = None
-    page: _Number | None = None
-    pages: tuple[_Number, _Number] | None = None
-    text: _Text | None = None
-
-    def evidence(self, file: str | None) -> Evidence:
-        """Parse an evidence item in any of its forms; `file` is the file given for the whole line."""
-        if (self.start is None) != (self.end is None):
-            raise InputError('an evidence item has only one of "start" and "end".')
-        forms: dict[str, Any] = {
-            "chunk_id": self.chunk_id,
-            "span": None if self.start is None else (self.start, self.end),
-            "pages": self.pages if self.page is None else (self.page, self.page),
-            "text": self.text,
-        }
-        form = next((name for name, value in forms.items() if value is not None), None)
-        if form is None:
-            raise InputError(f"an evidence item has no chunk, span, page or text: use {_FORMS}.")
-        return Evidence(file=None if form == "chunk_id" else self.file or file, **{form: forms[form]})
-
-
 class _Row(BaseModel):
     question: _Text
     id: str = Field(default="", coerce_numbers_to_str=True)
     file: _Text | None = None
     relevant: list[_Text] = []
-    evidence: list[Annotated[_Item, BeforeValidator(lambda one: {"text": one} if isinstance(one, str) else one)]] = []
+    evidence: list[Evidence] = []
+
+    def to_question(self) -> Question:
+        chunks = [Evidence(chunk_id=chunk_id) for chunk_id in self.relevant]
+        in_file = [
+            item if item.file or item.chunk_id else item.model_copy(update={"file": self.file})
+            for item in self.evidence
+        ]
+        return Question(text=self.question, evidence=(*chunks, *in_file), id=self.id)
 
 
 class _AnswerRow(BaseModel):
@@ -277,7 +287,7 @@ class _AnswerRow(BaseModel):
     answers: Annotated[list[str], BeforeValidator(lambda one: [one] if isinstance(one, str) else one)] = Field(
         default=[], validation_alias=AliasChoices("answers", "answer")
     )
-    evidence: Any = None
+    evidence: list[Evidence] = []
 
 
 def load_questions(path: str | Path) -> list[Question]:
@@ -308,11 +318,7 @@ def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
         first = lines.setdefault(row.id, number)
         if row.id and first != number:
             raise InputError(f"has the same id as line {first}: ids must differ.")
-        chunks = [Evidence(chunk_id=chunk_id) for chunk_id in row.relevant]
-        evidence = (*chunks, *(item.evidence(row.file) for item in row.evidence))
-        if not evidence:
-            raise InputError(f"has no evidence: add {_FORMS}.")
-        return Question(text=row.question, evidence=evidence, id=row.id)
+        return row.to_question()
 
     if questions := _parse_lines(data, name, _Row, question):
         return questions
@@ -330,9 +336,7 @@ def load_qa(path: str | Path) -> list[QA]:
     """
 
     def qa(row: _AnswerRow, _number: int) -> QA:
-        items = row.evidence if isinstance(row.evidence, list) else []
-        texts = (item.get("text") if isinstance(item, dict) else item for item in items)
-        evidence = next((text for text in texts if isinstance(text, str)), "")
+        evidence = next((item.text for item in row.evidence if item.text), "")
         return QA(question=row.question, answers=row.answers, evidence=evidence)
 
     name = Path(path).name
@@ -376,19 +380,13 @@ def write_questions(questions: Sequence[Question], path: str | Path) -> None:
     """Write a question file for `load_questions`; an existing file is replaced."""
     rows = [
         {
-            **({"id": question.id} if question.id else {}),
+            "id": question.id,
             "question": question.text,
-            "evidence": [_row_of(item) for item in question.evidence],
+            "evidence": [item.model_dump(exclude_none=True) for item in question.evidence],
         }
         for question in questions
     ]
     files.replace(Path(path), "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
-
-
-def _row_of(evidence: Evidence) -> dict[str, Any]:
-    start, end = evidence.span or (None, None)
-    forms = {"chunk_id": evidence.chunk_id, "start": start, "end": end, "pages": evidence.pages, "text": evidence.text}
-    return {name: value for name, value in {"file": evidence.file, **forms}.items() if value is not None}
 
 
 # ---- Questions written by an LLM -------------------------------------------------------------------------------------
@@ -398,14 +396,7 @@ PER_CHUNK = 2
 CONCURRENCY = 8
 
 
-def generate_questions(
-    version: OpenVersion,
-    llm: LLM,
-    *,
-    number: int = QUESTIONS,
-    excluded: frozenset[str] = frozenset(),
-    seed: int = 0,
-) -> list[Question]:
+def generate_questions(version: OpenVersion, llm: LLM, *, number: int = QUESTIONS) -> list[Question]:
     """Let an LLM write questions about randomly chosen chunks.
 
     The prompt contains the text of a chunk without its document and context, so the chunk is the evidence. Such
@@ -415,8 +406,6 @@ def generate_questions(
         version: The version with the chunks.
         llm: Any LlamaIndex LLM; one call for every two questions, up to eight calls at a time.
         number: Maximum number of questions.
-        excluded: Ids of documents to exclude.
-        seed: Seed of the random numbers.
 
     Raises:
         InputError: `number` is not positive, or the LLM wrote no question.
@@ -424,9 +413,8 @@ def generate_questions(
     """
     if number < 1:
         raise InputError(f"The number of questions is {number}: it must be at least 1.", value=number)
-    documents = [record.doc_id for record in version.records if record.doc_id not in excluded]
-    ids = [node.node_id for doc_id in documents for node in version.docstore.iterate(doc_id=doc_id)]
-    chunks = version.docstore.get_nodes(random.Random(seed).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
+    ids = [node.node_id for node in version.docstore.iterate()]
+    chunks = version.docstore.get_nodes(random.Random(0).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
     with warnings.catch_warnings(record=True):
         # The deprecation warning recommends a class that llama-index-core no longer contains.
         warnings.simplefilter("always")

@@ -1,9 +1,15 @@
-"""Evaluate a retriever on a question set: results, ranks, metrics, and an assertion for tests."""
+"""Evaluate a retriever on a question set: results, ranks, metrics, and an assertion for tests.
+
+A metric is a pure function that compares the ranking for one question with its evidence. It is between 0 and 1, and 0
+if nothing was retrieved.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +22,6 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation import metrics
 from llama_index_contextual.evaluation.questions import Passage, Question, load_questions, require_files
 from llama_index_contextual.search.results import RetrievedChunk
 
@@ -44,11 +49,71 @@ def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, S
     return means
 
 
+# ---- Metrics ---------------------------------------------------------------------------------------------------------
+
+Ranks = Sequence[int | None]
+"""For each evidence item, the rank (from 1) of the first result that contains it, or None if no result does."""
+
+
+def recall(ranks: Ranks, k: int) -> float:
+    """Return the share of evidence items in the first k results.
+
+    Example:
+        >>> recall([1, 7, None], 5)
+        0.3333333333333333
+    """
+    return len(_within(ranks, k)) / len(ranks)
+
+
+def precision(relevant: Sequence[bool], k: int) -> float:
+    """Return the share of the first k results that contain evidence; missing results count as irrelevant.
+
+    Args:
+        relevant: Whether each result, in order, contains any evidence item.
+        k: Number of results.
+
+    Example:
+        >>> precision([True, False, True], 5)
+        0.4
+    """
+    return sum(relevant[:k]) / k
+
+
+def reciprocal_rank(ranks: Ranks) -> float:
+    """Return 1 / rank of the first result with any evidence; its mean over questions is the MRR.
+
+    Source: Voorhees, "The TREC-8 Question Answering Track Report", 1999.
+
+    Example:
+        >>> reciprocal_rank([None, 4, 2])
+        0.5
+    """
+    return max((1 / rank for rank in ranks if rank is not None), default=0.0)
+
+
+def ndcg(ranks: Ranks, k: int = 10) -> float:
+    """Return nDCG@k with a gain of 1 for each result that is the first to contain some evidence item.
+
+    The ideal ranking has one item in each of the first results; a result with several items counts once.
+
+    Source: Järvelin, Kekäläinen, "Cumulated Gain-Based Evaluation of IR Techniques", TOIS 2002 (binary gains, log2).
+
+    Example:
+        >>> round(ndcg([1, 3]), 4)  # (1 + 1/2) / (1 + 1/log2(3))
+        0.9197
+    """
+    ideal = sum(1 / math.log2(1 + rank) for rank in range(1, min(len(ranks), k) + 1))
+    return sum(1 / math.log2(1 + rank) for rank in set(_within(ranks, k))) / ideal
+
+
+def _within(ranks: Ranks, k: int) -> list[int]:
+    return [rank for rank in ranks if rank is not None and rank <= k]
+
+
+# ---- Evaluations -----------------------------------------------------------------------------------------------------
+
 KS = (1, 5, 10, 20)
 NDCG_K = 10
-
-_AT_K = {"recall": metrics.recall, "hit": metrics.hit, "nDCG": metrics.ndcg}
-_SPELLINGS = {name.casefold(): name for name in (*_AT_K, "precision", "MRR", "MAP")}
 
 ShowProgress = Callable[[int, int], None]
 """Callback that receives the number of questions done and the total."""
@@ -90,6 +155,14 @@ class QuestionResult:
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
 
+_METRIC = re.compile(r"(recall|precision|nDCG)@([1-9][0-9]{0,8})")
+_AT_K: Mapping[str, Callable[[QuestionResult, int], float]] = {
+    "recall": lambda result, k: recall(result.ranks, k),
+    "precision": lambda result, k: precision(result.relevant, k),
+    "nDCG": lambda result, k: ndcg(result.ranks, k),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The results of a retriever for a question set.
@@ -115,15 +188,14 @@ class Evaluation:
     @property
     def metrics(self) -> list[str]:
         """The metrics in reports; `values` and `mean` accept others too."""
-        at_k = [f"{metric}@{k}" for metric in ("recall", "precision", "hit") for k in self.ks]
-        return [*at_k, "MRR", "MAP", self.main_metric]
+        at_k = [f"{metric}@{k}" for metric in ("recall", "precision") for k in self.ks]
+        return [*at_k, "MRR", self.main_metric]
 
     def values(self, metric: str) -> NDArray[np.float64]:
         """Return a metric for every question, shape (questions,), between 0 and 1.
 
         Args:
-            metric: "MRR", "MAP", or recall, precision, hit or nDCG at a number up to the largest of `ks`, such as
-                "recall@5"; letter case does not matter.
+            metric: "MRR", or recall, precision or nDCG at a number up to the largest of `ks`, such as "recall@5".
 
         Raises:
             InputError: The metric is unknown.
@@ -132,7 +204,15 @@ class Evaluation:
 
     def value(self, metric: str, result: QuestionResult) -> float:
         """Return a metric for one question; see `values`."""
-        return _metric(metric, max(self.ks))(result)
+        if metric == "MRR":
+            return reciprocal_rank(result.ranks)
+        match = _METRIC.fullmatch(metric)
+        if match is None or int(match[2]) > max(self.ks):
+            raise InputError(
+                f"There is no metric {metric!r}: use recall@k, precision@k, nDCG@k (k up to {max(self.ks)}) or MRR.",
+                value=metric,
+            )
+        return _AT_K[match[1]](result, int(match[2]))
 
     def mean(self, metric: str) -> float:
         """Return the mean of a metric over all questions, between 0 and 1."""
@@ -151,8 +231,8 @@ class Evaluation:
     def failures(self, k: int | None = None) -> list[QuestionResult]:
         """Return the questions with evidence missing from the first k results (default: all), worst first."""
         k = max(self.ks) if k is None else k
-        failed = [result for result in self.results if metrics.recall(result.ranks, k) < 1]
-        return sorted(failed, key=lambda result: metrics.recall(result.ranks, k))
+        failed = [result for result in self.results if recall(result.ranks, k) < 1]
+        return sorted(failed, key=lambda result: recall(result.ranks, k))
 
     def summary(self) -> dict[str, float | int | str | None]:
         """Return the means, the response times in milliseconds, and the context relevance."""
@@ -166,7 +246,7 @@ class Evaluation:
         }
 
     def __repr__(self) -> str:
-        shown = [metric for metric in self.metrics if not metric.startswith(("precision", "hit", "MAP"))]
+        shown = [metric for metric in self.metrics if not metric.startswith("precision")]
         means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in shown)
         times = f"p50 {1000 * self.response_time(50):.0f} ms, p95 {1000 * self.response_time(95):.0f} ms"
         number = pluralize(len(self.results), "question")
@@ -261,23 +341,6 @@ def _result(retriever: BaseRetriever, question: Question, k: int) -> QuestionRes
     )
 
 
-def _metric(name: str, most: int) -> Callable[[QuestionResult], float]:
-    given, at, number = name.partition("@")
-    kind = _SPELLINGS.get(given.casefold(), given)
-    if not at and kind in ("MRR", "MAP"):
-        score = metrics.reciprocal_rank if kind == "MRR" else metrics.average_precision
-        return lambda result: score(result.ranks)
-    k = int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 0
-    if kind == "precision" and 1 <= k <= most:
-        return lambda result: metrics.precision(result.relevant, k)
-    if kind not in _AT_K or not 1 <= k <= most:
-        raise InputError(
-            f"There is no metric {name!r}: use recall@k, precision@k, hit@k, nDCG@k (k up to {most}), MRR or MAP.",
-            value=name,
-        )
-    return lambda result: _AT_K[kind](result.ranks, k)
-
-
 _MAX_LISTED = 5
 
 
@@ -303,19 +366,13 @@ def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, 
     if not 0 <= at_least <= 1:
         raise InputError(f"at_least is {at_least}: recall is between 0 and 1.", value=at_least)
     evaluation = evaluate(retriever, questions, ks=[k])
-    recall = evaluation.mean(f"recall@{k}")
-    if recall < at_least:
-        raise AssertionError(_message(evaluation, recall, k, at_least))
+    mean = evaluation.mean(f"recall@{k}")
+    if mean < at_least:
+        failed = evaluation.failures(k)
+        number = f"{len(failed)} of {pluralize(len(evaluation.results), 'question')}"
+        lines = [f"recall@{k} is {mean:.4f}, below {at_least}; without all evidence: {number}, the worst first:"]
+        for result in failed[:_MAX_LISTED]:
+            share = recall(result.ranks, k)
+            lines.append(f"  {result.question.id or '-'} {result.question.text[:120]!r}: {share:.2f} of its evidence")
+        raise AssertionError("\n".join(lines))
     return evaluation
-
-
-def _message(evaluation: Evaluation, recall: float, k: int, at_least: float) -> str:
-    failed = evaluation.failures(k)
-    missed = f"{len(failed)} of {pluralize(len(evaluation.results), 'question')}, the worst first"
-    lines = [f"recall@{k} is {recall:.4f}, below {at_least}; without all evidence: {missed}:"]
-    for result in failed[:_MAX_LISTED]:
-        wrong = next(iter(result.hard_negatives(k)), None)
-        best = f"best result without evidence: {wrong.source}" if wrong else "no results"
-        missing = f"{metrics.recall(result.ranks, k):.2f} of its evidence found"
-        lines.append(f"  {result.question.id or '-'} {result.question.text[:120]!r}: {missing}; {best}")
-    return "\n".join(lines)

@@ -14,8 +14,8 @@ from llama_index.core.schema import BaseNode, Document
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual import ConversationalRetriever, Project, ProjectConfig, ProjectManager, RetrievalResponse
-from llama_index_contextual.evaluation.metrics import ndcg as ndcg
-from llama_index_contextual.evaluation.metrics import recall as recall
+from llama_index_contextual.evaluation.run import ndcg as ndcg
+from llama_index_contextual.evaluation.run import recall as recall
 from llama_index_contextual.readers.documents import read_documents as read_documents
 from llama_index_contextual.readers.pdf.pages import PdfEngine as PdfEngine
 from llama_index_contextual.retrievers import ConversationQuery

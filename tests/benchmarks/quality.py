@@ -27,7 +27,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.evaluation.compare import bootstrap_interval, permutation_p_value
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.replay import ReplayingLLM
@@ -195,8 +195,8 @@ def differences(ranks: Ranks, baseline: Ranks, measures: Sequence[str] = tuple(M
 
 def interval(gains: Sequence[float], digits: int = 1) -> str:
     """Return the mean of paired differences with its 95 % bootstrap interval, and p by permutation."""
-    result, p = bootstrap_interval(gains), permutation_p_value(gains)
-    mean, low, high = (f"{value:+.{digits}f}" for value in (result.mean, result.low, result.high))
+    average, p = sum(gains) / len(gains), permutation_p_value(gains)
+    mean, low, high = (f"{value:+.{digits}f}" for value in (average, *bootstrap_interval(gains)))
     return f"{mean} ({low} to {high}, p {p:.2g})"
 
 

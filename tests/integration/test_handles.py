@@ -51,8 +51,7 @@ from llama_index_contextual.answering.judge import JUDGE_PROMPT, Judge
 from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.evaluation.compare import compare_variants
-from llama_index_contextual.evaluation.sweep import sweep_answers, sweep_variants
+from llama_index_contextual.evaluation.compare import compare_variants, sweep_answers, sweep_variants
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.versions import current_name
 from llama_index_contextual.search.response import LegScore

@@ -11,9 +11,8 @@ import pytest
 
 from llama_index_contextual.answering.batch import QA
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.compare import VariantProgress
+from llama_index_contextual.evaluation.compare import VariantProgress, sweep_answers
 from llama_index_contextual.evaluation.report import write_report
-from llama_index_contextual.evaluation.sweep import sweep_answers
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
 
@@ -34,7 +33,7 @@ def test_every_combination_is_answered_and_scored(filled: Project) -> None:
     assert [(row.chunk_size, row.mode, row.top_k) for row in sweep.rows] == [
         (size, mode, k) for size in (20, 800) for mode in ("lexical", "hybrid") for k in (1, 2)
     ]
-    figures = sweep.rows[0].figures()
+    figures = sweep.rows[0].to_dict()
     assert (figures["exact"], figures["f1"], figures["failed_retrievals"], figures["errors"]) == (0.5, 0.5, 1, 0)
     assert (figures["questions"], figures["model"], figures["style"]) == (2, "ScriptedLLM:scripted", "instruction")
     assert {len(row.predictions.rows[0].hits) for row in sweep.rows if row.top_k == 1} == {1}

@@ -94,7 +94,7 @@ def test_a_sweep_is_one_table(questions: Path) -> None:
         (["--compare", "none,best"], "use two or three of none, structural, llm"),
         (["--report", "r.pdf"], "use the extension .csv, .json or .html"),
         (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),
-        ([], "Error: q.jsonl, line 1: has no evidence: add "),
+        ([], "Error: q.jsonl, line 1: The question has no evidence: add "),
     ],
 )
 def test_an_invalid_option_or_question_is_a_one_line_error(questions: Path, arguments: list[str], message: str) -> None:

@@ -10,9 +10,8 @@ import pytest
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.compare import compare_variants
+from llama_index_contextual.evaluation.compare import compare_variants, sweep_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import LEGS, Explanation, LegScore
 from llama_index_contextual.search.results import RetrievalResponse

@@ -33,7 +33,7 @@ SLIPS = (
 def test_each_misspelt_option_is_an_error_of_mypy(tmp_path: Path) -> None:
     module = tmp_path / "slips.py"
     head = "from llama_index_contextual import Project\n"
-    head += "from llama_index_contextual.evaluation.sweep import sweep_answers\nproject: Project\n"
+    head += "from llama_index_contextual.evaluation.compare import sweep_answers\nproject: Project\n"
     module.write_text(head + "\n".join(SLIPS) + "\n")
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(module)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])

@@ -21,9 +21,7 @@ def test_every_figure_follows_from_the_ranks() -> None:
     assert evaluation.mean("recall@1") == pytest.approx((1 + 0 + 0) / 3)
     assert evaluation.mean("recall@5") == pytest.approx((1 + 1 / 2 + 0) / 3)
     assert evaluation.mean("precision@5") == pytest.approx((1 / 5 + 1 / 5 + 0) / 3)
-    assert evaluation.mean("hit@5") == pytest.approx(2 / 3)
     assert evaluation.mean("MRR") == pytest.approx((1 + 1 / 2 + 0) / 3)
-    assert evaluation.mean("MAP") == pytest.approx((1 + (1 / 2) / 2 + 0) / 3)
     assert list(evaluation.values("recall@5")) == [1, 0.5, 0]
     assert evaluation.context_relevance is None, "without an embedding model"
     empty = evaluate(FixedRetriever({}), ASKED)
@@ -107,8 +105,8 @@ def test_recall_that_is_too_low_fails_with_the_worst_questions() -> None:
         assert_recall(FixedRetriever(ANSWERS), ASKED, k=5, at_least=0.51)
     lines = str(caught.value).splitlines()
     assert lines[0] == "recall@5 is 0.5000, below 0.51; without all evidence: 2 of 3 questions, the worst first:"
-    assert lines[1] == "  three 'three': 0.00 of its evidence found; no results"
-    assert lines[2] == "  two 'two': 0.50 of its evidence found; best result without evidence: unknown source"
+    assert lines[1] == "  three 'three': 0.00 of its evidence"
+    assert lines[2] == "  two 'two': 0.50 of its evidence"
 
 
 def test_a_minimum_recall_above_one_is_an_input_error() -> None:
