@@ -19,7 +19,7 @@ from typing import Any
 
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
 
-from tests.benchmarks.adapter import PdfEngine, RetrievedChunk, read_documents
+from tests.benchmarks.adapter import RetrievedChunk, read_documents
 from tests.benchmarks.adapter import ndcg as ndcg
 from tests.benchmarks.adapter import recall as recall
 
@@ -61,7 +61,6 @@ class QuestionSet:
     chunks: list[dict[str, Any]]
     questions: list[Question]
     contexts: tuple[RecordedContext, ...] = ()
-    pdf_engine: PdfEngine = "pypdf"
 
     @cached_property
     def documents(self) -> list[Document]:
@@ -71,7 +70,7 @@ class QuestionSet:
             ValueError: A file could not be read.
         """
         assert self.folder is not None
-        result = read_documents(self.folder, pdf_engine=self.pdf_engine)
+        result = read_documents(self.folder)
         if result.skipped:
             raise ValueError(f"{self.name}: {'; '.join(f'{file.path}: {file.reason}' for file in result.skipped)}")
         return result.documents
@@ -113,7 +112,7 @@ def load(data: Path, name: str) -> QuestionSet:
         contexts = tuple(RecordedContext(row["file"], row["text"], row["context"]) for row in recorded)
         return QuestionSet(name, folder / "pdf", [], questions, contexts)
     if name == "filings":
-        return QuestionSet(name, folder / "pdf", [], questions, pdf_engine="pdfium")
+        return QuestionSet(name, folder / "pdf", [], questions)
     return QuestionSet(name, folder / "documents", [], questions)
 
 

@@ -472,6 +472,7 @@ MIN_PATHS = 100  # on a page without text; fewer paths are frames and background
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
 NO_PASSWORD = "the PDF is encrypted: give its password"
 
+BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # of a font
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of right-to-left scripts
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Iterator, Sequence, Set
-from functools import partial
-from itertools import repeat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
-from pypdf import apply_configuration
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.pdf.pages import (
+    BOLD_NAME,
     MIN_PATHS,
     NO_PASSWORD,
     RIGHT_TO_LEFT,
@@ -34,23 +32,16 @@ from llama_index_contextual.readers.pdf.pages import (
     page_lines,
     page_span,
 )
-from llama_index_contextual.readers.pdf.pypdf import BOLD_NAME, CONFIGURATION, FORCE_BOLD, PypdfSource
 
+FORCE_BOLD = 1 << 18  # flag of a font (ISO 32000-2, table 121)
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
 SPACE = 0.25  # times the font size; only used where pdfium does not report whether there is a space
 WIDE_SPACE = 0.55  # times the font size: a wider space may leave room for a footnote mark that is drawn later
 SAME_BASELINE = 0.1  # times the font size
-SAMPLE = 12  # words of a page that are checked to see whether it is drawn letter by letter
-NEIGHBOURS = 5  # previous text objects with which pdfium compares each text object
-SHADOW = 0.2  # times the font size: an equal letter further away is not a shadow
-MAX_FORM_DEPTH = 8
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # characters with which pdfium marks a hyphen at the end of a line
-_LONG_WORD = re.compile(r"\w{4,}")
+_WORD = re.compile(r"\w{4,}")
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
-_UNREADABLE = re.compile(  # replacement characters, control characters, and private characters within a word
-    r"[\ufffd\0-\x01\x03-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]|\S[\ue000-\uf8ff]|[\ue000-\uf8ff]\S"
-)
 
 
 def _function(function: Any, result: Any, *arguments: Any) -> Any:
@@ -72,12 +63,6 @@ _font_weight = _function(pdfium.FPDFFont_GetWeight, ctypes.c_int, ctypes.c_void_
 _font_name = _function(
     pdfium.FPDFFont_GetBaseFontName, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 )
-_bounds_of = _function(pdfium.FPDFPageObj_GetBounds, ctypes.c_int, *[ctypes.c_void_p] * 5)
-_type_of = _function(pdfium.FPDFPageObj_GetType, ctypes.c_int, ctypes.c_void_p)
-_count_objects = _function(pdfium.FPDFPage_CountObjects, ctypes.c_int, ctypes.c_void_p)
-_get_object = _function(pdfium.FPDFPage_GetObject, ctypes.c_void_p, *_AT)
-_count_form_objects = _function(pdfium.FPDFFormObj_CountObjects, ctypes.c_int, ctypes.c_void_p)
-_get_form_object = _function(pdfium.FPDFFormObj_GetObject, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulong)
 
 
 class PdfiumSource(PageSource):
@@ -94,8 +79,6 @@ class PdfiumSource(PageSource):
 
     def __init__(self, path: Path, data: bytes, password: str | None) -> None:
         self._path = str(path)
-        self._with_pypdf = partial(PypdfSource, path, data, password)
-        self._pypdf: PypdfSource | None = None
         try:
             self._pdf = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
@@ -114,8 +97,6 @@ class PdfiumSource(PageSource):
             reader = _PageText(text)
             runs = reader.runs()
             lines = page_lines(runs) if runs and not reader.has_own_order else _plain_lines(reader.text)
-            if _UNREADABLE.search(reader.text) or reader.has_lost_letters(page):
-                lines = self._better(lines, index)
             is_drawn = not lines and _is_drawn(page)
             span = page_span(page.get_mediabox(), main_angle(runs))
             text.close()
@@ -123,17 +104,6 @@ class PdfiumSource(PageSource):
         except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"pdfium cannot parse it ({error})") from error
         return PageContent(lines, is_drawn, span)
-
-    def _better(self, lines: list[Line], index: int) -> list[Line]:
-        """Return the lines of a page as read by pypdf if they are more legible, otherwise the given lines."""
-        try:
-            with apply_configuration(CONFIGURATION):
-                self._pypdf = self._pypdf or self._with_pypdf()
-                others = list(self._pypdf.page(index).lines)
-        except ReadError:
-            return lines
-        ours, theirs = _legibility(lines), _legibility(others)
-        return others if theirs > ours and theirs[1] >= ours[1] else lines
 
     def title(self) -> str | None:
         """Return the title in the document information."""
@@ -154,8 +124,6 @@ class PdfiumSource(PageSource):
     def close(self) -> None:
         """Close the file."""
         self._pdf.close()
-        if self._pypdf is not None:
-            self._pypdf.close()
 
 
 def _is_empty(data: bytes, password: str | None) -> bool:
@@ -247,21 +215,6 @@ class _PageText:
             runs.append(_run(parts, start, end, y, style))
         return runs
 
-    def has_lost_letters(self, page: Any) -> bool:
-        """Return whether pdfium has omitted a letter.
-
-        pdfium omits a text object that repeats another one close by, because some programs print bold text that way.
-        On a page that is drawn letter by letter, it mistakes the second of two equal letters for such a shadow.
-        """
-        words = [word.span() for word in _LONG_WORD.finditer(self.text)]
-        sample = words[:: len(words) // SAMPLE + 1]
-        if 2 * sum(self._is_drawn_by_letters(*word) for word in sample) <= len(sample):
-            return False
-        return _misses_letter(page, set(map(_object_of, repeat(self._page), range(len(self.text)))))
-
-    def _is_drawn_by_letters(self, first: int, last: int) -> bool:
-        return len({_object_of(self._page, at) for at in range(first, last)}) == last - first
-
     def _pieces(self) -> Iterator[_Piece]:
         """Yield each word, or its parts if some of its letters are raised or differ in size.
 
@@ -348,54 +301,6 @@ class _PageText:
                 or bool(max(_font_flags(font), 0) & FORCE_BOLD)
             )
         return self._bold.get(font, False)
-
-
-def _misses_letter(page: Any, read: Set[int]) -> bool:
-    """Return whether a text object that was not read looks the same as one close by, but is too far away for a shadow.
-
-    Args:
-        page: The page.
-        read: Addresses of the text objects whose text was read.
-    """
-    objects = list(_text_objects(page.raw, _count_objects, _get_object))
-    for at, address in enumerate(objects):
-        if address in read:
-            continue
-        left, bottom, right, top = _bounds(address)
-        width, height = right - left, top - bottom
-        if width <= 0 or height <= 0:  # a space
-            continue
-        for other in objects[max(at - NEIGHBOURS, 0) : at]:
-            x, y, end, _top = _bounds(other)
-            is_same = abs(end - x - width) < 0.01 * width and abs(bottom - y) < SHADOW * height
-            if is_same and SHADOW * height < abs(left - x) < width and other in read:
-                return True
-    return False
-
-
-def _bounds(address: int) -> list[float]:
-    """Return the left, lower, right and upper edge of an object."""
-    edges = (ctypes.c_float * 4)()
-    start = ctypes.addressof(edges)
-    _bounds_of(address, start, start + 4, start + 8, start + 12)
-    return edges[:]
-
-
-def _text_objects(holder: Any, count: Any, get: Any, depth: int = 0) -> Iterator[int]:
-    """Yield the addresses of the text objects of a page or form in drawing order."""
-    for at in range(count(holder)):
-        shape = get(holder, at)
-        kind = _type_of(shape)
-        if kind == pdfium.FPDF_PAGEOBJ_TEXT:
-            yield shape
-        elif kind == pdfium.FPDF_PAGEOBJ_FORM and depth < MAX_FORM_DEPTH:
-            yield from _text_objects(shape, _count_form_objects, _get_form_object, depth + 1)
-
-
-def _legibility(lines: Sequence[Line]) -> tuple[int, int]:
-    """Return the negated number of unreadable characters, and the number of letters and digits."""
-    text = "\n".join(line.text for line in lines)
-    return -len(_UNREADABLE.findall(text)), sum(map(str.isalnum, text))
 
 
 def _run(parts: list[str], start: float, end: float, y: float, style: _Style) -> Run:

@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pypdf import PageObject
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf import pages as pdf_pages
 from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
 from llama_index_contextual.readers.pdf.pages import Cell
-from llama_index_contextual.readers.pdf.pypdf import ContentReader
 from llama_index_contextual.readers.pdf.reader import read_pdf
 from llama_index_contextual.readers.process import ParserProcess
 from tests.support.pdf_files import RawPdf, bomb, pdf_of, show
@@ -301,15 +301,15 @@ def test_the_comparisons_of_pieces_do_not_grow_with_the_square_of_their_number(
     stream = zlib.compress(b"BT /F1 1 Tf " + b"".join(map(place, range(pieces))) + b"ET")
     path = stored(tmp_path, page_with(stream, b"/Filter/FlateDecode"))
 
-    assert len(read_pdf(path, engine="pypdf").text.split()) >= pieces
+    assert len(read_pdf(path).text.split()) >= pieces
     assert 0 < calls <= 2 * pdf_pages.MAX_CELLS * pieces
 
 
 def test_messages_do_not_quote_control_characters_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_options: object) -> None:
         raise ValueError("bad token \x1b[31m\x07\n at 7")
 
-    monkeypatch.setattr(ContentReader, "runs", fail)
+    monkeypatch.setattr(PageObject, "extract_text", fail)
     path = stored(tmp_path, pdf_of([b"1 0 0 RG"]))
 
     with pytest.raises(ReadError) as caught:
