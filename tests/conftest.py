@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -125,14 +124,6 @@ class _NoUnpickler:
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         _refuse_pickle(*arguments, **options)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _clock() -> Iterator[None]:
-    """Use a fixed date before the retirement of any model, so that no test depends on the current date."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llama_index_contextual.retirement.today", lambda: date(2026, 6, 1))
-        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
-
-from llama_index_contextual._utils.forks import new_lock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -32,7 +31,7 @@ class LRUCache(Generic[K, V]):
         self._weigh = weigh
         self._weight = 0
         self._entries: OrderedDict[K, V] = OrderedDict()
-        self._lock = new_lock()
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -23,7 +23,6 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.retirement import how_to_switch, retirement_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -242,11 +241,6 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     if status == 403:
         return f"The provider of {model!r} refused access: check that the key has access to this model in your region."
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
-        if setting == "llm" and (ended := retirement_of(model)) is not None:
-            return (
-                f"The provider does not offer the model {model!r}, whose retirement was announced for"
-                f" {ended.ends.isoformat()}. {how_to_switch()}"
-            )
         return f"The provider does not offer the model {model!r}: change the setting {setting!r} to one that it offers."
     if code == "insufficient_quota":
         return f"The account behind {model!r} has no quota left: top it up, then run the same call again."

@@ -9,16 +9,15 @@ unchanged.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from llama_index_contextual._utils.forks import keep_alive, new_lock, renewed
 from llama_index_contextual._utils.redaction import watch
 
 if TYPE_CHECKING:
     import httpx
-    from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.schema import BaseComponent
 
 T = TypeVar("T")
@@ -31,8 +30,8 @@ _DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
 def unconnected(model: T) -> T:
     """Return a copy of a model that creates its clients on first use, and keeps them.
 
-    This applies to OpenAI's models and this package's for Voyage (recognised by the field `reuse_client`), to Ollama's,
-    and to models with a client that can be copied, such as Anthropic's. Other models are returned unchanged, and so are
+    This applies to OpenAI's models (recognised by the field `reuse_client`), to Ollama's, and to models with a client
+    that can be copied, such as Anthropic's. Other models are returned unchanged, and so are
     models with an HTTP client that the user has, or may have, configured: it cannot be copied, because httpx does not
     expose its certificates, proxies and transport.
     """
@@ -89,29 +88,6 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
             await (client.aclose if hasattr(client, "aclose") else client.close)()
 
 
-def sort_vectors(model: BaseEmbedding) -> None:
-    """Sort the vectors of each response by their `index`, which OpenAI's class ignores.
-
-    Args:
-        model: A model with its own client; other models, and a client passed by the user, are left unchanged.
-    """
-    own: Any = model
-    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
-        return
-    if (embeddings := getattr(own._get_aclient(), "embeddings", None)) is None:
-        return
-    create = embeddings.create
-
-    async def in_order(**options: Any) -> Any:
-        answer = await create(**options)
-        items = getattr(answer, "data", None) or []
-        if sorted(getattr(item, "index", -1) for item in items) == list(range(len(items))):
-            items.sort(key=lambda item: item.index)
-        return answer
-
-    embeddings.create = in_order
-
-
 def own_client(model: T) -> AbstractAsyncContextManager[T]:
     """Return a context manager for a copy of a LlamaIndex model with its own client, which is closed on exit."""
     return asynccontextmanager(_lend)(model)
@@ -126,22 +102,8 @@ class PerLoop(Generic[T]):
 
     def __init__(self, load: Callable[[], T]) -> None:
         self._load = load
-        self._lock = new_lock()
-        self._sync: T | None = None
+        self._lock = threading.Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
-        renewed(self)
-
-    def renew_after_fork(self) -> None:
-        """Create new clients in a forked child: two processes must not share a connection."""
-        keep_alive((self._sync, self._by_loop))
-        self._sync, self._by_loop = None, {}
-
-    def sync(self) -> T:
-        """Return the model for blocking calls; its client serves all threads."""
-        with self._lock:
-            if self._sync is None:
-                self._sync = unconnected(self._load())
-            return self._sync
 
     async def running(self) -> T:
         """Return the model for the running event loop; its client is closed when `asyncio.run` ends the loop."""

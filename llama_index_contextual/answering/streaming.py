@@ -23,7 +23,6 @@ from llama_index.core.llms import LLM, ChatMessage, ChatResponse, CustomLLM
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, is_connection_error
 from llama_index_contextual._utils.clients import PerLoop
-from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual._utils.redaction import KeyFilter
 from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
@@ -33,7 +32,6 @@ from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.models import address_of, model_name, provider_of
-from llama_index_contextual.retirement import retirement_of
 
 T = TypeVar("T")
 
@@ -246,16 +244,13 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
     """
     status, code, text = getattr(error, "status_code", None), str(getattr(error, "code", None)), str(error)
     if status == 404 or code == "model_not_found" or "nknown model" in text:
-        ended = retirement_of(model)
-        retired = "" if ended is None else f"; its retirement was announced for {ended.ends.isoformat()}"
-        other = "provider:name" if ended is None else DEFAULT_LLM
         return ModelError(
-            f"The provider does not offer the model {model!r}, which writes the answers{retired}.",
+            f"The provider does not offer the model {model!r}, which writes the answers.",
             setting="answer_llm",
             remedy=Remedy(
-                f"set `answer_llm` to another one, such as {other!r}, or pass llm=",
-                f"name another one with --llm {other}, or store it with"
-                f" `llama-index-contextual configure {{project}} answer_llm={other}`",
+                f"set `answer_llm` to another one, such as {DEFAULT_LLM!r}, or pass llm=",
+                f"name another one with --llm {DEFAULT_LLM}, or store it with"
+                f" `llama-index-contextual configure {{project}} answer_llm={DEFAULT_LLM}`",
             ),
         )
     if status in (400, 413, None) and (_TOO_LONG.search(code) or _TOO_LONG.search(text)):
@@ -356,7 +351,7 @@ class ThreadedCalls:
     """
 
     def __init__(self) -> None:
-        self._busy = new_lock()
+        self._busy = threading.Lock()
         self._is_given_up = False
 
     async def wait(self, name: str, patience: float) -> None:

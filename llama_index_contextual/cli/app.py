@@ -47,7 +47,6 @@ from llama_index_contextual.config import (
     read_dotenv,
 )
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
-from llama_index_contextual.retirement import retirement_notice
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.ledger_lines import LedgerRows
@@ -156,10 +155,7 @@ def create(
     if wants_json():
         say_json({"name": project.name, "config": config.model_dump()})
         return
-    notes = missing_for_models(config)
-    if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
-        notes.append(notice)
-    for note in notes:
+    for note in missing_for_models(config):
         say(f"[yellow]note[/] {safe(note)}", to=err)
     say(f"Created project [bold]{safe(name)}[/] in {safe(str(common.root()))}.")
     say(f"Next: {safe(common.proposed('ingest', name))} FILES…")

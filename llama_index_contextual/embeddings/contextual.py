@@ -1,16 +1,18 @@
-"""Contextual embedding models, which embed all chunks of a document in one request, taking neighbours into account.
+"""Requests to embedding models, also to those that embed all chunks of a document together.
 
-To support a model from another provider, write a subclass of `ContextualEmbedding`. `document_parts` decides which
-chunks are embedded together, and `aembed_documents` sends the requests. The vector of a chunk depends on all chunks
-that it was embedded with, so all of them are part of its key in the ledger; see `document_keys` in `index/ledger.py`.
+To support a contextual model from another provider, write a subclass of `ContextualEmbedding`. `document_parts` decides
+which chunks are embedded together. The vector of a chunk depends on all chunks that it was embedded with, so all of
+them are part of its key in the ledger; see `document_keys` in `index/ledger.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from itertools import chain, groupby, islice
 from typing import Any
 
 import numpy as np
@@ -20,17 +22,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client
-from llama_index_contextual.embeddings.batching import (
-    Booking,
-    book_nothing,
-    embedding_tokens,
-    pack,
-    require_shape,
-    send_checked,
-)
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.config import LOCAL
+from llama_index_contextual.embeddings.batching import embedding_tokens, pack, stacked, unit_vectors
+from llama_index_contextual.errors import ContextualError, InputError, ModelError
+
+MAX_TOKENS_PER_REQUEST = 300_000
+MAX_TOKENS_PER_INPUT = 8_192
+
+Vectors = NDArray[np.float32]
+Booking = Callable[[int], AbstractAsyncContextManager[None]]
+"""Returns a context manager that books the cost of a request, given its tokens; entered for each attempt."""
 
 
 class BatchEmbedding(BaseEmbedding):
@@ -55,9 +58,8 @@ class BatchEmbedding(BaseEmbedding):
 class ContextualEmbedding(BatchEmbedding):
     """Base class for embedding models that embed the chunks of a document together.
 
-    A subclass implements `_get_document_embeddings`, which sends one request, and `_get_query_embedding`. It should
-    also implement the asynchronous versions; by default, the synchronous methods run in a thread. The limits are fields
-    so that a subclass can set other defaults.
+    A subclass implements `_get_document_embeddings`, which sends one request, and `_get_query_embedding`; for
+    asynchronous callers, both run in a thread. The limits are fields so that a subclass can set other defaults.
 
     In a project or an `IngestionPipeline`, the chunks of a document are embedded together. Methods for single texts,
     such as `get_text_embedding_batch`, embed each text without neighbours, because the texts may come from different
@@ -88,20 +90,19 @@ class ContextualEmbedding(BatchEmbedding):
     max_documents_per_request: int = Field(default=1_000, gt=0)
     max_chunks_per_request: int = Field(default=16_000, gt=0)
 
-    # ---- One request, implemented by subclasses --------------------------------------------------------------------
-
     @abstractmethod
     def _get_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
         """Return one vector for each chunk of documents that fit into one request."""
-
-    async def _aget_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
-        return await asyncio.to_thread(self._get_document_embeddings, documents)
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens in a text for the limits; the default counts as OpenAI's embedding models do."""
         return embedding_tokens(text)
 
-    # ---- Documents -------------------------------------------------------------------------------------------------
+    def requests_for(self, documents: Sequence[Sequence[str]]) -> Iterator[list[int]]:
+        """Yield the indices of the documents in each request; each document must be within the limits."""
+        limits = self.max_tokens_per_request, self.max_chunks_per_request, self.max_documents_per_request
+        tokens = [sum(map(self.count_tokens, texts)) for texts in documents]
+        return pack(range(len(documents)), lambda at: (tokens[at], len(documents[at]), 1), limits)
 
     def get_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
         """Return the vectors of the chunks of each document, in as few requests as the limits allow.
@@ -109,81 +110,43 @@ class ContextualEmbedding(BatchEmbedding):
         A document that exceeds the limits is split into parts, which are embedded separately.
 
         Args:
-            documents: The chunks of each document, in the order of the text; no document may be empty.
+            documents: The chunks of each document, in the order of the text.
 
         Raises:
             InputError: A chunk is too long for the model; nothing is sent.
             ModelError: The model did not return one vector per chunk.
         """
-        answers: list[list[list[float]]] = []
-        for sent in self._plan(documents):
+        parts: list[list[str]] = []
+        for texts in documents:
+            parts += [[texts[at] for at in part] for part in _cut(texts, range(len(texts)), self)]
+        vectors: list[list[float]] = []
+        for request in self.requests_for(parts):
+            sent = [parts[at] for at in request]
             answer = self._get_document_embeddings(sent)
             require_shape(answer, sent, name=self.model_name)
-            answers += answer
-        return _joined(answers, documents)
+            vectors += chain.from_iterable(answer)
+        rows = iter(vectors)
+        return [[next(rows) for _ in texts] for texts in documents]
 
     async def aget_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
         """Asynchronous version of `get_document_embeddings`."""
-        answers: list[list[list[float]]] = []
-        for sent in await asyncio.to_thread(self._plan, documents):
-            answer = await self._aget_document_embeddings(sent)
-            require_shape(answer, sent, name=self.model_name)
-            answers += answer
-        return _joined(answers, documents)
-
-    def _plan(self, documents: Sequence[Sequence[str]]) -> list[list[list[str]]]:
-        """Split documents into parts and group these by request."""
-        parts: list[list[str]] = []
-        tokens: list[int] = []
-        for texts in documents:
-            counts = [self.count_tokens(text) for text in texts]
-            for part in _cut(counts, range(len(counts)), self):
-                parts.append([texts[at] for at in part])
-                tokens.append(sum(counts[at] for at in part))
-        return [[parts[at] for at in request] for request in _requests(parts, tokens, self)]
-
-    # ---- Single texts ----------------------------------------------------------------------------------------------
+        return await asyncio.to_thread(self.get_document_embeddings, documents)
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return [vectors[0] for vectors in self.get_document_embeddings([[text] for text in texts])]
 
-    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return [vectors[0] for vectors in await self.aget_document_embeddings([[text] for text in texts])]
-
-    # ---- LlamaIndex transformation ---------------------------------------------------------------------------------
-
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """Set the embeddings of nodes; the chunks of a document are embedded together."""
-        texts = _texts(nodes)
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         parts = document_parts(self, nodes, texts)
         vectors = self.get_document_embeddings([[texts[at] for at in part] for part in parts])
-        return _with_embeddings(nodes, parts, vectors)
+        for at, row in zip(chain.from_iterable(parts), chain.from_iterable(vectors), strict=True):
+            nodes[at].embedding = row
+        return nodes
 
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """Asynchronous version of calling the model with nodes."""
-        texts = _texts(nodes)
-        parts = await asyncio.to_thread(document_parts, self, nodes, texts)
-        vectors = await self.aget_document_embeddings([[texts[at] for at in part] for part in parts])
-        return _with_embeddings(nodes, parts, vectors)
-
-
-def _texts(nodes: Sequence[BaseNode]) -> list[str]:
-    return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-
-
-def _with_embeddings(
-    nodes: Sequence[BaseNode], parts: Sequence[Sequence[int]], vectors: Sequence[Sequence[list[float]]]
-) -> Sequence[BaseNode]:
-    for part, rows in zip(parts, vectors, strict=True):
-        for at, row in zip(part, rows, strict=True):
-            nodes[at].embedding = row
-    return nodes
-
-
-def _joined(parts: Iterable[list[list[float]]], documents: Sequence[Sequence[str]]) -> list[list[list[float]]]:
-    """Group the vectors of the parts by document."""
-    vectors = iter([vector for part in parts for vector in part])
-    return [[next(vectors) for _ in texts] for texts in documents]
+        return await asyncio.to_thread(self, nodes)
 
 
 # ---- Which chunks are embedded together ------------------------------------------------------------------------------
@@ -209,21 +172,17 @@ def document_parts(model: ContextualEmbedding, nodes: Sequence[BaseNode], texts:
     parts: list[list[int]] = []
     for places in documents.values():
         places.sort(key=lambda at: getattr(nodes[at], "start_char_idx", None) or 0)
-        counts = [model.count_tokens(texts[at]) for at in places]
         segments = [nodes[at].metadata.get(keys.SEGMENT_INDEX) for at in places]
-        parts += [[places[at] for at in part] for part in _cut(counts, segments, model)]
+        of_document = _cut([texts[at] for at in places], segments, model)
+        parts += [[places[at] for at in part] for part in of_document]
     return parts
 
 
-def _cut(counts: Sequence[int], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
+def _cut(texts: Sequence[str], segments: Sequence[object], model: ContextualEmbedding) -> list[list[int]]:
     """Return the indices of the chunks in each part of a document; chunks of a segment stay together if possible."""
+    counts = [model.count_tokens(text) for text in texts]
     limits = min(model.max_tokens_per_document, model.max_tokens_per_request), model.max_chunks_per_request
-    if counts and (longest := max(counts)) > limits[0]:
-        raise InputError(
-            f"A chunk with its context has {longest} tokens, but {model.model_name!r} accepts at most {limits[0]}:"
-            f" lower chunk_size.",
-            value=longest,
-        )
+    require_fitting(counts, model.model_name, limits[0])
 
     def weigh(block: list[int]) -> tuple[int, int]:
         return sum(counts[at] for at in block), len(block)
@@ -236,50 +195,138 @@ def _cut(counts: Sequence[int], segments: Sequence[object], model: ContextualEmb
     return [[at for block in part for at in block] for part in pack(blocks, weigh, limits)]
 
 
-def _requests(
-    documents: Sequence[Sequence[str]], tokens: Sequence[int], model: ContextualEmbedding
-) -> Iterator[list[int]]:
-    """Yield the indices of the documents in each request, given their numbers of tokens."""
-    limits = model.max_tokens_per_request, model.max_chunks_per_request, model.max_documents_per_request
-    return pack(range(len(documents)), lambda at: (tokens[at], len(documents[at]), 1), limits)
-
-
 # ---- Requests --------------------------------------------------------------------------------------------------------
 
 
-async def aembed_documents(
-    model: ContextualEmbedding,
-    documents: Sequence[Sequence[str]],
+def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
+    """Return a context manager that books nothing."""
+    return nullcontext()
+
+
+async def aembed(
+    model: BaseEmbedding, texts: Sequence[str], *, name: str, policy: RetryPolicy | None = None
+) -> Vectors:
+    """Return the unit vectors of `texts`, one row each; see `aembed_groups` for arguments and errors."""
+    rows: dict[int, Vectors] = {}
+    async for answer in aembed_groups(model, [[text] for text in texts], name=name, policy=policy):
+        rows.update(answer)
+    return np.concatenate([rows[at] for at in range(len(texts))]) if rows else np.zeros((0, 0), dtype=np.float32)
+
+
+async def aembed_groups(
+    model: BaseEmbedding,
+    groups: Sequence[Sequence[str]],
     *,
     name: str,
     policy: RetryPolicy | None = None,
     booking: Booking = book_nothing,
-) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Yield the indices of the documents in each request, and their unit vectors, one row per chunk, in order.
+) -> AsyncGenerator[dict[int, Vectors], None]:
+    """Yield the unit vectors of the groups in each request by index of the group, one row for each text.
 
-    A document with vectors that are not finite or all zeros is sent again; a vector that is zero every time stays zero.
+    A contextual model embeds the texts of a group together; it applies its own limits. OpenAI's limits apply to every
+    other model except the local one, which has no limits. A text without a known word has a vector of zeros.
 
     Args:
-        model: The model.
-        documents: Chunks that are embedded together, as returned by `document_parts`.
+        model: Any LlamaIndex embedding.
+        groups: Windows of a text, or the chunks of a document that are embedded together; no group may be empty.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
-        booking: Returns a context manager that books the cost of a request, given its tokens; entered for each attempt.
+        booking: Books the cost of each attempt.
 
     Raises:
-        ModelError: The model failed after all retries, did not return one vector per chunk, or returned vectors that
+        InputError: A text is too long for the model; nothing was sent.
+        ModelError: The model failed after all retries, did not return one vector per text, or returned vectors that
             are not finite.
     """
-    sizes = await asyncio.to_thread(lambda: [sum(map(model.count_tokens, texts)) for texts in documents])
-    # Booked as for other embedding models, without the margin that `count_tokens` may add for the limits.
-    tokens = await asyncio.to_thread(lambda: [sum(map(embedding_tokens, texts)) for texts in documents])
-    requests = _requests(documents, sizes, model)
+    sizes = [[0] * len(texts) for texts in groups]
+    if name != LOCAL:
+        sizes = await asyncio.to_thread(lambda: [[*map(embedding_tokens, texts)] for texts in groups])
+    tokens = [*map(sum, sizes)]
+    if isinstance(model, ContextualEmbedding):
+        requests = await asyncio.to_thread(model.requests_for, groups)
+    else:
+        require_fitting(list(chain.from_iterable(sizes)), name, MAX_TOKENS_PER_INPUT)
+        limits = model.embed_batch_size, MAX_TOKENS_PER_REQUEST
+        requests = pack(range(len(groups)), lambda at: (len(groups[at]), tokens[at]), limits)
+    length = getattr(model, "dimensions", None)
     async with own_client(model) as connected:
+        for places in requests:
+            sent = [list(groups[at]) for at in places]
+            attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
+            try:
+                answer = await acall(attempt, policy or RetryPolicy())
+            except ContextualError:
+                raise
+            except Exception as error:  # any embedding class may raise anything
+                raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
+            vectors = await asyncio.to_thread(_checked, answer, sent, name, length)
+            length = vectors.shape[1]
+            ends = np.cumsum([len(texts) for texts in sent])[:-1]
+            yield dict(zip(places, np.split(vectors, ends), strict=True))
 
-        async def send(places: list[int]) -> list[list[list[float]]]:
-            return await connected._aget_document_embeddings([list(documents[at]) for at in places])
 
-        async for answer in send_checked(
-            send, requests, documents, tokens, name=name, dimensions=model.dimensions, policy=policy, booking=booking
-        ):
-            yield answer
+async def _send(model: BaseEmbedding, groups: list[list[str]], booking: Booking, tokens: int) -> Sequence[Any]:
+    """Send one request, and return the vectors of each group."""
+    async with booking(tokens):
+        if isinstance(model, ContextualEmbedding):
+            return await asyncio.to_thread(model._get_document_embeddings, groups)
+        vectors = iter(await model.aget_text_embedding_batch(list(chain.from_iterable(groups))))
+        of_groups = [list(islice(vectors, len(texts))) for texts in groups]
+        surplus = list(vectors)
+        return [*of_groups, surplus] if surplus else of_groups
+
+
+def _checked(answer: Sequence[Any], groups: Sequence[Sequence[str]], name: str, dimensions: object) -> Vectors:
+    """Return the unit vectors in an answer, one row for each text.
+
+    Raises:
+        ModelError: The vectors are too many or too few, not finite, or not of the same length.
+    """
+    require_shape(answer, groups, name=name)
+    vectors = stacked(list(chain.from_iterable(answer)))
+    if vectors.ndim != 2 or not vectors.shape[1] or dimensions not in (None, vectors.shape[1]):
+        size = dimensions or "the same number of"
+        raise ModelError(
+            f"{name!r} did not return vectors of {size} dimensions: set the dimensions that the embedding model"
+            f" supports, or choose another one.",
+            setting="embed_model",
+        )
+    if not np.isfinite(vectors).all():
+        raise ModelError(
+            f"{name!r} returned vectors that are not finite numbers: run the same call again, or choose another"
+            f" embedding model.",
+            setting="embed_model",
+        )
+    return unit_vectors(vectors)
+
+
+def require_shape(answer: Sequence[Any], groups: Sequence[Sequence[str]], *, name: str) -> None:
+    """Check that a model's answer has one vector for each text of each group.
+
+    Raises:
+        ModelError: There are too many or too few vectors.
+    """
+    try:
+        lengths = [len(vectors) for vectors in answer]
+    except TypeError:
+        lengths = []
+    expected = [len(texts) for texts in groups]
+    if lengths != expected:
+        raise ModelError(
+            f"{name!r} did not return one vector per text ({sum(lengths)} for {sum(expected)}): run the same call"
+            f" again, or choose another embedding model.",
+            setting="embed_model",
+        )
+
+
+def require_fitting(counts: Sequence[int], name: str, limit: int) -> None:
+    """Check that an embedding model accepts texts, given their numbers of tokens.
+
+    Raises:
+        InputError: A text is too long.
+    """
+    if (longest := max(counts, default=0)) > limit:
+        raise InputError(
+            f"A chunk with its context has {longest} tokens, but {name!r} accepts at most {limit}: lower chunk_size.",
+            value=longest,
+        )

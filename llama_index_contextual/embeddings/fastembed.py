@@ -5,17 +5,17 @@ LlamaIndex's own class for fastembed adds no prefixes and cannot be installed wi
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from fastembed import TextEmbedding
 from pydantic import Field, PrivateAttr
 
-from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.embeddings.contextual import BatchEmbedding
 from llama_index_contextual.embeddings.windows import known_model
 
 # Hugging Face tokenizers raise "Already borrowed" if two threads share one; ONNX Runtime has its own threads.
-_ONE_AT_A_TIME = new_lock()
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class OnnxEmbedding(BatchEmbedding):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,11 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from sentence_transformers.util import load_file_path
 from transformers.utils import logging
 
-from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.errors import ModelError
 
 # Tokenizers from transformers raise "Already borrowed" if two threads share one; PyTorch has its own threads.
-_ONE_AT_A_TIME = new_lock()
+_ONE_AT_A_TIME = threading.Lock()
 
 _QUERY_PROMPTS = ("query", "retrieval.query", "s2p_query")
 _PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage")

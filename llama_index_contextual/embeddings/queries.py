@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,8 +14,8 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.calls import RetryPolicy, acall, call, describe
-from llama_index_contextual._utils.clients import PerLoop
+from llama_index_contextual._utils.calls import RetryPolicy, call, describe
+from llama_index_contextual._utils.clients import unconnected
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import shortened
@@ -26,7 +27,7 @@ _CONCURRENT_CALLS = 8
 
 
 class QueryEmbedder:
-    """Embed questions, with retries, from any thread or event loop, and cache the last 512 embeddings.
+    """Embed questions, with retries, from any thread, and cache the last 512 embeddings.
 
     A question consists of one or more texts; its embedding is the mean of theirs. If a text is too long for the model,
     only its beginning is embedded.
@@ -42,8 +43,7 @@ class QueryEmbedder:
         self.model = model
         self.name = model_name(model)
         self._cache: LRUCache[bytes, tuple[list[float], NDArray[np.float32]]] = LRUCache(_CACHE_SIZE)
-        # The lambda must not refer to `self`: a cycle would keep the embedder alive until the next garbage collection.
-        self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
+        self._clients: dict[int, BaseEmbedding] = {}  # by process: a forked child must not share a connection
 
     def embed(self, texts: Sequence[str]) -> list[float]:
         """Return the embedding of a question.
@@ -55,7 +55,7 @@ class QueryEmbedder:
 
     async def aembed(self, texts: Sequence[str]) -> list[float]:
         """Asynchronous version of `embed`."""
-        return (await self._aembed(texts))[0]
+        return await asyncio.to_thread(self.embed, texts)
 
     def unit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the embedding of a question, of length 1 or all zeros; shape (dimensions,)."""
@@ -63,36 +63,31 @@ class QueryEmbedder:
 
     async def aunit(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Asynchronous version of `unit`."""
-        return (await self._aembed(texts))[1]
+        return await asyncio.to_thread(self.unit, texts)
 
     def _embed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
-        question = _question(texts)
-        if (known := self._cache.get(key := _key(question))) is not None:
+        question = [cut_to_input(shortened(text)) for text in texts]
+        key = hashlib.sha256(json.dumps(question).encode()).digest()  # because the texts may be long
+        if (known := self._cache.get(key)) is not None:
             return known
         try:
-            model = self._model.sync()
+            model = self._client()
             # A single text needs no mean; computing it in LlamaIndex would take as long as a search.
             if len(question) == 1:
                 embedding = call(lambda: model.get_query_embedding(question[0]), _RETRY)
             else:
                 embedding = call(lambda: model.get_agg_embedding_from_queries(question), _RETRY)
+        except ModelError:
+            raise
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
-            raise self._model_error(error) from error
+            raise ModelError(describe(error, setting="embed_model", model=self.name), setting="embed_model") from error
         return self._kept(key, embedding)
 
-    async def _aembed(self, texts: Sequence[str]) -> tuple[list[float], NDArray[np.float32]]:
-        question = _question(texts)
-        if (known := self._cache.get(key := _key(question))) is not None:
-            return known
-        try:
-            model = await self._model.running()
-            if len(question) == 1:
-                embedding = await acall(lambda: model.aget_query_embedding(question[0]), _RETRY)
-            else:
-                embedding = await acall(lambda: model.aget_agg_embedding_from_queries(question), _RETRY)
-        except Exception as error:  # an embedding class may raise any error; the user gets a sentence
-            raise self._model_error(error) from error
-        return self._kept(key, embedding)
+    def _client(self) -> BaseEmbedding:
+        process = os.getpid()
+        if process not in self._clients:
+            self._clients[process] = unconnected(self.model)
+        return self._clients[process]
 
     def _kept(self, key: bytes, embedding: object) -> tuple[list[float], NDArray[np.float32]]:
         """Cache an embedding from the model, as a list and as the unit vector used for searching.
@@ -126,22 +121,4 @@ class QueryEmbedder:
 
     async def aembed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
         """Asynchronous version of `embed_many`."""
-        distinct = list(dict.fromkeys(map(tuple, questions)))
-        embeddings = dict(zip(distinct, await asyncio.gather(*map(self.aembed, distinct)), strict=True))
-        return [embeddings[tuple(texts)] for texts in questions]
-
-    def _model_error(self, error: Exception) -> ModelError:
-        if isinstance(error, ModelError):
-            return ModelError(str(error), setting=error.setting)
-        message = describe(error, setting="embed_model", model=self.name)
-        return ModelError(message, setting="embed_model")
-
-
-def _question(texts: Sequence[str]) -> list[str]:
-    """Return the texts of a question, cut to the length that is embedded."""
-    return [cut_to_input(shortened(text)) for text in texts]
-
-
-def _key(texts: Sequence[str]) -> bytes:
-    """Return the cache key of a question: a digest, because the texts may be long."""
-    return hashlib.sha256(json.dumps(texts).encode()).digest()
+        return await asyncio.to_thread(self.embed_many, questions)

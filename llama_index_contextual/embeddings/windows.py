@@ -13,10 +13,8 @@ the previous one, and begins with the context of the chunk if that leaves most o
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,9 +22,8 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual._utils.tokens import replace_surrogates, token_widths
-from llama_index_contextual.embeddings.batching import Booking, aembed_parts, book_nothing, unit_vectors
+from llama_index_contextual.embeddings.batching import unit_vectors
 
 # ---- Known models ----------------------------------------------------------------------------------------------------
 
@@ -264,32 +261,9 @@ def _estimated_spans(text: str) -> Sequence[Span]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-async def aembed_windows(
-    model: BaseEmbedding,
-    texts: Sequence[Sequence[Window]],
-    *,
-    name: str,
-    policy: RetryPolicy | None = None,
-    booking: Booking = book_nothing,
-) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Yield the unit vectors of texts in windows, each the mean of its window vectors, weighted by their tokens.
-
-    The arguments, errors and results are those of `aembed_parts`, but with a single vector for each text.
-    """
-    parts = [[window.text for window in windows] for windows in texts]
-    async with aclosing(aembed_parts(model, parts, name=name, policy=policy, booking=booking)) as answers:
-        async for places, vectors in answers:
-            if len(vectors) > len(places):  # otherwise leave the vectors exactly as they are
-                vectors = await asyncio.to_thread(_averaged, vectors, [texts[at] for at in places])
-            yield places, vectors
-
-
-def _averaged(vectors: NDArray[np.float32], texts: Sequence[Sequence[Window]]) -> NDArray[np.float32]:
-    """Return the mean vector of each text, given the vectors of the windows of all texts."""
-    means = []
-    for windows, rows in zip(
-        texts, np.split(vectors, np.cumsum([len(windows) for windows in texts])[:-1]), strict=True
-    ):
-        weights = np.array([[window.tokens] for window in windows], dtype=np.float32)
-        means.append(rows if len(rows) == 1 else unit_vectors((rows * weights).sum(axis=0, keepdims=True)))
-    return np.concatenate(means)
+def averaged(windows: Sequence[Window], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean of the vectors of the windows of a text, weighted by their tokens, as a matrix of one row."""
+    if len(windows) == 1:  # leave the vector exactly as it is
+        return vectors
+    weights = np.array([[window.tokens] for window in windows], dtype=np.float32)
+    return unit_vectors((vectors * weights).sum(axis=0, keepdims=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -11,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import cut_to_input, unit_vectors
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.analysis import shortened
 
-_LOAD_LOCK = new_lock()
+_LOAD_LOCK = threading.Lock()
 
 
 def embedded(texts: Sequence[str]) -> NDArray[np.float32]:

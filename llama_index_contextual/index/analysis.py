@@ -22,13 +22,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date
+from functools import cached_property
 from itertools import chain, compress
 from string import ascii_lowercase
 from typing import NamedTuple, TypeVar
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
-
-from llama_index_contextual._utils.forks import cached_property
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (

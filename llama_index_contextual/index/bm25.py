@@ -17,6 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.index import files
 from llama_index_contextual.index.analysis import (
     Analyzer,

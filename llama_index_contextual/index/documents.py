@@ -22,13 +22,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.index.analysis import is_period
 from llama_index_contextual.index.bm25 import (
     PERIOD_WEIGHT,

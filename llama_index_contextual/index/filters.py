@@ -15,13 +15,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
 
 Mask = NDArray[np.bool_]

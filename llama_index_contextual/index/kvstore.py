@@ -7,7 +7,9 @@ published file is opened read-only and immutable, so that SQLite neither searche
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +17,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
-from llama_index_contextual._utils.forks import keep_alive, new_guard, renewed, require_safe
 from llama_index_contextual.errors import NoSpaceError, ReadOnlyVersionError
 
 T = TypeVar("T")
@@ -57,11 +58,11 @@ class Database:
         self.path = path
         self.access = access
         self.patience = patience
-        self._lock = new_guard()
-        self._opened: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
+        # A forked child opens the file again; a database in memory is copied by the fork.
+        self._opened: dict[int, sqlite3.Connection] = {}
         with self._errors():
-            self._opened = self._wait_for_lock(self._open)
-        renewed(self)
+            self._wait_for_lock(lambda: self._connection)
         if access == "build":
             self.execute(KV_TABLE)
 
@@ -70,22 +71,15 @@ class Database:
         connection = _connect(self.path, self.access)
         # A connection is part of a reference cycle (its statement cache). Without a finalizer it would stay open until
         # the next garbage collection, and so would the file of a version that was removed.
-        self._closing = weakref.finalize(self, _close, connection)
+        weakref.finalize(self, _close, connection, os.getpid())
         return connection
-
-    def renew_after_fork(self) -> None:
-        """Make a forked child open the file again on the next use; a database in memory is copied by the fork."""
-        if self.path is not None:
-            self._closing.detach()
-            keep_alive(self._opened)
-            self._opened = None
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        if self._opened is None:  # after a fork
-            require_safe()
-            self._opened = self._open()
-        return self._opened
+        process = 0 if self.path is None else os.getpid()
+        if process not in self._opened:
+            self._opened[process] = self._open()
+        return self._opened[process]
 
     def _errors(self) -> AbstractContextManager[None]:
         """Translate SQLite errors that the user can resolve."""
@@ -133,7 +127,7 @@ class Database:
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
         with self._lock:
-            _close(self._connection)
+            self._connection.close()
 
     def put(self, key: str, val: dict[str, Any], collection: str) -> None:
         """Store an object."""
@@ -175,20 +169,18 @@ def refuse_write() -> NoReturn:
     )
 
 
-_OPENING = new_guard(last=True)  # SQLite has global locks for all connections of a process
+_INHERITED: list[sqlite3.Connection] = []
 
 
-def _close(connection: sqlite3.Connection) -> None:
-    with _OPENING:
+def _close(connection: sqlite3.Connection, process: int) -> None:
+    """Close a connection, unless this is a forked child of the process that opened it."""
+    if process == os.getpid():
         connection.close()
+    else:
+        _INHERITED.append(connection)  # so that it is not closed by the garbage collector either
 
 
 def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
-    with _OPENING:
-        return _opened(path, access)
-
-
-def _opened(path: Path | None, access: Access) -> sqlite3.Connection:
     mode = {"read": "?mode=ro&immutable=1", "inspect": "?mode=rw"}.get(access, "")
     name = ":memory:" if path is None else f"{path.resolve().as_uri()}{mode}"
     connection = sqlite3.connect(name, uri=path is not None, check_same_thread=False, isolation_level=None)

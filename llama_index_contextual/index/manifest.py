@@ -28,6 +28,7 @@ import struct
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar, overload
 
@@ -36,7 +37,6 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
 from llama_index_contextual.index import files
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ import zstandard
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.forks import cached_property, new_lock
 from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.kvstore import Access, Database, refuse_write
 from llama_index_contextual.index.storable import require_storable
@@ -148,7 +148,7 @@ class NodeTable(Nodes):
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
         self._kv = Database(path, access=access)
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._size: int | None = None
         self._ids: list[str] | None = None
         self._shapes: dict[int, dict[str, Any]] = {}

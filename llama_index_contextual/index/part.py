@@ -16,9 +16,11 @@ import contextlib
 import json
 import os
 import sqlite3
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -26,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.forks import cached_property, new_lock, new_rlock
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
@@ -137,7 +138,7 @@ class _OpenFiles:
     def __init__(self, description: Description) -> None:
         self.description = description
         self.users = 0
-        self._lock = new_rlock()
+        self._lock = threading.RLock()
         self._values: dict[str, Any] = {}
 
     def get(self, name: str, make: Callable[[], T]) -> T:
@@ -554,7 +555,7 @@ class _OpenParts:
     """The open files of all parts in this process, and the descriptions of recently used parts."""
 
     def __init__(self) -> None:
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._open: weakref.WeakValueDictionary[str, _OpenFiles] = weakref.WeakValueDictionary()
         self._descriptions: LRUCache[str, Description] = LRUCache(_REMEMBERED)
 

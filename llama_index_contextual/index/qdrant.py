@@ -16,6 +16,7 @@ import contextlib
 import functools
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy, call, is_connection_error
-from llama_index_contextual._utils.forks import new_lock, new_rlock
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BackendError, ConfigurationError, ContextualError, CorruptVersionError
 
@@ -513,7 +513,7 @@ def connect(url: str, key: str | None) -> Any:
         ) from error
 
 
-_lock = new_lock()
+_lock = threading.Lock()
 _clients: dict[tuple[str, str | None, int], tuple[Any, Any]] = {}
 
 
@@ -525,7 +525,7 @@ def _client(url: str, key: str | None, process: int) -> tuple[Any, contextlib.Ab
     """
     with _lock:
         if (url, key, process) not in _clients:
-            lock = contextlib.nullcontext() if url.startswith(_SERVER) else new_rlock()
+            lock = contextlib.nullcontext() if url.startswith(_SERVER) else threading.RLock()
             client = connect(url, key)
             atexit.register(client.close)  # while modules can still be imported
             _clients[url, key, process] = client, lock

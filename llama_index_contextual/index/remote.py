@@ -18,6 +18,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +28,6 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import BackendError, CorruptVersionError, InputError, Remedy

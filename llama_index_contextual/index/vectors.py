@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.forks import cached_property, in_child, new_lock
 from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
@@ -454,10 +454,11 @@ def _pool(k: int, size: int) -> int:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_READING = new_lock()  # FAISS has one global limit for all readers
+_READING = threading.Lock()  # FAISS has one global limit for all readers
 
 # OpenMP keeps worker threads for each calling thread. They do not exist in a forked child, which would wait for them.
-in_child(lambda: faiss.omp_set_num_threads(1))
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=lambda: faiss.omp_set_num_threads(1))
 
 
 def write_index(index: Any, path: Path) -> None:

@@ -10,13 +10,13 @@ import itertools
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Scale

@@ -529,8 +529,7 @@ class _Run:
         if options.sync is not None:
             options.sync.memory.forget_interruptions(plan.to_read)
         counter.enter("done")
-        notices = model_notices(stages, self.config, before, project=builder.project_dir.name)
-        return replace(self.report(manifest).completed(outcome), notices=notices)
+        return replace(self.report(manifest).completed(outcome), notices=model_notices(stages))
 
     def _keep_former_content(self, builder: VersionBuilder) -> list[str]:
         """Keep the old content of documents whose new file is unreadable; return the ids of those that have none."""

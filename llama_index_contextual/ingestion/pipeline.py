@@ -16,7 +16,6 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 
 import numpy as np
@@ -44,15 +43,19 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
-from llama_index_contextual.embeddings.batching import aembed, book_nothing
-from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
-from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
+from llama_index_contextual.embeddings.contextual import (
+    ContextualEmbedding,
+    aembed,
+    aembed_groups,
+    book_nothing,
+    document_parts,
+)
+from llama_index_contextual.embeddings.windows import Window, WindowSplitter, averaged, window_splitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError, Remedy
 from llama_index_contextual.index.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.part import DocumentFrame
 from llama_index_contextual.index.receipts import RunCost
-from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.plan import FileReader, Intake, Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
@@ -60,7 +63,6 @@ from llama_index_contextual.models import embedding_identity, is_in_process, pre
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.readers.ocr import PageStore
-from llama_index_contextual.retirement import retirement_notice
 
 logger = get_logger(__name__)
 
@@ -265,17 +267,13 @@ class Stages:
         booking = book_nothing
         if self.spending is not None:
             booking = self.spending.free_call if is_in_process(name) else partial(self.spending.embedding, name)
-        if isinstance(model, ContextualEmbedding):
-            texts = [[window.text for window in unit.windows] for unit in units]
-            async with aclosing(aembed_documents(model, texts, name=name, booking=booking)) as documents:
-                async for places, vectors in documents:
-                    ends = np.cumsum([len(texts[at]) for at in places])[:-1]
-                    yield dict(zip(places, np.split(vectors, ends), strict=True))
-            return
-        windows = [unit.windows for unit in units]
-        async with aclosing(aembed_windows(model, windows, name=name, booking=booking)) as answers:
-            async for places, vectors in answers:
-                yield dict(zip(places, vectors[:, np.newaxis], strict=True))
+        texts = [[window.text for window in unit.windows] for unit in units]
+        async with aclosing(aembed_groups(model, texts, name=name, booking=booking)) as answers:
+            async for vectors in answers:
+                if isinstance(model, ContextualEmbedding):
+                    yield vectors
+                else:
+                    yield {at: averaged(units[at].windows, rows) for at, rows in vectors.items()}
 
 
 def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformComponent]:
@@ -331,26 +329,15 @@ class Checked(list[BaseNode]):
             yield node
 
 
-def model_notices(
-    stages: Stages, config: ProjectConfig, before: OpenVersion | None, *, project: str
-) -> tuple[str, ...]:
-    """Return notices about the models of a run: retirement of the LLM that writes contexts, and chunks in windows.
-
-    Before the first run, `create` has already announced the retirement.
-    """
-    writer, notices = stages.contextualizer, []
-    if isinstance(writer, LLMContextualizer) and before is not None:
-        has_changed = before.manifest.config.get("llm") != config.llm
-        published = None if has_changed else datetime.fromisoformat(before.manifest.created).date()
-        if notice := retirement_notice(writer.model, project=project, published=published):
-            notices.append(notice)
-    if stages.windowed and stages.splitter is not None:
-        what = "chunk was" if len(stages.windowed) == 1 else "chunks were"
-        notices.append(
-            f"{len(stages.windowed):,} {what} embedded in windows of at most {stages.splitter.limit:,} tokens, which"
-            f" is what {stages.embed_model_name!r} reads; their vectors were averaged"
-        )
-    return tuple(notices)
+def model_notices(stages: Stages) -> tuple[str, ...]:
+    """Return a notice about the chunks that were embedded in windows, if there are any."""
+    if not stages.windowed or stages.splitter is None:
+        return ()
+    what = "chunk was" if len(stages.windowed) == 1 else "chunks were"
+    return (
+        f"{len(stages.windowed):,} {what} embedded in windows of at most {stages.splitter.limit:,} tokens, which"
+        f" is what {stages.embed_model_name!r} reads; their vectors were averaged",
+    )
 
 
 def make_stages(

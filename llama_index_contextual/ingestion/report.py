@@ -107,7 +107,7 @@ class IngestReport:
         prices: Name and release of the price table.
         retry_max_cost: Limit with which `retry_failed` also requests the contexts that are held back, which are those
             that the LLM refused or whose reply in a batch cannot be read. None if there are none or a price is unknown.
-        notices: Other notices, such as the retirement of a model.
+        notices: Other notices, such as the number of chunks that were embedded in windows.
     """
 
     version: str | None

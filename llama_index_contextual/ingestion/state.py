@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Protocol, TypedDict, Unpack
 
@@ -15,10 +15,9 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual._utils.keywords import Option
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.embeddings.batching import aembed
+from llama_index_contextual.embeddings.contextual import aembed
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.manifest import DOCSTORE, Manifest

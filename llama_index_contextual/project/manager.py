@@ -41,7 +41,6 @@ from llama_index_contextual.ingestion.state import ModelObjects, require_llm
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.lookup import check_name, existing_project, no_link, project_names
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retirement import retirement_notice
 
 logger = logging.getLogger(__name__)
 
@@ -108,12 +107,6 @@ class ProjectManager:
             write_config(directory, config)
         for note in notes:
             logger.info(note)
-        if (
-            not models.get("llm")
-            and config.context == "llm"
-            and (notice := retirement_notice(config.llm, project=name))
-        ):
-            logger.warning(notice)
         project = Project(directory, config, **models)
         project.created = True
         return project

@@ -7,11 +7,11 @@ import os
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.forks import cached_property, new_lock, renewed
 from llama_index_contextual.errors import (
     ConfigurationError,
     ContextualError,
@@ -62,11 +62,10 @@ class LiveIndexes:
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._opened: SearchableVersion | None = None
         self._stamp: Stamp | None = None
         self._embedder: QueryEmbedder | None = None
-        renewed(self)
 
     @property
     def rerankers(self) -> Rerankers:
@@ -77,10 +76,6 @@ class LiveIndexes:
             if self._rerankers is None:
                 self._rerankers = Rerankers(self._load_llm)
             return self._rerankers
-
-    def renew_after_fork(self) -> None:
-        """Release all slots in a forked child, where the threads that acquired them do not exist."""
-        self.slots = _slots()
 
     def __reduce__(self) -> NoReturn:
         root, name = str(self._project_dir.parent), self._project_dir.name

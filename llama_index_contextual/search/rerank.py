@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,6 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
 from llama_index_contextual._utils.clients import PerLoop
-from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens, replace_surrogates
 from llama_index_contextual.config import ProjectConfig
@@ -93,7 +93,7 @@ class Rerankers:
 
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
         self._load_llm = load_llm
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._cached: tuple[tuple[str, tuple[str, float | None] | None], Reranker] | None = None
 
     def of(self, name: str, config: ProjectConfig) -> Reranker:
@@ -188,7 +188,7 @@ class CrossEncoderReranker(Reranker):
         self._batch_size = batch_size
         self._model, self._identity = _load(name, device)
         self._tokenizer = self._model.tokenizer
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         if not _has_classifier(self._model):
             raise self._unusable("has no trained classifier, so its scores would be random")
         if not getattr(self._tokenizer, "is_fast", False):

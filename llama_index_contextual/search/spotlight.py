@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +23,6 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.readers.boundaries import Rank, skip_space, strip_end, structural_offsets
@@ -170,7 +170,7 @@ class Spotlight:
     def __init__(self, analyzer: Analyzer, embed: Callable[[Sequence[str]], Floats] | None = None) -> None:
         self.analyzer = analyzer
         self._embed = embed
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:

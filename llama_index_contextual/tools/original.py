@@ -7,12 +7,12 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import MetadataMode, TextNode
 
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.errors import InputError

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import queue
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
@@ -78,7 +78,7 @@ class PageRenderer:
         # Last in, first out: a single user is served by one process, which has the file open.
         self._idle = [*reversed(self._workers)]
         self._waiting: deque[queue.SimpleQueue[ChildProcess]] = deque()
-        self._lock = new_lock()
+        self._lock = threading.Lock()
         self._images: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     def marks(self, file: SourceFile, page: int, text: str, words: Sequence[tuple[int, int]] = ()) -> PageMarks:

@@ -40,7 +40,6 @@ def connections(provider: LoopbackProvider) -> int:
 def test_a_model_without_the_setting_is_used_as_it_is() -> None:
     model = CountingEmbedding()
     assert unconnected(model) is model
-    assert PerLoop(lambda: model).sync() is model
 
 
 @pytest.mark.parametrize("reuse_client", [True, False])
@@ -193,16 +192,9 @@ def test_loops_in_several_threads_do_not_disturb_each_other(provider: LoopbackPr
         assert list(threads.map(lambda _: asyncio.run(ask()), range(8))) == [8] * 8
 
 
-def test_blocking_calls_share_a_client(provider: LoopbackProvider) -> None:
-    models = PerLoop(lambda: embedding(provider, reuse_client=False))
-    for _ in range(3):
-        models.sync().get_query_embedding("x")
-    assert connections(provider) == 1
-
-
-def test_the_model_is_loaded_when_it_is_needed() -> None:
+async def test_the_model_is_loaded_when_it_is_needed() -> None:
     loaded: list[str] = []
     models = PerLoop(lambda: loaded.append("now") or CountingEmbedding())
     assert loaded == []
-    models.sync()
+    await models.running()
     assert loaded == ["now"]

@@ -38,7 +38,6 @@ from llama_index_contextual._utils.calls import (
     twin,
 )
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retirement import how_to_switch
 
 
 def api_error(status: int, code: str | None = None, headers: dict[str, str] | None = None) -> openai.APIStatusError:
@@ -328,8 +327,7 @@ MODEL = "openai:gpt-4.1"
         ),
         (
             api_error(404),
-            "The provider does not offer the model 'openai:gpt-4.1', whose retirement was announced for 2027-01-14."
-            f" {how_to_switch()}",
+            "The provider does not offer the model 'openai:gpt-4.1': change the setting 'llm' to one that it offers.",
         ),
         (
             api_error(429, "insufficient_quota"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retirement import NOTICE, Retirement
 from tests.support.cli import run
 from tests.support.records import CHAT_PATH, ApiError
 from tests.support.server import LoopbackProvider
@@ -94,66 +92,7 @@ def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_i
     assert "fallback" not in run("info", "a", *root).out
 
 
-# ---- models that end -------------------------------------------------------------------------------------------------
-
-
-RETIRED = "openai:gpt-4.1"
-
-
-def set_clock(monkeypatch: pytest.MonkeyPatch, year: int, month: int, day: int) -> None:
-    monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: date(year, month, day))
-
-
-def test_create_announces_the_retirement_of_a_model_chosen_within_60_days_of_it(
-    provider: LoopbackProvider, root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_clock(monkeypatch, 2026, 11, 14)
-    assert run("create", "early", "--set", f"llm={RETIRED}").err == ""
-    set_clock(monkeypatch, 2026, 11, 15)
-    created = run("create", "b", "--set", f"llm={RETIRED}")
-    assert created.code == 0
-    assert created.err.startswith(
-        "note The provider retires 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna':"
-        " `llama-index-contextual configure b llm=openai:gpt-6-luna`"
-    )
-    estimated = run("estimate", "b", text_folder)
-    assert "retires" not in estimated.out + estimated.err, "once is enough"
-    assert "retires" not in run("ingest", "b", text_folder, "--quiet").err
-    for local in (["--local"], ["--local", "--set", f"llm={RETIRED}"], []):
-        assert run("create", f"without {len(local)}", *local).err == "", "the model writes no contexts of the project"
-
-
-def test_the_first_ingest_within_60_days_of_the_retirement_of_the_model_announces_it(
-    provider: LoopbackProvider, project: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ingest(number: int, *, ends: date) -> str:
-        retirements = (Retirement(re.compile("openai:gpt-.*"), ends),)
-        monkeypatch.setattr("llama_index_contextual.retirement.RETIREMENTS", retirements)
-        monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: ends - NOTICE)
-        (text_folder / f"{number}.txt").write_text(f"Pump {number} runs.", encoding="utf-8")
-        return run("ingest", "a", text_folder, "--quiet").err
-
-    project.update_config(llm=RETIRED)
-    run("ingest", "a", text_folder, "--quiet")
-    published = date.fromisoformat((project.versions()[-1].created or "")[:10])
-    later = published + NOTICE + timedelta(days=10)
-    assert ingest(1, ends=later).startswith(f"note The provider retires '{RETIRED}' on {later.isoformat()}.")
-    assert ingest(2, ends=published + NOTICE - timedelta(days=10)) == "", "the last version announced it"
-    project.update_config(llm="openai:gpt-5.1")
-    assert "retires 'openai:gpt-5.1'" in ingest(3, ends=published + NOTICE - timedelta(days=10)), "another model"
-
-
-def test_the_error_for_a_retired_model_names_its_successor_and_the_command(
-    provider: LoopbackProvider, project: Project, text_folder: Path
-) -> None:
-    provider.models = ["gpt-6-luna", "text-embedding-3-small"]
-    project.update_config(llm=RETIRED)
-    result = run("ingest", "a", text_folder, "--quiet")
-    assert result.code == 1
-    announced = "'openai:gpt-4.1', whose retirement was announced for 2027-01-14."
-    assert f"{announced} Its successor is 'openai:gpt-6-luna'" in result.err
-    assert "`llama-index-contextual configure NAME llm=openai:gpt-6-luna`" in result.err
-    assert "the next `ingest` or `rebuild` requests the contexts of all documents from the new model" in result.err
+# ---- another model --------------------------------------------------------------------------------------------------
 
 
 def test_a_change_of_the_llm_requests_all_contexts_again_and_keeps_the_old_ones(

@@ -25,7 +25,6 @@ from llama_index_contextual.contextualizer.prompts import ChunksPerCall, Context
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from llama_index_contextual.index.ledger_lines import write_ledger
-from llama_index_contextual.retirement import how_to_switch
 from tests.integration.contextualizer.samples import chunks, loose
 from tests.integration.contextualizer.segments_of import by_segment, corpus, independent_totals, planned
 from tests.support.faults import FaultKind
@@ -393,8 +392,8 @@ def test_a_chunk_that_fails_for_good_gets_the_structural_context(
         ("invalid_key", "The provider of 'openai:gpt-4o-mini' refused the API key: check the key in the environment."),
         (
             "model_not_found",
-            "The provider does not offer the model 'openai:gpt-4o-mini', whose retirement was announced for 2027-01-14."
-            f" {how_to_switch()}",
+            "The provider does not offer the model 'openai:gpt-4o-mini': change the setting 'llm' to one that it"
+            " offers.",
         ),
         (
             "insufficient_quota",

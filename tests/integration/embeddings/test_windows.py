@@ -16,13 +16,13 @@ from llama_index.core.schema import Document
 from pydantic import Field
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.embeddings.windows import OVERLAP, Window, WindowSplitter, aembed_windows, window_splitter
+from llama_index_contextual.embeddings.contextual import aembed_groups
+from llama_index_contextual.embeddings.windows import OVERLAP, Window, WindowSplitter, averaged, window_splitter
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
-from tests.unit.embeddings.test_batching import Odd
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
@@ -166,8 +166,9 @@ async def test_the_vector_is_the_mean_of_unit_vectors_weighted_by_tokens() -> No
     model = Table(dimensions=2, rows={"a": [2.0, 0.0], "b": [0.0, 5.0], "c": [3.0, 4.0], "d": [1.0, 0.0]})
     texts = [[Window("a", 3), Window("b", 4)], [Window("c", 9)], [Window("a", 1), Window("b", 1), Window("d", 2)]]
     rows: dict[int, Any] = {}
-    async for places, vectors in aembed_windows(model, texts, name="x:y"):
-        rows.update(zip(places, vectors, strict=True))
+    parts = [[window.text for window in windows] for windows in texts]
+    async for vectors in aembed_groups(model, parts, name="x:y"):
+        rows.update({at: averaged(texts[at], of_text)[0] for at, of_text in vectors.items()})
     # (3 · [1, 0] + 4 · [0, 1]) / 5, as is, and (1 · [1, 0] + 1 · [0, 1] + 2 · [1, 0]) / √10
     np.testing.assert_allclose(rows[0], [0.6, 0.8], rtol=1e-6)
     np.testing.assert_allclose(rows[1], [0.6, 0.8], rtol=1e-6)
@@ -249,8 +250,15 @@ def test_forget_keeps_the_averaged_vectors_of_live_chunks(manager: ProjectManage
     assert len(model.texts) == sent
 
 
+class Odd(CountingEmbedding):
+    """Returns a vector of zeros for some texts."""
+
+    def vector(self, text: str) -> list[float]:
+        return [0.0] * 64 if text.startswith("odd") else super().vector(text)
+
+
 def test_a_vector_of_zeros_is_not_kept_in_the_ledger(manager: ProjectManager) -> None:
-    project = manager.create("p", ProjectConfig.local(context="none"), embed_model=Odd(first=0.0, times=9))
+    project = manager.create("p", ProjectConfig.local(context="none"), embed_model=Odd())
     project.ingest([Document(doc_id="a", text="pump"), Document(doc_id="b", text="odd valve")])
     assert vectors_in(project) == 1
 

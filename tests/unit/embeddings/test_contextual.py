@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr
 
 from llama_index_contextual import ContextualEmbedding
 from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.embeddings.contextual import aembed_documents, document_parts
+from llama_index_contextual.embeddings.contextual import aembed_groups, document_parts
 from llama_index_contextual.errors import InputError, ModelError
 from tests.support.voyage import contextual_vectors
 
@@ -166,9 +166,9 @@ async def test_a_pipeline_embeds_the_nodes_of_a_document_together() -> None:
 async def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -> None:
     model = Neighbours()
     model._answers += [answer, answer]
-    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector of the same length per text"):
+    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per text"):
         model.get_document_embeddings([["one", "two"]])
-    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector of the same length per text"):
+    with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per text"):
         await model.aget_document_embeddings([["one", "two"]])
 
 
@@ -177,11 +177,9 @@ async def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -
 
 async def rows(model: ContextualEmbedding, documents: list[list[str]], **options: Any) -> dict[int, Any]:
     found: dict[int, Any] = {}
-    async for answer in aembed_documents(model, documents, name="n", policy=QUICK, **options):
-        places, vectors = answer
-        assert not found.keys() & set(places)
-        ends = np.cumsum([len(documents[at]) for at in places])[:-1]
-        found |= dict(zip(places, np.split(vectors, ends), strict=True))
+    async for answer in aembed_groups(model, documents, name="n", policy=QUICK, **options):
+        assert not found.keys() & answer.keys()
+        found |= answer
     return found
 
 
@@ -202,36 +200,24 @@ async def test_unit_vectors_are_yielded_request_by_request_and_each_is_booked() 
         assert found[at] == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
 
 
-async def test_a_document_with_unusable_vectors_is_sent_again_and_the_others_are_not() -> None:
+async def test_vectors_of_zeros_are_kept_and_those_that_are_not_finite_are_an_error() -> None:
     model = Neighbours()
-    good, nan = [[1.0, 0.0]], [[math.nan, 1.0]]
-    model._answers += [[good, nan], [[[0.0, 0.0]]], [good]]
-    found = await rows(model, [["one"], ["two"]])
-    assert model.requests == [[["one"], ["two"]], [["two"]], [["two"]]]
-    assert found[1].tolist() == good
-
-
-async def test_vectors_that_stay_zero_are_kept_and_those_that_stay_nan_are_an_error() -> None:
-    model = Neighbours()
-    model._answers += [[[[0.0, 0.0], [1.0, 0.0]]]] * 3
+    model._answers += [[[[0.0, 0.0], [1.0, 0.0]]]]
     assert (await rows(model, [["one", "two"]]))[0].tolist() == [[0.0, 0.0], [1.0, 0.0]]
-    model._answers += [[[[math.inf, 0.0]]]] * 3
-    with pytest.raises(ModelError, match="not finite numbers 3 times"):
-        await rows(model, [["one"]])
-
-
-@pytest.mark.parametrize("answer", [[[[1.0], [1.0, 2.0]]], [[["x"], ["y"]]], [[None, None]], [[[1.0]]]])
-async def test_an_answer_without_one_vector_of_the_same_length_per_chunk_is_an_error(answer: Any) -> None:
-    model = Neighbours()
-    model._answers.append(answer)
-    with pytest.raises(ModelError, match="did not return one vector of the same length per text"):
-        await rows(model, [["one", "two"]])
+    for bad in (math.inf, math.nan):
+        model._answers += [[[[bad, 0.0]]]]
+        with pytest.raises(ModelError, match="not finite numbers"):
+            await rows(model, [["one"]])
 
 
 async def test_vectors_of_another_length_or_of_none_are_an_error() -> None:
-    model = Neighbours()
-    model._answers.append([[[], []]])
-    with pytest.raises(ModelError, match="did not return vectors of the same number of dimensions"):
+    for answer in ([[[], []]], [[[1.0], [1.0, 2.0]]], [[["x"], ["y"]]], [[None, None]]):
+        model = Neighbours()
+        model._answers.append(answer)
+        with pytest.raises(ModelError, match="did not return vectors of the same number of dimensions"):
+            await rows(model, [["one", "two"]])
+    model._answers.append([[[1.0]]])
+    with pytest.raises(ModelError, match="did not return one vector per text"):
         await rows(model, [["one", "two"]])
     with pytest.raises(ModelError, match="did not return vectors of 8 dimensions"):
         await rows(Neighbours(dimensions=8), [["one"]])
