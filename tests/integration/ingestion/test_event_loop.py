@@ -13,7 +13,7 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
 from llama_index_contextual.contextualizer import prompts
-from llama_index_contextual.embeddings import batching
+from llama_index_contextual.embeddings import contextual
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion import changes, state
@@ -26,8 +26,8 @@ from tests.support.recorder import PATIENCE
 ALWAYS = [
     (contextualizer, "segments"),
     (contextualizer, "with_context"),
-    (batching, "embedding_tokens"),
-    (batching, "unit_vectors"),
+    (contextual, "embedding_tokens"),
+    (contextual, "unit_vectors"),
     (Ledger, "vectors"),
     (Ledger, "add_vectors"),
     (VersionBuilder, "append"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,19 +163,16 @@ async def test_several_questions_are_embedded_once_each_in_their_order(embedding
 # ---- without blocking the loop ---------------------------------------------------------------------------------------
 
 
-class AwaitedEmbedding(CountingEmbedding):
-    """An embedding model that returns only after another task has run in the loop."""
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        await asyncio.sleep(0)
-        return self.vector(query)
+class SlowEmbedding(CountingEmbedding):
+    """An embedding model that must not be called in the thread of the event loop."""
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        raise AssertionError("the blocking way was taken")
+        assert threading.current_thread() is not threading.main_thread()
+        return self.vector(query)
 
 
-async def test_the_embedding_of_the_query_is_awaited(index: PassageIndex) -> None:
-    retriever = by_meaning(index, AwaitedEmbedding())
+async def test_a_query_is_embedded_in_another_thread(index: PassageIndex) -> None:
+    retriever = by_meaning(index, SlowEmbedding())
     assert (await retriever.aretrieve(QUERY))[0].node.node_id == "dry"
 
 
