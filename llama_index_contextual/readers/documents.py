@@ -425,7 +425,7 @@ def _check(ref: FileRef, limits: ReadLimits) -> None:
     if reason := special_reason(status.st_mode) or size_reason(status.st_size, limits):
         raise ReadError(ref.shown, reason)
     if ref.identity not in (None, (status.st_dev, status.st_ino)):
-        raise ReadError(ref.shown, "was replaced by another file in the meantime: run again")
+        raise ReadError(ref.shown, CHANGED)
 
 
 def _document(ref: FileRef, parsed: ParsedFile, facts: Mapping[str, Any]) -> Document:

@@ -18,7 +18,7 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,22 +26,26 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ReadLimits
-from llama_index_contextual.readers.discovery import read_once
-from llama_index_contextual.readers.pdf.scans import OcrPages, Page
+from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, one_line, read_limited
+from llama_index_contextual.readers.pdf.scans import OcrPages, Page, confidence
 from llama_index_contextual.readers.process import ChildProcess, serve
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 INSTALL = '`pip install "llama-index-contextual[ocr]"`'
 CHILD = __name__
 MAX_PROCESSES = 4  # a child needs up to 1.2 GB
 MAX_MEMORY = 6_000_000_000
-CHANGED = "was replaced by another file in the meantime: run again"
+CHANGED = "was replaced by another file in the meantime: ingest it again"
+ENCRYPTED = "the PDF is encrypted, and passwords are not stored"
 
 
 class PageStore(Protocol):
@@ -245,7 +249,8 @@ MAX_IMAGE_PIXELS = 200_000_000  # of an image file, which has to be decoded as a
 MIN_CONTRAST = 24  # in grey levels; a page with less contrast is blank
 GOOD = 0.85  # minimum confidence at which a page is not also read rotated
 
-Image = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
+ImageMode = Literal["L", "RGB"]
 
 
 class Worker:
@@ -253,18 +258,18 @@ class Worker:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
-        self._file: PdfImages | ImageFile | None = None
-        self._digest = ""
-        self._drawn: tuple[int, Image, float] | None = None
+        self._file = OpenFile()
+        self._drawn: tuple[str, int, Pixels, float] | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Open a file, or draw or read one of its pages."""
-        file = self._open(request)
+        file, digest = self._file.get(request)
         if request["what"] == "open":
-            return {"pages": file.page_count, "digest": self._digest}
-        if self._drawn is None or self._drawn[0] != request["page"]:
-            self._drawn = (request["page"], *file.page(request["page"]))
-        _, image, dpi = self._drawn
+            return {"pages": file.page_count, "digest": digest}
+        if self._drawn is None or self._drawn[:2] != (digest, request["page"]):
+            drawn, dpi = file.draw(request["page"], DPI, MAX_PIXELS, "L")
+            self._drawn = (digest, request["page"], np.array(drawn, dtype=np.uint8), dpi)
+        _, _, image, dpi = self._drawn
         if request["what"] == "draw":
             return {"image": hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()}
         boxes: list[list[Any]] = []
@@ -276,57 +281,70 @@ class Worker:
         height, width = image.shape
         return {"width": width, "height": height, "dpi": dpi, "boxes": boxes}
 
-    def _open(self, request: dict[str, Any]) -> PdfImages | ImageFile:
-        if self._file is not None and self._digest == request["digest"]:
-            return self._file
-        self._file = self._drawn = None
-        path, max_bytes = Path(request["path"]), request["max_bytes"]
-        try:
-            data, self._digest = read_once(path, max_bytes=max_bytes)
-        except OSError as error:
-            raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
-        if len(data) > max_bytes:
-            raise ReadError(str(path), f"the file has more bytes than the limit of {max_bytes:,}")
-        if request["digest"] not in (None, self._digest):
-            raise ReadError(str(path), CHANGED)
-        is_pdf = path.suffix.lower() == ".pdf"
-        self._file = PdfImages(path, data, request["password"]) if is_pdf else ImageFile(path, data)
-        return self._file
-
 
 # ---- Images ----------------------------------------------------------------------------------------------------------
 
 
-class PdfImages:
-    """The pages of a PDF, drawn by pdfium."""
+class OpenFile:
+    """The last file that was requested of a child process."""
+
+    def __init__(self) -> None:
+        self._file: PdfPages | ImagePages | None = None
+        self._digest = ""
+
+    def get(self, request: Mapping[str, Any]) -> tuple[PdfPages | ImagePages, str]:
+        """Return the file with the "path" and "digest" of a request, and its xxh3-128."""
+        if self._file is None or self._digest != request["digest"]:
+            self._file = None
+            path = Path(request["path"])
+            data, self._digest = read_limited(path, ReadLimits(max_bytes=request["max_bytes"]))
+            if request["digest"] not in (None, self._digest):
+                raise ReadError(str(path), CHANGED)
+            is_image = path.suffix.lower() in IMAGE_SUFFIXES
+            self._file = ImagePages(path, data) if is_image else PdfPages(path, data, request.get("password"))
+        return self._file, self._digest
+
+
+class PdfPages:
+    """The pages of a PDF, drawn by pdfium.
+
+    Attributes:
+        pdf: The document.
+        page_count: Number of pages.
+    """
 
     def __init__(self, path: Path, data: bytes, password: str | None) -> None:
         import pypdfium2
 
-        self._path, self._error = str(path), pypdfium2.PdfiumError
+        self._path, self._errors = str(path), (pypdfium2.PdfiumError, ValueError)
         try:
-            self._pdf: Any = pypdfium2.PdfDocument(data, password=password)
+            self.pdf: Any = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
-            raise ReadError(self._path, f"pdfium cannot draw its pages ({error})") from error
-        self.page_count = len(self._pdf)
+            is_encrypted = error.err_code == pypdfium2.raw.FPDF_ERR_PASSWORD
+            raise ReadError(self._path, ENCRYPTED if is_encrypted else f"the PDF is damaged ({error})") from error
+        self.page_count = len(self.pdf)
 
-    def page(self, index: int) -> tuple[Image, float]:
-        """Return a page in grey, and its resolution."""
+    def draw(self, index: int, dpi: int, max_pixels: int, mode: ImageMode) -> tuple[Image, float]:
+        """Return a page, drawn at a resolution of at most `dpi`, and its resolution."""
         try:
-            page = self._pdf[index]
+            page = self.pdf[index]
             width, height = page.get_size()
-            scale = min(DPI / 72, (MAX_PIXELS / max(width * height, 1.0)) ** 0.5)
-            bitmap = page.render(scale=scale, grayscale=True)
-            image = np.array(bitmap.to_numpy(), dtype=np.uint8).squeeze()
+            scale = min(dpi / 72, (max_pixels / max(width * height, 1.0)) ** 0.5)
+            bitmap = page.render(scale=scale, grayscale=mode == "L")
+            image = bitmap.to_pil().convert(mode)
             bitmap.close()
             page.close()
-        except (self._error, ValueError) as error:
+        except self._errors as error:
             raise ReadError(self._path, f"pdfium cannot draw it ({error})") from error
         return image, scale * 72
 
 
-class ImageFile:
-    """A PNG, JPEG or TIFF file; a TIFF may have several pages."""
+class ImagePages:
+    """A PNG, JPEG or TIFF file; a TIFF may have several pages.
+
+    Attributes:
+        page_count: Number of pages.
+    """
 
     def __init__(self, path: Path, data: bytes) -> None:
         from PIL import Image, UnidentifiedImageError
@@ -339,11 +357,11 @@ class ImageFile:
             # The second frame of a PNG or JPEG is a preview or part of an animation.
             self.page_count = getattr(self._image, "n_frames", 1) if self._image.format == "TIFF" else 1
         except self._errors as error:
-            raise ReadError(self._path, f"the image is damaged or of another type ({_detail(error)})") from error
+            raise ReadError(self._path, _undecodable(error)) from error
 
-    def page(self, index: int) -> tuple[Image, float]:
-        """Return a page in grey, and its resolution."""
-        from PIL import ImageOps
+    def draw(self, index: int, dpi: int, max_pixels: int, mode: ImageMode) -> tuple[Image, float]:
+        """Return a page, scaled down if it has more pixels than allowed, and the assumed resolution `dpi`."""
+        from PIL import Image, ImageOps
 
         try:
             self._image.seek(index)
@@ -353,24 +371,18 @@ class ImageFile:
                 raise ReadError(self._path, f"the image has {width * height:,} pixels, {limit}")
             image = ImageOps.exif_transpose(self._image)
             if image.has_transparency_data:
-                image = _on_white(image)
-            image = image.convert("L")
-            if (shrink := (MAX_PIXELS / (width * height)) ** 0.5) < 1:
+                image = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            image = image.convert(mode)
+            if (shrink := (max_pixels / (width * height)) ** 0.5) < 1:
                 image = image.resize((max(1, int(image.width * shrink)), max(1, int(image.height * shrink))))
         except self._errors as error:
-            raise ReadError(self._path, f"the image is damaged ({_detail(error)})") from error
-        return np.array(image, dtype=np.uint8), DPI
+            raise ReadError(self._path, _undecodable(error)) from error
+        return image, dpi
 
 
-def _on_white(image: Any) -> Any:
-    from PIL import Image
-
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-
-
-def _detail(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+def _undecodable(error: Exception) -> str:
+    return f"the image cannot be decoded ({one_line(str(error)) or type(error).__name__})"
 
 
 # ---- Engines ---------------------------------------------------------------------------------------------------------
@@ -385,18 +397,17 @@ class Reading(NamedTuple):
     @property
     def confidence(self) -> float:
         """Mean confidence of the characters."""
-        letters = sum(len(box[0]) for box in self.boxes)
-        return sum(len(box[0]) * box[1] for box in self.boxes) / letters if letters else 0.0
+        return confidence(self.boxes)
 
 
 class Engine(Protocol):
     """An OCR engine."""
 
-    def read(self, image: Image) -> Reading:
+    def read(self, image: Pixels) -> Reading:
         """Return the text of a grey image."""
 
 
-def upright(engine: Engine, image: Image) -> tuple[list[list[Any]], Image]:
+def upright(engine: Engine, image: Pixels) -> tuple[list[list[Any]], Pixels]:
     """Read an image, rotated by quarter turns if that improves the result; return the boxes and the rotated image."""
     best, best_image = engine.read(image), image
     if not best.boxes:
@@ -436,7 +447,7 @@ class RapidOcr:
         )
         logging.getLogger("RapidOCR").setLevel(logging.ERROR)
 
-    def read(self, image: Image) -> Reading:
+    def read(self, image: Pixels) -> Reading:
         """Return the text of a grey image."""
         result = self._engine(np.repeat(image[:, :, None], 3, axis=2))
         if result.txts is None:
@@ -473,12 +484,12 @@ class Tesseract:
         self._language = language
         self._environment = os.environ | {"OMP_THREAD_LIMIT": str(threads)}
 
-    def read(self, image: Image) -> Reading:
+    def read(self, image: Pixels) -> Reading:
         """Return the text of a grey image."""
-        from PIL import Image as Pillow
+        from PIL import Image
 
         file = io.BytesIO()
-        Pillow.fromarray(image).save(file, "PNG", compress_level=1)
+        Image.fromarray(image).save(file, "PNG", compress_level=1)
         command = ["tesseract", "stdin", "stdout", "-l", self._language, "--dpi", str(DPI), "--psm", "3", "tsv"]
         try:
             done = subprocess.run(

@@ -1,15 +1,19 @@
 """Images of the pages of original files, and marks for passages on them.
 
-Pages are drawn and marked in child processes (`_page_worker`), which are killed if a file keeps them busy and restarted
-if a file crashes them.
+pdfium is not thread-safe, and a malicious file may crash it or keep it busy, so the server never loads it: pages are
+drawn and marked in child processes, which are killed after a time limit and restarted after a crash. Run as a program,
+this module is the child.
 """
 
 from __future__ import annotations
 
 import base64
+import ctypes
+import io
+import math
 import queue
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +23,11 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, PDF_SUFFIXES
-from llama_index_contextual.readers.process import ChildProcess
-from llama_index_contextual.ui.marks import Box
+from llama_index_contextual.readers.ocr import OpenFile, PdfPages
+from llama_index_contextual.readers.process import ChildProcess, serve
+from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words
 
-CHILD = "llama_index_contextual.ui._page_worker"
+CHILD = __name__
 PROCESSES = 2
 SECONDS = 20.0
 """Time limit for one page, after which the process is killed."""
@@ -30,6 +35,7 @@ WAITING_SECONDS = 60.0
 """Maximum time that a request waits for a free process."""
 MAX_MEMORY = 2_000_000_000
 CACHE_BYTES = 64_000_000
+MAX_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,9 @@ class PageRenderer:
         self._cache_bytes = cache_bytes
         self._workers = [ChildProcess(CHILD, task="drawing the page", max_memory=MAX_MEMORY) for _ in range(processes)]
         # Last in, first out: a single user is served by one process, which has the file open.
-        self._idle = [*reversed(self._workers)]
-        self._waiting: deque[queue.SimpleQueue[ChildProcess]] = deque()
+        self._idle: queue.LifoQueue[ChildProcess] = queue.LifoQueue()
+        for worker in reversed(self._workers):
+            self._idle.put(worker)
         self._lock = threading.Lock()
         self._images: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
@@ -129,37 +136,16 @@ class PageRenderer:
     def _ask(self, file: SourceFile, request: dict[str, Any]) -> dict[str, Any]:
         if file.path is None:
             raise ReadError("", "the file was not found")
-        worker = self._take_worker()
-        if worker is None:
-            raise ReadError(str(file.path), "the server is busy with other pages: reload this one later")
         try:
-            request = {**request, "path": str(file.path), "digest": file.digest}
+            worker = self._idle.get(timeout=self._waiting_seconds)
+        except queue.Empty:
+            reason = "the server is busy with other pages: reload this one later"
+            raise ReadError(str(file.path), reason) from None
+        try:
+            request = {**request, "path": str(file.path), "digest": file.digest, "max_bytes": MAX_BYTES}
             return worker.ask(file.path, request, seconds=self._seconds)
         finally:
-            self._give_back(worker)
-
-    def _take_worker(self) -> ChildProcess | None:
-        """Return an idle worker in the order of the requests, or None if no worker becomes idle in time."""
-        turn: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            self._waiting.append(turn)
-        try:
-            return turn.get(timeout=self._waiting_seconds)
-        except queue.Empty:
-            with self._lock:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
-                    return None
-            return turn.get()  # a worker has just become idle
-
-    def _give_back(self, worker: ChildProcess) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().put(worker)
-            else:
-                self._idle.append(worker)
+            self._idle.put(worker)
 
 
 class Originals:
@@ -187,3 +173,132 @@ def has_pages(record: DocumentRecord) -> bool:
 def suffix_of(record: DocumentRecord) -> str:
     """Return the extension of a document's file in lower case, or "" if it has none."""
     return Path(record.file_name or record.doc_id).suffix.lower()
+
+
+# ---- Child -----------------------------------------------------------------------------------------------------------
+
+DPI = 160
+"""Resolution of a drawn page, in dots per inch: about 1.7 pixels per CSS pixel of a page at its original size."""
+MAX_PIXELS = 8_000_000
+"""Maximum size of a drawn page; larger pages are drawn at a lower resolution."""
+MAX_CHARS = 60_000
+"""Maximum number of characters on a page; if there are more, the passage is not marked."""
+TALL = 2.5
+"""Ratio of a character's box, as the font defines it, to the font size above which the glyph's own box is used."""
+COMPRESSION = 3
+"""PNG compression level; higher levels take longer and save little."""
+
+
+class Desk:
+    """Handler of requests in the child process."""
+
+    def __init__(self) -> None:
+        self._file = OpenFile()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return a drawn page or the marks on it, or the reason why it cannot be shown."""
+        file, _ = self._file.get(request)
+        index = request["page"] - 1
+        if not 0 <= index < file.page_count:
+            return {"reason": f"the file has {file.page_count} pages, and no page {request['page']}"}
+        if isinstance(file, PdfPages) and file.pdf.formenv is None and file.pdf.get_formtype():
+            file.pdf.init_forms()
+        if request["what"] == "image":
+            image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
+            png = io.BytesIO()
+            image.save(png, "PNG", compress_level=COMPRESSION)
+            return {"png": base64.b64encode(png.getvalue()).decode("ascii")}
+        if isinstance(file, PdfPages):
+            size, chars = _page_chars(file.pdf, index)
+        else:
+            image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
+            size, chars = (image.width * 72 / DPI, image.height * 72 / DPI), []
+        return {"pages": file.page_count, **_marks(size, chars, request["text"], request["words"])}
+
+
+def _marks(
+    size: tuple[float, float], chars: Sequence[Char], text: str, words: Sequence[Sequence[int]]
+) -> dict[str, Any]:
+    """Return the size of a page, and the boxes of a passage and of its words."""
+    places = align([char.text for char in chars], text)
+    lines = line_boxes(chars, {at for at in places if at is not None})
+    marked = mark_words(chars, places, ((start, end) for start, end in words))
+    return {
+        "width": size[0],
+        "height": size[1],
+        "has_text": any(char.text.isalnum() for char in chars),
+        "lines": [_within(box, *size) for box in lines],
+        "words": [_within(box, *size) for box in marked],
+    }
+
+
+def _within(box: Box, width: float, height: float) -> list[float]:
+    """Return the edges of a box, clipped to the page."""
+    x0, x1 = (round(min(max(x, 0.0), width), 1) for x in (box.x0, box.x1))
+    y0, y1 = (round(min(max(y, 0.0), height), 1) for y in (box.y0, box.y1))
+    return [x0, y0, x1, y1]
+
+
+def _page_chars(pdf: Any, index: int) -> tuple[tuple[float, float], list[Char]]:
+    """Return the size of a page as displayed, and its characters in pdfium's order, with their boxes in points."""
+    import pypdfium2
+
+    try:
+        page = pdf[index]
+        width, height = (size if math.isfinite(size) and size > 0 else 1.0 for size in page.get_size())
+        text = page.get_textpage()
+        chars = _chars(text, _placement(page, width, height)) if text.count_chars() <= MAX_CHARS else []
+        text.close()
+        page.close()
+    except pypdfium2.PdfiumError as error:
+        raise ReadError("", f"pdfium cannot show the page ({error})") from error
+    return (width, height), chars
+
+
+Placement = tuple[float, float, float, float, float, float]
+"""Coefficients that convert PDF coordinates to points on the displayed page: x = a x + b y + c, y = d x + e y + f."""
+
+
+def _placement(page: Any, width: float, height: float) -> Placement:
+    """Return the placement of a page, which depends on its boxes and its rotation."""
+    import pypdfium2.raw as pdfium
+
+    fine = 100  # pdfium returns whole numbers
+    x, y = ctypes.c_int(), ctypes.c_int()
+
+    def shown(at_x: float, at_y: float) -> tuple[float, float]:
+        pdfium.FPDF_PageToDevice(page.raw, 0, 0, round(width * fine), round(height * fine), 0, at_x, at_y, x, y)
+        return x.value / fine, y.value / fine
+
+    unit = 1_000.0
+    (c, f), (ax, dx), (by, ey) = shown(0, 0), shown(unit, 0), shown(0, unit)
+    return (ax - c) / unit, (by - c) / unit, c, (dx - f) / unit, (ey - f) / unit, f
+
+
+def _chars(text: Any, place: Placement) -> list[Char]:
+    """Return the characters of a page; a character that is not drawn has an empty box."""
+    import pypdfium2.raw as pdfium
+
+    a, b, c, d, e, f = place
+    matrix = pdfium.FS_MATRIX()
+    chars: list[Char] = []
+    for at in range(text.count_chars()):
+        code = pdfium.FPDFText_GetUnicode(text.raw, at)
+        sign = chr(code) if 0 < code <= 0x10FFFF and not 0xD800 <= code < 0xE000 else "\ufffd"
+        if sign.isspace():
+            chars.append(Char(sign, 0.0, 0.0, 0.0, 0.0))
+            continue
+        left, bottom, right, top = text.get_charbox(at, loose=True)
+        size = abs(float(pdfium.FPDFText_GetFontSize(text.raw, at)))
+        if pdfium.FPDFText_GetMatrix(text.raw, at, matrix):
+            size *= math.hypot(matrix.c, matrix.d)
+        if not (left < right < math.inf and bottom < top < math.inf and max(right - left, top - bottom) <= TALL * size):
+            left, bottom, right, top = text.get_charbox(at)
+        x0, x1 = sorted((a * left + b * bottom + c, a * right + b * top + c))
+        y0, y1 = sorted((d * left + e * bottom + f, d * right + e * top + f))
+        chars.append(Char(sign, x0, y0, x1, y1))
+    return chars
+
+
+if __name__ == "__main__":
+    serve(Desk().answer)

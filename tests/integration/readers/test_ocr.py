@@ -113,7 +113,7 @@ def test_pages_are_listed_as_ranges() -> None:
 
 def test_the_confidence_of_a_page_is_the_mean_of_its_characters() -> None:
     boxes = [["abc", 1.0, *[0] * 8], ["d", 0.6, *[0] * 8]]
-    assert confidence({"boxes": boxes}) == pytest.approx((3 * 1.0 + 0.6) / 4)
+    assert confidence(boxes) == pytest.approx((3 * 1.0 + 0.6) / 4)
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------
@@ -389,16 +389,16 @@ IDAT = b"\0\0\0\x01IDAT\x78" + struct.pack(">I", zlib.crc32(b"IDAT\x78"))
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "the image is damaged or of another type"),
-        (b"\x89PNG\r\n\x1a\nno more", "the image is damaged or of another type"),
-        (b"GIF89a", "the image is damaged or of another type"),
-        (RawPdf().data(), "the image is damaged or of another type"),
-        (png(100, 100), "page 1 was left out: the image is damaged"),
+        (b"", "the image cannot be decoded"),
+        (b"\x89PNG\r\n\x1a\nno more", "the image cannot be decoded"),
+        (b"GIF89a", "the image cannot be decoded"),
+        (RawPdf().data(), "the image cannot be decoded"),
+        (png(100, 100), "page 1 was left out: the image cannot be decoded"),
         (
             png(15_000, 15_000),
             "page 1 was left out: the image has 225,000,000 pixels, more than the limit of 200,000,000",
         ),
-        (png(2**31 - 1, 2**31 - 1), "the image is damaged or of another type (Image size"),
+        (png(2**31 - 1, 2**31 - 1), "the image cannot be decoded (Image size"),
     ],
 )
 def test_files_that_are_no_images_are_skipped(
