@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
 from llama_index_contextual._utils.keywords import options_of
-from llama_index_contextual.answering.build import ChatEngineOptions, EngineOptions, QueryEngineOptions
+from llama_index_contextual.answering.build import ChatEngineOptions, EngineOptions
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import PREFIX, RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.ingestion.changes import FolderOptions, IngestOptions, ReadingOptions
@@ -210,7 +210,7 @@ def _kinds(schema: dict[str, Any]) -> Iterator[str]:
 
 
 _OPTIONS = {
-    "Project.as_query_engine": QueryEngineOptions,
+    "Project.as_query_engine": EngineOptions,
     "Project.as_chat_engine": ChatEngineOptions,
     "Project.ingest": IngestOptions,
     "Project.sync_folders": FolderOptions,

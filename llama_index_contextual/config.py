@@ -29,7 +29,6 @@ Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
 FaissIndex = Literal["auto", "flat", "rabitq"]
-Adjacent = Literal["merge", "bridge"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
 """The styles of answers that have a name; any other text is added to the rules."""
@@ -191,16 +190,10 @@ class ProjectConfig(BaseModel):
     """
     intents: bool | Literal["llm"] | dict[str, dict[str, Any]] = _live(False)
     """Whether to adapt the search to the intent of a question; `llm` also asks the LLM if the wording does not decide.
-    An object describes intents of your own: its fields are those of `SearchPlan`.
-    """
-    adjacent: Adjacent = _live("merge")
-    """How an answer treats neighbouring hits: `merge` joins them, `bridge` also reads a chunk between two
-    hits.
+    An object replaces the search plans of individual intents: its fields are those of `SearchPlan`.
     """
     guards: bool | None = _live(None)
-    """Whether to remove harmful HTML and links from answers, and to mask personal data; None: harmful HTML and links
-    are removed if the extra `answering` is installed, and nothing is masked.
-    """
+    """Whether to escape HTML and remove unsafe links in answers, and to mask personal data; None: nothing is masked."""
     judge: bool = _live(False)
     """Whether the LLM checks each answer, which is withheld unless the passages support it."""
     answer_cache: bool | None = _live(None)

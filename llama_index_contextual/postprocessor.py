@@ -17,7 +17,6 @@ from llama_index.core.instrumentation import (  # type: ignore[attr-defined]  # 
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeRelationship, NodeWithScore, QueryBundle, TextNode
-from llama_index.core.storage.docstore.types import BaseDocumentStore
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
@@ -28,11 +27,9 @@ from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.words import embedded, word_vectors
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.analysis import Analyzer, shortened
-from llama_index_contextual.index.part import load_frame
 from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.spotlight import HeadedText, Spotlight, is_code
-from llama_index_contextual.stores import IndexDocumentStore
 
 _dispatcher = get_dispatcher(__name__)
 logger = get_logger(__name__)
@@ -60,17 +57,19 @@ class _Run:
     text: str
     nodes: list[TextNode]
 
-    def take(self, node: TextNode, gaps: Mapping[int, str], max_tokens: int) -> bool:
+    def take(self, node: TextNode, max_tokens: int) -> bool:
         """Append a chunk that starts no earlier than this run.
 
         Return False if text is missing between them or the run would become too long.
         """
-        end, at = self.start + len(self.text), _start(node) - self.start
-        between = self._white_space(node, _start(node) - end, gaps.get(end))
-        shared = max(0, end - _start(node))
-        # Wrong offsets (from a parser that searched for repeated text) must not garble a passage.
-        if between is None or self.text[at : at + len(node.text)] != node.text[:shared]:
+        gap = _start(node) - self.start - len(self.text)
+        if gap > 0 and (gap > _MOST_UNKNOWN or not _follows(self.nodes[-1], node)):
             return False
+        shared, at = max(0, -gap), _start(node) - self.start
+        # Wrong offsets (from a parser that searched for repeated text) must not garble a passage.
+        if self.text[at : at + len(node.text)] != node.text[:shared]:
+            return False
+        between = " " if gap == 1 else "\n" * gap
         longer = self.text + between + node.text[shared:]
         if len(longer) > len(self.text) and count_tokens(longer) > max_tokens:
             return False
@@ -78,28 +77,17 @@ class _Run:
         self.nodes.append(node)
         return True
 
-    def _white_space(self, node: TextNode, length: int, known: str | None) -> str | None:
-        """Return the white space before the next chunk; None if other text may be missing."""
-        if length <= 0:
-            return ""
-        if known is not None and len(known) == length:
-            return known if known.isspace() else None
-        if length > _MOST_UNKNOWN or not _follows(self.nodes[-1], node):
-            return None
-        return " " if length == 1 else "\n" * length
 
-
-def _join(nodes: Iterable[TextNode], gaps: Mapping[int, str], max_tokens: int) -> list[_Run]:
+def _join(nodes: Iterable[TextNode], max_tokens: int) -> list[_Run]:
     """Join consecutive chunks of one document into runs, in text order, without repeated overlaps.
 
     Args:
         nodes: Chunks with offsets, in any order.
-        gaps: Known white space between chunks, by offset.
         max_tokens: Maximum number of tokens of a run of several chunks.
     """
     runs: list[_Run] = []
     for node in sorted(nodes, key=lambda node: (_start(node), -len(node.text))):
-        if not runs or not runs[-1].take(node, gaps, max_tokens):
+        if not runs or not runs[-1].take(node, max_tokens):
             runs.append(_Run(_start(node), node.text, [node]))
     return runs
 
@@ -172,26 +160,19 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
 
     A passage takes the position, id, score and evidence of its best hit. Its offsets, pages and sections cover the
     whole passage, and its context contains the sentences written for each chunk, one per line. A run of hits that is
-    longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Without a docstore, chunks
-    separated by white space are merged only if they are linked and at most two characters apart. `docstore` is not
-    serialised: set it again after `from_dict`.
+    longer than `max_tokens` becomes several passages. Nodes without offsets are not changed. Chunks separated by white
+    space are merged only if they are linked and at most two characters apart.
 
     Example:
         >>> merger = AdjacentChunkMerger()
         >>> engine = project.as_query_engine(node_postprocessors=[merger])  # doctest: +SKIP
     """
 
-    bridge: bool = Field(
-        default=False, description="Whether to include a single chunk between two hits; needs the docstore."
-    )
     max_tokens: int = Field(
         default=2400,
         ge=1,
         description="Maximum number of tokens of a passage of several chunks. The default has room for three chunks of"
-        " the default size: two hits and the chunk between them.",
-    )
-    docstore: BaseDocumentStore | None = Field(
-        default=None, exclude=True, description="The document store with the chunks."
+        " the default size.",
     )
 
     @classmethod
@@ -207,34 +188,14 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
             if _has_span(hit.node):
                 places.setdefault(hit.node.ref_doc_id or "", []).append(place)
         merged = {place: hit for place, hit in enumerate(nodes) if not _has_span(hit.node)}
-        for doc_id, of_document in places.items():
+        for of_document in places.values():
             distinct = {nodes[place].node.node_id: cast(TextNode, nodes[place].node) for place in of_document}
-            for run in self._runs(doc_id, list(distinct.values())):
+            for run in _join(distinct.values(), self.max_tokens):
                 ids = {node.node_id for node in run.nodes}
                 inside = [place for place in of_document if nodes[place].node.node_id in ids]
-                if not inside:
-                    continue  # a chunk that was added between hits, but whose offsets do not fit
                 best = min(inside, key=lambda place: (-(nodes[place].score or 0.0), place))
                 merged[best] = nodes[best] if len(run.nodes) == 1 else _merge(run, nodes[best])
         return [merged[place] for place in sorted(merged)]
-
-    def _runs(self, doc_id: str, nodes: list[TextNode]) -> list[_Run]:
-        frame = load_frame(self.docstore.nodes, doc_id) if isinstance(self.docstore, IndexDocumentStore) else None
-        gaps = dict(frame.gaps) if frame else {}
-        runs = _join(nodes, gaps, self.max_tokens)
-        return _join([*nodes, *self._between(runs)], gaps, self.max_tokens) if self.bridge else runs
-
-    def _between(self, runs: Sequence[_Run]) -> list[TextNode]:
-        """Return each chunk that alone fills the gap between two runs."""
-        if self.docstore is None:
-            raise ConfigurationError("AdjacentChunkMerger needs `docstore` for bridge: pass it.", setting="docstore")
-        links = {link.node_id: other.nodes[0] for run, other in pairwise(runs) if (link := run.nodes[-1].next_node)}
-        fetched = self.docstore.get_nodes(list(links), raise_error=False) if links else []
-        return [
-            cast(TextNode, node)
-            for node in fetched
-            if _has_span(node) and node.next_node and node.next_node.node_id == links[node.node_id].node_id
-        ]
 
 
 def _merge(run: _Run, best: NodeWithScore) -> MergedChunk:
@@ -318,7 +279,8 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
         >>> text[start:end]
         'Error TS-999 means a dry pump.'
     """
-    sentences, matches = _matched_sentences(text, query)
+    sentences, query_words = split_sentences(text), set(_words(query))
+    matches = [query_words.intersection(_words(text[start:end])) for start, end in sentences]
     counts = Counter(word for words in matches for word in words)
     weight = {word: math.log(1 + len(sentences) / count) for word, count in counts.items()}
     starts = [start for start, _ in sentences]
@@ -361,12 +323,6 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _matched_sentences(text: str, query: str) -> tuple[list[tuple[int, int]], list[set[str]]]:
-    """Return the spans of the sentences, and the words of the query in each of them."""
-    sentences, query_words = split_sentences(text), set(_words(query))
-    return sentences, [query_words.intersection(_words(text[start:end])) for start, end in sentences]
-
-
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
@@ -389,7 +345,7 @@ class ContextWindowPacker(BaseNodePostprocessor):
     off. If the merger adds chunks, use it again afterwards.
 
     Raises:
-        ConfigurationError: Not even one sentence of the best result fits; the message states the budget that is needed.
+        ConfigurationError: Not even one sentence of the best result fits.
 
     Example:
         >>> packer = ContextWindowPacker(max_tokens=4000, compress=True)
@@ -428,19 +384,14 @@ class ContextWindowPacker(BaseNodePostprocessor):
                 packed.append(fitting)
                 room = free - _tokens(fitting)
         if ranked and not packed:
-            return [self._squeeze(ranked[0], query)]
+            if (shorter := _shortened(ranked[0], query, self.max_tokens)) is None:
+                raise ConfigurationError(
+                    f"{self.budget}={self.max_tokens} has no room for a sentence of the best passage, with its source"
+                    f" and context: increase it.",
+                    setting=self.budget,
+                )
+            return [shorter]
         return _in_reading_order(packed)
-
-    def _squeeze(self, best: NodeWithScore, query: str) -> NodeWithScore:
-        """Return the best result, cut to the sentences that fit, for when no result fits."""
-        shorter = _shortened(best, query, self.max_tokens) or _shortest(best, query)
-        if (needed := _tokens(shorter)) > self.max_tokens:
-            raise ConfigurationError(
-                f"{self.budget}={self.max_tokens} has no room for a sentence of the best passage, with its source and"
-                f" context: allow at least {needed}.",
-                setting=self.budget,
-            )
-        return shorter
 
 
 def _in_reading_order(packed: Sequence[NodeWithScore]) -> list[NodeWithScore]:
@@ -471,16 +422,6 @@ def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | Non
             return shorter
         allowance -= excess  # the text may take more tokens together with the metadata than on its own
     return None
-
-
-def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
-    """Cut a hit to its shortest sentence that matches the query; return it unchanged if its node has no text."""
-    node = hit.node
-    if not isinstance(node, TextNode):
-        return hit
-    sentences, matches = _matched_sentences(node.text, query)
-    about = [span for span, words in zip(sentences, matches, strict=True) if words or not any(matches)]
-    return min((_cut(hit, node, *span) for span in about), key=_tokens, default=hit)
 
 
 def _cut(hit: NodeWithScore, node: TextNode, start: int, end: int) -> NodeWithScore:

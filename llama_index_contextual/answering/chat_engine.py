@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import QueryBundle
-from llama_index.core.storage.chat_store import BaseChatStore, SimpleChatStore
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
@@ -38,14 +36,11 @@ ChatMode = Literal["blend", "condense", "simple"]
 
 TURNS = 3
 HISTORY_TOKENS = 1000
-CHAT_STORE_KEY = "chat_history"
 
 _MODES = ("blend", "condense", "simple")
 _ROLES = (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT)
 _ELLIPSIS = "… "
 _LONGEST_TOKEN = 128  # length of the longest token of o200k_base, which consists of spaces
-_SENTENCE_CUT = re.compile(r"[.!?][\"'”’)\]*_]*\s+|[。！？]|\n")
-_WORD_CUT = re.compile(r"\s+")
 
 
 @dataclass
@@ -79,14 +74,12 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         turns: Number of exchanges to consider.
         history_tokens: Maximum number of tokens of the exchanges in the prompt. The oldest exchanges are dropped first;
             an exchange that is too long loses its beginning.
-        chat_store: The store of the history.
-        chat_store_key: Key of this conversation in the store.
-        memory: A LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a
-            store. The prompt contains what the memory returns for the question, and `history_tokens` has no effect;
-            searches still use the last `turns` exchanges.
+        memory: A LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`. The prompt
+            contains what the memory returns for the question, and `history_tokens` has no effect; searches still use
+            the last `turns` exchanges.
 
     Raises:
-        ConfigurationError: The mode is unknown, a number is negative, or both a store and a memory are given.
+        ConfigurationError: The mode is unknown, or a number is negative.
 
     Example:
         >>> chat = project.as_chat_engine()  # doctest: +SKIP
@@ -103,21 +96,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         mode: ChatMode = "blend",
         turns: int = TURNS,
         history_tokens: int = HISTORY_TOKENS,
-        chat_store: BaseChatStore | None = None,
-        chat_store_key: str = CHAT_STORE_KEY,
         memory: BaseMemory | None = None,
     ) -> None:
-        if not isinstance(memory, BaseMemory | None):
-            raise ConfigurationError(
-                f"memory is of type {type(memory).__name__}: pass a memory of LlamaIndex, such as"
-                f" Memory.from_defaults().",
-                setting="memory",
-            )
-        if memory is not None and chat_store is not None:
-            raise ConfigurationError(
-                "chat_store and memory both hold the conversation: pass one of them, or a memory over the store.",
-                setting="memory",
-            )
         if mode not in _MODES:
             raise ConfigurationError(f"Chat mode {mode!r} is unknown: use {', '.join(_MODES)}.", setting="mode")
         if min(turns, history_tokens) < 0:
@@ -127,10 +107,7 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.turns = turns
         self.history_tokens = history_tokens
         self._has_own_memory = memory is not None
-        store = SimpleChatStore() if chat_store is None else chat_store
         self.memory = memory or ChatMemoryBuffer.from_defaults(
-            chat_store=store,
-            chat_store_key=chat_store_key,
             tokenizer_fn=str.split,  # without effect, but the default takes a second to load
         )
         self._condense_prompt: BasePromptTemplate = PromptTemplate(CONDENSE)
@@ -198,7 +175,12 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             messages = list(recent[start:])
             if sum(count_tokens(message.content or "") for message in messages) <= self.history_tokens:
                 return messages
-        return _newest_part(recent[starts[-1] :], self.history_tokens) if starts else []
+        if not starts:
+            return []
+        last, quarter = recent[starts[-1] :], self.history_tokens // 4
+        budgets = [(last[0], quarter), *((message, self.history_tokens - quarter) for message in last[1:][-1:])]
+        texts = [(message.role, end_of(message.content or "", budget)) for message, budget in budgets]
+        return [ChatMessage(role=role, content=text) for role, text in texts if texts[0][1] and text]
 
     async def _aremembered(self, message: str, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the part of the conversation for the prompt."""
@@ -310,52 +292,21 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.memory.put_messages(_exchange(message, stream.grounded))
 
 
-def _newest_part(exchange: Sequence[ChatMessage], budget: int) -> list[ChatMessage]:
-    """Return a question and its answers, with the beginning of each cut off to fit a budget.
-
-    The question takes up to a quarter of the budget, or more if the answers leave room. The last answers are kept
-    first.
-    """
-    question, *answers = exchange
-    size = count_tokens(question.content or "")
-    needed = sum(count_tokens(message.content or "") for message in answers)
-    room = budget - min(size, max(budget // 4, budget - needed))
-    kept: list[ChatMessage] = []
-    for message in reversed(answers):
-        text = end_of(message.content or "", room)
-        if not text:
-            break
-        room -= count_tokens(text)
-        kept.append(ChatMessage(role=message.role, content=text))
-    used = sum(count_tokens(message.content or "") for message in kept)
-    text = end_of(question.content or "", budget - used)
-    return [ChatMessage(role=question.role, content=text), *reversed(kept)] if text else []
-
-
 def end_of(text: str, max_tokens: int) -> str:
-    """Return "… " and the end of a text, from the start of a sentence or word, within a number of tokens.
+    """Return "… " and the end of a text, within a number of tokens.
 
     Example:
-        >>> end_of("The pump runs dry. Call the operator at once.", 8)
+        >>> end_of("The pump runs dry. Call the operator at once.", 7)
         '… Call the operator at once.'
     """
     if count_tokens(text) <= max_tokens:
         return text
-    room = max_tokens - count_tokens(_ELLIPSIS)
-    if room < 1:
-        return ""
-    tail = text[-room * _LONGEST_TOKEN :]  # no token is longer, so this contains the end that fits
+    tail = text[-max_tokens * _LONGEST_TOKEN :]  # no token is longer, so this contains the end that fits
     tokens = TokenMap.of(tail)
-    earliest, middle = (tokens.offset(len(tokens) - count) for count in (room, room // 2))
-    cuts = [
-        cut.end()
-        for cut in (_SENTENCE_CUT.search(tail, earliest, middle), _WORD_CUT.search(tail, earliest, middle))
-        if cut
-    ]
-    # On its own, the end may have one token more than within the text.
-    for start in (*cuts, *(tokens.offset(len(tokens) - count) for count in range(room, 0, -1))):
-        if (end := tail[start:].strip()) and count_tokens(_ELLIPSIS + end) <= max_tokens:
-            return _ELLIPSIS + end
+    for count in range(max_tokens - 1, 0, -1):  # on its own, the end may have more tokens than within the text
+        end = _ELLIPSIS + tail[tokens.offset(max(0, len(tokens) - count)) :].strip()
+        if end != _ELLIPSIS and count_tokens(end) <= max_tokens:
+            return end
     return ""
 
 

@@ -1,8 +1,8 @@
 """Check the citations of an answer against the passages that it is based on.
 
 An answer cites its passages as [Source N]. `check_citations` removes citations of sources that do not exist, looks up
-every quotation in the passages, and reports the numbers and dates that no cited passage contains. The first two parts
-of this module find and compare figures and quotations in any notation.
+every quotation in the passages, and reports the numbers that no cited passage contains. The first two parts of this
+module find and compare numbers and quotations.
 """
 
 from __future__ import annotations
@@ -16,27 +16,17 @@ from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-import regex  # type: ignore[import-untyped]  # the package ships no types
-
+from llama_index_contextual.readers.boundaries import Rank, structural_offsets
 from llama_index_contextual.search.response import Source
 
-# ---- Figures: numbers and dates --------------------------------------------------------------------------------------
+# ---- Numbers ---------------------------------------------------------------------------------------------------------
 
 _MONTHS = (
-    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october"),
-    *("november", "december"),
+    *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
+    *("November", "December"),
 )
-_MONTH = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
-_DATES = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"(?<![\d-])(?P<year>\d{4})[-/.](?P<a>\d{1,2})[-/.](?P<b>\d{1,2})(?!\d)",
-        r"(?<![\d/.-])(?P<b>\d{1,2})[-/.](?P<a>\d{1,2})[-/.](?P<year>\d{4})(?!\d)",
-        rf"\b{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,? (?P<year>\d{{4}}))?\b",
-        rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\.? (?:of )?{_MONTH}(?:,? (?P<year>\d{{4}}))?\b",
-        rf"\b{_MONTH},? (?P<year>\d{{4}})\b",
-    )
-)
+_MONTH = rf"\b(?:{'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in _MONTHS)})\b"
+_MONTH_OF_DATE = re.compile(rf"(?<=\d ){_MONTH}|{_MONTH}(?=,? \d)")
 _NUMBER = re.compile(r"\d{1,3}(?:([.,'’\u00a0\u202f ])\d{3})(?:\1\d{3})*(?:[.,]\d+)?(?!\d)|\d+(?:[.,]\d+)*")
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE = re.compile(rf"[\s-]*({'|'.join(_SCALES)})s?\b", re.IGNORECASE)
@@ -45,79 +35,34 @@ _ONES = (
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-_WORDS: dict[str, int | Decimal] = {
+_WORDS = {
     **{word: value for value, word in enumerate(_ONES)},
     **{word: 10 * value for value, word in enumerate(_TENS, start=2)},
-    **{word: value for value, word in enumerate(_ORDINALS, start=1)},
-    "hundred": 100,
-    "dozen": 12,
-    "half": Decimal("0.5"),
-    "once": 1,
-    "twice": 2,
 }
 _SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
 _MAX_DIGITS = 100
-"""Maximum length of a number in characters; longer ones are not figures and are too large for decimals."""
-
-Date = tuple[int | None, int, int | None]
-"""Year, month, day; None for a missing part."""
+"""Maximum length of a number in characters; longer ones are not checked and are too large for decimals."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A number or date in a text.
-
-    Attributes:
-        text: The figure as written.
-        start: Start offset.
-        end: End offset.
-        values: Possible values of the number ("1,000" is one thousand or, in some countries, one).
-        dates: Possible dates ("3/4/2021" may be in April or in March); empty for a number.
-    """
-
-    text: str
-    start: int
-    end: int
-    values: frozenset[Decimal] = frozenset()
-    dates: frozenset[Date] = frozenset()
-
-
-def figures_of(text: str) -> list[Figure]:
-    """Return the dates and numbers written in digits in a text, in order.
+def figures_of(text: str) -> list[tuple[re.Match[str], set[Decimal]]]:
+    """Return the numbers written in digits and the months of dates in a text, in order, with their possible values.
 
     Example:
-        >>> [figure.text for figure in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
-        ['March 3, 2021', '1,250.50', '4']
+        >>> [match[0] for match, _ in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
+        ['March', '3', '2021', '1,250.50', '4']
     """
-    figures: list[Figure] = []
-    in_dates = bytearray(len(text))  # 1 for characters that belong to a date
-    for pattern in _DATES:
-        for match in pattern.finditer(text):
-            dates = frozenset(_dates(match.groupdict()))
-            if dates and not any(in_dates[match.start() : match.end()]):
-                in_dates[match.start() : match.end()] = b"\1" * len(match[0])
-                figures.append(Figure(match.group(), match.start(), match.end(), dates=dates))
-    for match in _NUMBER.finditer(text):
-        if len(match[0]) <= _MAX_DIGITS and not any(in_dates[match.start() : match.end()]):
-            values = frozenset(_values(match.group(), text[match.end() : match.end() + 12]))
-            figures.append(Figure(match.group(), match.start(), match.end(), values))
-    return sorted(figures, key=lambda figure: figure.start)
+    figures = [(match, {_month(match[0])}) for match in _MONTH_OF_DATE.finditer(text)]
+    figures += [
+        (match, set(_values(match[0], text[match.end() : match.end() + 12])))
+        for match in _NUMBER.finditer(text)
+        if len(match[0]) <= _MAX_DIGITS
+    ]
+    return sorted(figures, key=lambda figure: figure[0].start())
 
 
-def _dates(parts: dict[str, str | None]) -> Iterator[Date]:
-    digits = parts.get("year")
-    year = int(digits) if digits else None
-    if parts.get("month"):
-        month = next(at for at, name in enumerate(_MONTHS, 1) if name.startswith(str(parts["month"]).lower()))
-        of_month = parts.get("day")
-        yield year, month, int(of_month) if of_month else None
-        return
-    a, b = int(parts["a"] or 0), int(parts["b"] or 0)
-    for month, day in {(a, b), (b, a)}:
-        if 1 <= month <= 12 and 1 <= day <= 31:
-            yield year, month, day
+def _month(name: str) -> Decimal:
+    return next(Decimal(number) for number, month in enumerate(_MONTHS, start=1) if month.startswith(name[:3]))
 
 
 def _values(digits: str, after: str) -> Iterator[Decimal]:
@@ -129,50 +74,34 @@ def _values(digits: str, after: str) -> Iterator[Decimal]:
         decimal = f"{re.sub('[.,]', '', whole)}.{fraction}"
         # A single separator before three digits may separate thousands or decimals.
         readings = readings | {decimal} if len(separators) == 1 and len(fraction) == 3 else {decimal}
-    scale = _SCALE.match(after)
     for reading in readings:
         value = Decimal(reading).normalize()
         yield value
-        if scale:
-            yield (value * 10 ** _SCALES[scale[1].lower()]).normalize()
+        if scale := _SCALE.match(after):
+            yield _scaled(value, scale)
 
 
-class Facts:
-    """The numbers and dates of a passage, including those that are spelled out.
+def _scaled(value: Decimal, scale: re.Match[str]) -> Decimal:
+    return value.scaleb(_SCALES[scale[1].lower()]).normalize()
+
+
+def numbers_in(text: str) -> set[Decimal]:
+    """Return the values of the numbers and months of a passage, including numbers that are spelled out.
 
     Example:
-        >>> facts = Facts("Three days from 2 May 2020, at 1000 EUR.")
-        >>> [facts.support(figure) for figure in figures_of("3 days, 1,000, 2020-05-02, 7")]
-        [True, True, True, False]
+        >>> sorted(map(int, numbers_in("Twenty-five days from 2 May 2020-21.")))
+        [2, 5, 21, 25, 2020]
     """
-
-    def __init__(self, text: str) -> None:
-        figures = figures_of(text)
-        self._dates = {date for figure in figures for date in figure.dates}
-        self._values = {value for figure in figures for value in figure.values}
-        self._values |= {Decimal(part) for date in self._dates for part in (date[0], date[2]) if part is not None}
-        # Include numbers within dates and compounds: "2020-21" contains 21.
-        self._values |= {
-            Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _MAX_DIGITS
-        }
-        for match in _SPELLED.finditer(text):
-            value = Decimal(_WORDS[match[2].lower()])
-            value += Decimal(_WORDS[match[1].lower()]) if match[1] else 0
-            scale = _SCALE.match(text, match.end())
-            self._values |= {value, value * 10 ** _SCALES[scale[1].lower()] if scale else value}
-
-    def support(self, figure: Figure) -> bool:
-        """Return whether the passage contains a number or date, in any notation."""
-        if figure.dates:
-            return any(self._matches(date, own) for date in figure.dates for own in self._dates)
-        return not self._values.isdisjoint(figure.values)
-
-    def _matches(self, date: Date, own: Date) -> bool:
-        """Return whether a date agrees with one in the passage, whose missing parts may be elsewhere in the passage."""
-        for part, own_part in zip(date, own, strict=True):
-            if part is not None and part != own_part and (own_part is not None or Decimal(part) not in self._values):
-                return False
-        return True
+    numbers = {value for _, values in figures_of(text) for value in values}
+    numbers |= {_month(name) for name in re.findall(_MONTH, text)}
+    # Include the numbers within dates and compounds: "2020-21" contains 21.
+    numbers |= {Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _MAX_DIGITS}
+    for match in _SPELLED.finditer(text):
+        value = Decimal(_WORDS[match[2].lower()] + (_WORDS[match[1].lower()] if match[1] else 0))
+        numbers.add(value)
+        if scale := _SCALE.match(text, match.end()):
+            numbers.add(_scaled(value, scale))
+    return numbers
 
 
 # ---- Quotations ------------------------------------------------------------------------------------------------------
@@ -369,22 +298,16 @@ def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
 _Citation = tuple[int, int, tuple[int, ...]]
 """Start offset, end offset, source numbers."""
 
-_OPEN, _CLOSE = "[［【〔", "]］】〕"  # some models write citations in East Asian brackets
-_LISTED_CHARACTERS = 200
-_LISTED = rf"[^\[\]{_OPEN[1:]}{_CLOSE[1:]}]{{0,{_LISTED_CHARACTERS}}}"
-_CITATION_MARK = rf"\\?[\{_OPEN}]\s*sources?\s*[:：]?\s*({_LISTED}?\d{_LISTED})[\{_CLOSE}]"
-_CITATION = re.compile(_CITATION_MARK, re.IGNORECASE)
-_POSSIBLE = regex.compile(_CITATION_MARK, regex.IGNORECASE)
-_LONGEST_CITATION = 500
-_OPENING = re.compile(rf"[\\\{_OPEN}]")
-_UNFINISHED = re.compile(rf"\\?[\{_OPEN}]\s*sources?\b", re.IGNORECASE)
-_UNCLOSED = re.compile(rf"\\?[\{_OPEN}]\s*sources?\s*[:：]?\s*\d+(?:\s*(?:,|、|&|and|-|–)\s*\d+)*", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?。！？]+[\"'”’»)*_]*(?:[ \t]*\[\s*sources?[^\[\]]*\])*(?=\s+|$)|\n", re.IGNORECASE)
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:\w|No|Nos|Art|Sec|vs|cf|Dr|Mr|Mrs|Ms|St|Inc|Ltd|Co|pp?|e\.g|i\.e))\.$", re.IGNORECASE
+_OPEN, _CLOSE = r"[\[［【〔]", r"[\]］】〕]"  # some models write citations in East Asian brackets
+_INSIDE = r"[^\[\]［］【】〔〕]"
+_CITATION = re.compile(
+    rf"{_OPEN}\s?sources?(?![a-z])({_INSIDE}{{0,200}}\d)({_INSIDE}{{0,200}}{_CLOSE})?", re.IGNORECASE
 )
+_LONGEST_CITATION = 411
+_UNCLOSED = re.compile(rf"{_OPEN}{_INSIDE}*\Z")
+_UNFINISHED = re.compile(rf"{_OPEN}\s?sources?(?![a-z])[\s\d:：,、&–-]*\Z", re.IGNORECASE)
+_FOLLOWING = re.compile(rf"(?:[\s.,;:!?]*{_OPEN}\s?sources?{_INSIDE}*{_CLOSE})+", re.IGNORECASE)
 _LIST_NUMBER = re.compile(r"^[ \t]*\d+[.)](?=\s)", re.MULTILINE)
-_PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 
 
 @dataclass(frozen=True)
@@ -407,10 +330,10 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class UnsupportedFigure:
-    """A number or date in an answer that no cited passage contains.
+    """A number or month in an answer that no cited passage contains.
 
     Attributes:
-        text: The figure as written in the answer.
+        text: The number or month as written in the answer.
         start: Start offset in the checked answer.
         end: End offset.
         cited: Numbers of the sources cited for it; if empty, all were searched.
@@ -431,7 +354,7 @@ class CitationReport:
         cited: Numbers of the cited sources, in order of first mention.
         invalid: Numbers of cited sources that do not exist, in order of occurrence.
         quotations: The quotations, in order.
-        unsupported: Numbers and dates that no cited passage contains, in order.
+        unsupported: Numbers and months that no cited passage contains, in order.
     """
 
     text: str
@@ -482,10 +405,10 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     text = citations.feed(answer) + citations.rest()
     layout = _Layout(text)
     folded = [FoldedText(passage.text) for passage in passages]
-    quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in layout.quotations]
+    quotations = [replace(quoted, cited=layout.citations_for(quoted)) for quoted in quotations_of(text)]
     return CitationReport(
         text=text,
-        cited=tuple(dict.fromkeys(layout.all_citations)),
+        cited=tuple(dict.fromkeys(number for _, _, numbers in layout.citations for number in numbers)),
         invalid=tuple(citations.invalid),
         quotations=tuple(_checked(quoted, passages, folded) for quoted in quotations),
         unsupported=_unsupported(layout, passages, question),
@@ -499,20 +422,22 @@ def citations_of(answer: str) -> list[_Citation]:
         >>> citations_of("Three days [Source 2], or four [Sources 1 and 3].")
         [(11, 21, (2,)), (31, 48, (1, 3))]
     """
-    return [(mark.start(), mark.end(), tuple(_parse_numbers(mark[1]))) for mark in _CITATION.finditer(answer)]
+    return [
+        (mark.start(), mark.end(), tuple(_parse_numbers(mark[1]))) for mark in _CITATION.finditer(answer) if mark[2]
+    ]
 
 
 def uncited(text: str) -> str:
     """Return a text without its citations or the white space before them."""
-    return re.sub(rf"[ \t]*{_CITATION_MARK}", "", text, flags=re.IGNORECASE)
+    return re.sub(rf"[ \t]*{_CITATION.pattern}", "", text, flags=re.IGNORECASE)
 
 
 class CitationFilter:
     """Filter that removes citations of sources that do not exist from text that arrives in pieces.
 
-    Text that may be a citation is held back until its bracket closes or it cannot be a citation, so that no part of an
-    invalid citation is released. White space at either end of the text and before a removed citation is removed too, as
-    is an unfinished citation at the end. The result does not depend on how the text is divided into pieces.
+    A bracket is held back until it closes or cannot be a citation, so that no part of an invalid citation is released.
+    White space at either end of the text and before a removed citation is removed too, as is an unfinished citation at
+    the end. The result does not depend on how the text is divided into pieces.
 
     Args:
         sources: Number of sources; they are numbered from 1.
@@ -529,73 +454,56 @@ class CitationFilter:
     def __init__(self, sources: int) -> None:
         self.invalid: list[int] = []
         self._sources = sources
-        self._undecided = ""  # text from the opening bracket of a possible citation
-        self._space = ""  # white space after the released text
-        self._tail = ""  # end of the released text
+        self._shown = ""
+        self._held = ""
 
     def feed(self, piece: str) -> str:
         """Add a piece of the text, and return the text that can be shown now; it may be empty."""
-        text, at, released = self._undecided + piece, 0, []
-        while (opening := _OPENING.search(text, at)) is not None:
-            released.append(self._release(text[at : opening.start()]))
-            at = opening.start()
-            citation = _POSSIBLE.match(text, at, partial=True)
-            if citation is not None and citation.partial:
-                break
-            if citation is None:
-                unclosed = _UNCLOSED.match(text, at, at + _LISTED_CHARACTERS)
-                wrong = [] if unclosed is None else self._missing(_parse_numbers(unclosed[0]))
-                self.invalid += wrong
-                end = unclosed.end() if unclosed is not None and wrong else at + 1
-                released.append(self._release(self._removed() if wrong else text[at]))
-                at = end
-            else:
-                released.append(self._release(self._cited(citation[0], citation[1])))
-                at = citation.end()
-        else:
-            released.append(self._release(text[at:]))
-            at = len(text)
-        self._undecided = text[at:]
-        return "".join(released)
+        text = self._held + piece
+        opening = _UNCLOSED.search(text, max(0, len(text) - _LONGEST_CITATION))
+        end = len(text) if opening is None else opening.start()
+        released = self._release(text[:end])
+        self._held += text[end:]
+        return released
 
     def rest(self) -> str:
         """Return the text that was held back, without an unfinished citation."""
-        undecided, self._undecided = self._undecided, ""
-        if _UNFINISHED.match(undecided):
-            self.invalid += self._missing(_parse_numbers(undecided))
-            return ""
-        return self._release(undecided)
+        if unfinished := _UNFINISHED.search(self._held):
+            self.invalid += self._missing(_parse_numbers(unfinished[0]))
+            self._held = self._held[: unfinished.start()]
+        released = self._release(self._held)
+        self._held = ""
+        return released
 
-    def _cited(self, citation: str, listed: str) -> str:
-        """Return a citation without the sources that do not exist, or an empty string if none of them exists."""
-        numbers = _parse_numbers(listed)
+    def _release(self, text: str) -> str:
+        """Return the text without invalid citations; white space at its end is held back until more text follows."""
+        start, at = len(self._shown), 0
+        for citation in _CITATION.finditer(text):
+            self._shown += text[at : citation.start()]
+            self._add(citation)
+            at = citation.end()
+        shown = self._shown + text[at:]
+        self._shown = shown.rstrip() if start else shown.strip()
+        self._held = shown[len(shown.rstrip()) :]
+        return self._shown[start:]
+
+    def _add(self, citation: re.Match[str]) -> None:
+        """Add a citation to the shown text, without the sources that do not exist."""
+        numbers = _parse_numbers(citation[1])
         wrong = self._missing(numbers)
-        if not wrong and citation[0] == _OPEN[0] and citation[-1] == _CLOSE[0]:
-            return citation
+        if not wrong and (citation[2] is None or citation[0][0] + citation[0][-1] == "[]"):
+            self._shown += citation[0]
+            return
         self.invalid += wrong
-        right = "".join(f"[Source {number}]" for number in numbers if number not in wrong)
-        return right or self._removed()
-
-    def _removed(self) -> str:
-        """Return the replacement for a removed citation, and drop the white space before it."""
-        self._space = self._space.rstrip(" \t")
-        # Within other brackets, the text around a removed citation could form another one.
-        nested = max(map(self._tail.rfind, _OPEN)) > max(map(self._tail.rfind, _CLOSE))
-        return "[…]" if nested else ""
+        if right := [number for number in numbers if number not in wrong]:
+            self._shown += "".join(f"[Source {number}]" for number in right)
+        elif _UNCLOSED.search(self._shown):  # the text around the removed citation could form another one
+            self._shown += "[…]"
+        else:
+            self._shown = self._shown.rstrip(" \t")
 
     def _missing(self, numbers: Sequence[int]) -> list[int]:
         return [number for number in numbers if not 1 <= number <= self._sources]
-
-    def _release(self, text: str) -> str:
-        """Return the text with the white space before it; trailing white space is held back until more text follows."""
-        shown = text.rstrip()
-        if not shown:
-            self._space += text
-            return ""
-        released = self._space + shown if self._tail else (self._space + shown).lstrip()
-        self._space = text[len(shown) :]
-        self._tail = (self._tail + released)[-_LONGEST_CITATION:]
-        return released
 
 
 def _parse_numbers(listed: str) -> list[int]:
@@ -608,61 +516,34 @@ def _parse_numbers(listed: str) -> list[int]:
 
 
 class _Layout:
-    """Sentences, paragraphs, citations and quotations of an answer, by offset."""
+    """Sentences, paragraphs and citations of an answer, by offset."""
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.uncited = _CITATION.sub(_blank, text)
         self.citations = citations_of(text)
-        self.quotations = quotations_of(text)
-        self._sentences = self._starts()
-        self._paragraphs = [0, *(match.end() for match in _PARAGRAPH_END.finditer(text))]
-
-    def _starts(self) -> list[int]:
-        hidden = self.text
-        for quoted in self.quotations:  # a sentence may quote several
-            hidden = hidden[: quoted.start] + "x" * (quoted.end - quoted.start) + hidden[quoted.end :]
-        ends = (
-            end for end in _SENTENCE_END.finditer(hidden) if not _ABBREVIATION.search(hidden[: end.start() + 1][-8:])
-        )
-        return [0, *(end.end() for end in ends)]
-
-    @property
-    def all_citations(self) -> list[int]:
-        return [number for _, _, numbers in self.citations for number in numbers]
-
-    def _citations_in(self, starts: Sequence[int], offset: int) -> list[_Citation]:
-        at = bisect_right(starts, offset)
-        first, last = starts[at - 1], starts[at] if at < len(starts) else len(self.text)
-        return [citation for citation in self.citations if first <= citation[0] < last]
+        starts = structural_offsets(self.uncited)
+        self._paragraphs = [0, *starts[Rank.PARAGRAPH]]
+        self._sentences = sorted({*self._paragraphs, *starts[Rank.SENTENCE]})
 
     def citations_for(self, quoted: Quotation) -> tuple[int, ...]:
-        """Return the sources cited between a quotation and the next one, or else those cited in its sentence."""
-        inside = [c for c in self.citations if quoted.start <= c[0] < quoted.end]
-        if inside:
-            return _numbers_of(inside)
-        sentence = self._citations_in(self._sentences, quoted.start)
-        next_one = next((q.start for q in self.quotations if q.start >= quoted.end), len(self.text))
-        following = [c for c in sentence if quoted.end <= c[0] < next_one]
-        return _numbers_of(_adjacent(following, self.text) or sentence) or self.citations_at(quoted.start)
+        """Return the sources cited in a quotation or right after it, or else those for its beginning."""
+        inside = self._cited(quoted.start, quoted.end)
+        following = _FOLLOWING.match(self.text, quoted.end)
+        after = self._cited(quoted.end, following.end()) if following else ()
+        return inside or after or self.citations_at(quoted.start)
 
     def citations_at(self, offset: int) -> tuple[int, ...]:
         """Return the sources cited in the sentence at an offset, or else in its paragraph, or else in the answer."""
         for starts in (self._sentences, self._paragraphs):
-            if citations := self._citations_in(starts, offset):
-                return _numbers_of(citations)
-        return tuple(dict.fromkeys(self.all_citations))
+            at = bisect_right(starts, offset)
+            if cited := self._cited(starts[at - 1], starts[at] if at < len(starts) else len(self.text)):
+                return cited
+        return self._cited(0, len(self.text))
 
-
-def _adjacent(citations: Sequence[_Citation], text: str) -> Sequence[_Citation]:
-    """Return the leading citations that directly follow each other and so form one list of sources."""
-    count = min(1, len(citations))
-    while count < len(citations) and not text[citations[count - 1][1] : citations[count][0]].strip(" ,;"):
-        count += 1
-    return citations[:count]
-
-
-def _numbers_of(citations: Sequence[_Citation]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(number for _, _, numbers in citations for number in numbers))
+    def _cited(self, start: int, end: int) -> tuple[int, ...]:
+        inside = (numbers for at, _, numbers in self.citations if start <= at < end)
+        return tuple(dict.fromkeys(number for numbers in inside for number in numbers))
 
 
 def _checked(quoted: Quotation, passages: Sequence[Passage], folded: Sequence[FoldedText]) -> Quotation:
@@ -686,15 +567,14 @@ def _at_span(passage: Passage, span: tuple[int, int]) -> Source:
 
 
 def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) -> tuple[UnsupportedFigure, ...]:
-    text = _LIST_NUMBER.sub(_blank, _CITATION.sub(_blank, layout.text))
-    facts = cache(lambda number: Facts(f"{passages[number - 1].head}\n{passages[number - 1].text}"))
-    in_question = Facts(question)
+    known = cache(lambda number: numbers_in(f"{passages[number - 1].head}\n{passages[number - 1].text}"))
+    in_question = numbers_in(question)
     unsupported = []
-    for figure in figures_of(text):
-        cited = layout.citations_at(figure.start)
-        searched = cited or range(1, len(passages) + 1)
-        if not in_question.support(figure) and not any(facts(number).support(figure) for number in searched):
-            unsupported.append(UnsupportedFigure(text=figure.text, start=figure.start, end=figure.end, cited=cited))
+    for match, values in figures_of(_LIST_NUMBER.sub(_blank, layout.uncited)):
+        cited = layout.citations_at(match.start())
+        sources = cited or range(1, len(passages) + 1)
+        if values.isdisjoint(in_question.union(*map(known, sources))):
+            unsupported.append(UnsupportedFigure(text=match[0], start=match.start(), end=match.end(), cited=cited))
     return tuple(unsupported)
 
 

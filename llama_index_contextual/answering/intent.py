@@ -1,14 +1,14 @@
 """Query routing by intent: classify a question, then search with the plan for its intent.
 
-A question is classified by the examples of custom intents, then by patterns, then by scored words, then by a model if
-there is one. If none of them decides, it is "factual". `PLANS` contains the default search plan of each intent.
+A question is classified by patterns, then by scored words, then by a model if there is one. If none of them decides, it
+is "factual". `PLANS` contains the default search plan of each intent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.templates import require_known
@@ -24,11 +24,22 @@ from llama_index_contextual.answering.prompts import conversation_text, require_
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.index.analysis import Analyzer
 from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, as_bundle, specificity_of
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
-Tier = Literal["examples", "pattern", "words", "llm", "default"]
+Tier = Literal["pattern", "words", "llm", "default"]
+Intent = Literal[
+    "factual",
+    "comparison",
+    "explanation",
+    "aggregation",
+    "procedural",
+    "clarification",
+    "chitchat",
+    "out_of_scope",
+    "opinion",
+    "temporal",
+]
 
 # ---- search plans ----------------------------------------------------------------------------------------------------
 
@@ -43,11 +54,6 @@ class SearchPlan(BaseModel):
         by_aspect: Whether to search for each side of a comparison separately.
         from_conversation: Whether a question about the previous answer, such as "What do you mean by that?", is
             answered from the conversation, if there is one, without a search.
-        examples: Questions with this intent. A question has the intent if most of its words match those of an example.
-        description: Describes to the model what a question with this intent asks for. The model is then asked if
-            examples, patterns and words do not decide. None gives an example instead.
-        reply: The answer if there was no search or nothing was found; None for the engine's `not_found` or
-            `small_talk`.
 
     Raises:
         ValidationError: A value is invalid.
@@ -60,70 +66,33 @@ class SearchPlan(BaseModel):
     semantic_weight: float | None = Field(default=None, ge=0, le=1)
     by_aspect: bool = False
     from_conversation: bool = False
-    examples: Sequence[str] = ()
-    description: str | None = None
-    reply: str | None = None
 
 
-PLANS: Mapping[str, SearchPlan] = {
-    "factual": SearchPlan(top_k=5, description="a fact, a name, a number, a place"),
-    "comparison": SearchPlan(top_k=10, by_aspect=True, description="how things differ or agree"),
-    "explanation": SearchPlan(top_k=8, description="why or how something is so"),
-    "aggregation": SearchPlan(top_k=15, description="a list, a summary or an overview"),
-    "procedural": SearchPlan(top_k=6, description="the steps to do something"),
-    "clarification": SearchPlan(top_k=3, from_conversation=True, description="an earlier message of this conversation"),
-    "chitchat": SearchPlan(top_k=0, description="no question: a greeting, thanks, small talk"),
-    "out_of_scope": SearchPlan(
-        top_k=0,
-        description="something that is not in documents of this kind: general knowledge, the weather, a joke",
-    ),
-    "opinion": SearchPlan(top_k=5, description="a judgement or a recommendation"),
-    "temporal": SearchPlan(top_k=6, description="a date, a period, an order of events"),
+PLANS: Mapping[Intent, SearchPlan] = {
+    "factual": SearchPlan(top_k=5),
+    "comparison": SearchPlan(top_k=10, by_aspect=True),
+    "explanation": SearchPlan(top_k=8),
+    "aggregation": SearchPlan(top_k=15),
+    "procedural": SearchPlan(top_k=6),
+    "clarification": SearchPlan(top_k=3, from_conversation=True),
+    "chitchat": SearchPlan(top_k=0),
+    "out_of_scope": SearchPlan(top_k=0),
+    "opinion": SearchPlan(top_k=5),
+    "temporal": SearchPlan(top_k=6),
 }
 """The default search plan of each intent."""
 
-INTENTS: tuple[str, ...] = tuple(PLANS)
-
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-
-
-def search_plans(table: Mapping[str, SearchPlan | Mapping[str, Any]]) -> dict[str, SearchPlan]:
-    """Return the search plans of a table, which may contain dicts, as in a JSON file, and custom intents.
-
-    Example:
-        >>> table = {"warranty": {"examples": ["How long is the warranty?"], "mode": "lexical"}}
-        >>> search_plans(table)["warranty"].mode
-        'lexical'
-
-    Raises:
-        ConfigurationError: A name or a plan is invalid, or a custom intent has neither examples nor a description.
-    """
-    plans = {}
-    for name, plan in table.items():
-        try:
-            plans[name] = SearchPlan.model_validate(plan)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            what = f"have the {wrong['loc'][0]}" if wrong["loc"] else "be"
-            raise ConfigurationError(
-                f"Intent {name!r} in the setting 'intents' cannot {what} {wrong['input']!r}: {wrong['msg']}."
-                f" The options of a search plan are {', '.join(SearchPlan.model_fields)}.",
-                setting="intents",
-            ) from error
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigurationError(
-                f"Intent {name!r} has an invalid name: use lower-case letters, digits and _.", setting="intents"
-            )
-        if name not in PLANS and not (plans[name].examples or plans[name].description):
-            raise ConfigurationError(
-                f"Intent {name!r} is your own: give its search plan `examples`, or a `description` for the LLM. The"
-                f" intents that need none are {', '.join(INTENTS)}.",
-                setting="intents",
-            )
-    return plans
+_LISTED = (
+    "factual (a fact, a name, a number, a place); comparison (how things differ or agree); explanation (why or how"
+    " something is so); aggregation (a list, a summary or an overview); procedural (the steps to do something);"
+    " clarification (an earlier message of this conversation); chitchat (no question: a greeting, thanks, small talk);"
+    " out_of_scope (something that is not in documents of this kind: general knowledge, the weather, a joke); opinion"
+    " (a judgement or a recommendation); temporal (a date, a period, an order of events)"
+)
+"""The intents as a model reads them."""
 
 
-# ---- examples, patterns and words ------------------------------------------------------------------------------------
+# ---- patterns and words ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -131,61 +100,15 @@ class IntentGuess:
     """The probable intent of a question.
 
     Attributes:
-        intent: The intent, one of `INTENTS` or a custom one.
-        tier: How the intent was determined: by an example, a pattern, scored words, a model, or not at all ("default",
-            always factual).
+        intent: The intent.
+        tier: How the intent was determined: by a pattern, scored words, a model, or not at all ("default", always
+            factual).
         is_weak: Whether the words do not settle the intent, so that a model is asked if there is one.
     """
 
-    intent: str
+    intent: Intent
     tier: Tier
     is_weak: bool = False
-
-
-_LIKE_AN_EXAMPLE = 0.6
-"""Minimum similarity of a question and an example (Dice coefficient of their words)."""
-
-
-class Examples:
-    """Example questions with known intents, used to classify similar questions by their words.
-
-    Args:
-        plans: Search plans by intent; those without examples are left out.
-        language: Language of the stemmer.
-
-    Example:
-        >>> examples = Examples({"warranty": SearchPlan(examples=["How long is the warranty?", "warranty period"])})
-        >>> questions = ("How long is my warranty?", "What is the warranty period of the X200 pump?", "How long is it?")
-        >>> [examples.intent_of(question) for question in questions]
-        ['warranty', 'warranty', None]
-    """
-
-    def __init__(self, plans: Mapping[str, SearchPlan], language: str = "english") -> None:
-        self._analyzer = Analyzer(language)
-        self._examples = [(name, self._terms(text)) for name, plan in plans.items() for text in plan.examples]
-
-    def intent_of(self, question: str) -> str | None:
-        """Return the intent of the most similar example, or None if none is similar.
-
-        An example is similar if the question contains all its words, or if the two share most of their words. A single
-        shared word is enough only if neither has another.
-        """
-        terms = self._terms(question) if self._examples else frozenset()
-        similar = [(_similarity(terms, example), name) for name, example in self._examples if example]
-        similarity, intent = max(similar, key=lambda pair: pair[0], default=(0.0, ""))
-        return intent if similarity >= _LIKE_AN_EXAMPLE else None
-
-    def _terms(self, text: str) -> frozenset[str]:
-        text = text[:_MAX_CHARS]
-        return frozenset(self._analyzer.query_terms(text) or self._analyzer.terms(text))
-
-
-def _similarity(terms: frozenset[str], example: frozenset[str]) -> float:
-    common = len(terms & example)
-    if common == len(example) > 1 or terms == example:
-        return 1.0
-    # "How long is it?" has a word in common with "How long is the warranty?"
-    return 2 * common / (len(terms) + len(example)) if common > 1 else 0.0
 
 
 _OPENING = r"^(?:(?:and|so|but|ok|okay|well|then|also|thanks|thank you|got it|great|please|by the way)[\s,.!]+)*"
@@ -207,11 +130,9 @@ _SAID = (
     r"|(?:can|could|would) you (?:please )?(?:repeat|summari[sz]e) (?:what you said|(?:our|this|the) conversation)"
     r"|(?:please )?(?:repeat|summari[sz]e) (?:what you said|your (?:last |previous )?answer"
     r"|(?:our|this|the) (?:conversation|chat)(?: so far)?)"
-    r"|was hast du (?:gerade|eben) gesagt|was haben sie (?:gerade|eben) gesagt|qu'as-tu dit|qu'avez-vous dit"
-    r"|¿?qué (?:has dicho|acabas de decir)|(?:che )?cosa hai (?:appena )?detto"
 )
 """Questions about the conversation itself."""
-_PATTERN_TEXTS: tuple[tuple[str, str], ...] = (
+_PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
     (
         "chitchat",
         r"^\W*(?:(?:hi|hello|hey|ok|okay|thanks?|thank you|thx|bye|goodbye|omg|wow|great|cool|nice|perfect|alright"
@@ -272,7 +193,7 @@ _PATTERN_TEXTS: tuple[tuple[str, str], ...] = (
     ),
 )
 _PATTERNS = tuple((intent, re.compile(pattern, re.IGNORECASE)) for intent, pattern in _PATTERN_TEXTS)
-_WORDS: Mapping[str, tuple[str, float]] = {
+_WORDS: Mapping[str, tuple[Intent, float]] = {
     **dict.fromkeys(("who", "where", "which", "whose", "much", "name", "number", "is", "are", "did"), ("factual", 1.0)),
     **dict.fromkeys(("does", "do", "was", "can", "has", "have", "price", "cost", "rate"), ("factual", 0.6)),
     **dict.fromkeys(("because", "reason", "cause", "effect", "impact", "role", "mean", "means"), ("explanation", 1.4)),
@@ -300,7 +221,7 @@ _MAX_CHARS = 2_000
 def guess_intent(question: str) -> IntentGuess:
     """Return the probable intent of a question without asking a model.
 
-    The rules are for English. Questions in other languages are "factual", except questions about the last message.
+    The rules are for English; questions in other languages are "factual".
 
     Example:
         >>> [guess_intent(text).intent for text in ("Thank you!", "How do I file an order?", "A vs B?", "Who paid?")]
@@ -310,7 +231,7 @@ def guess_intent(question: str) -> IntentGuess:
     for intent, pattern in _PATTERNS:
         if pattern.search(question):
             return IntentGuess(intent, "pattern")
-    scores: dict[str, float] = {}
+    scores: dict[Intent, float] = {}
     for word in _WORD.findall(question.lower()):
         if word in _WORDS:
             intent, weight = _WORDS[word]
@@ -325,7 +246,7 @@ def guess_intent(question: str) -> IntentGuess:
 def asks_for_clarification(question: str) -> bool:
     """Return whether a message asks about the conversation so far and contains nothing to search for.
 
-    Apart from questions about the last message, only English is recognised.
+    Only English is recognised.
 
     Example:
         >>> texts = ("What do you mean by that?", "What do you mean by dry?", "I meant TS-104.")
@@ -347,40 +268,31 @@ _MAX_CHARS_OF_TURN = 500
 
 
 def intent_messages(
-    question: str,
-    plans: Mapping[str, SearchPlan] = PLANS,
-    template: BasePromptTemplate = INTENT_PROMPT,
-    history: Sequence[ChatMessage] = (),
+    question: str, template: BasePromptTemplate = INTENT_PROMPT, history: Sequence[ChatMessage] = ()
 ) -> list[ChatMessage]:
-    """Return the messages that ask a model to choose an intent from `plans`.
+    """Return the messages that ask a model for the intent of a question.
 
     Args:
         question: The question.
-        plans: Search plans by intent.
         template: Template with {intents} and {question}, and optionally {conversation}, the previous exchange.
         history: The conversation before the question; only part of the last exchange is sent.
     """
-    usual = {name: plan.description for name, plan in PLANS.items()}
-    listed = "; ".join(
-        f"{name} ({plan.description or usual.get(name) or f'such as: {plan.examples[0]}'})"
-        for name, plan in plans.items()
-    )
     last = [
         ChatMessage(role=message.role, content=(message.content or "")[:_MAX_CHARS_OF_TURN]) for message in history[-2:]
     ]
     conversation = f"The conversation before it:\n{conversation_text(last)}\n\n" if last else ""
-    return template.format_messages(intents=listed, question=question[:_MAX_CHARS], conversation=conversation)
+    return template.format_messages(intents=_LISTED, question=question[:_MAX_CHARS], conversation=conversation)
 
 
-def read_intent(answer: str, known: Iterable[str] = INTENTS) -> str | None:
+def read_intent(answer: str) -> Intent | None:
     """Return the intent named in a model's reply, or None if the reply names no intent or several.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")
         ('out_of_scope', None)
     """
-    words = set(re.findall(r"[a-z0-9_]+", answer.lower().replace("out of scope", "out_of_scope")))
-    named = [intent for intent in known if intent in words]
+    words = set(re.findall(r"[a-z_]+", answer.lower().replace("out of scope", "out_of_scope")))
+    named = [intent for intent in PLANS if intent in words]
     return named[0] if len(named) == 1 else None
 
 
@@ -405,6 +317,9 @@ def aspects_of(question: str) -> Sequence[str]:
     return tuple(match[name].strip() for name in ("abcd"[at] for at in range(4)) if match[name])
 
 
+_PLANS_BY_INTENT = TypeAdapter(dict[Intent, SearchPlan])
+
+
 class IntentRetriever(CheckedRetriever):
     """Retriever that guesses the intent of a question and searches with the plan for that intent.
 
@@ -417,10 +332,8 @@ class IntentRetriever(CheckedRetriever):
 
     Args:
         make: Returns a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
-        plans: Search plans by intent, including custom intents; `PLANS` applies to all others. A plan may be a dict, as
-            in a JSON file.
-        llm: Model for questions that examples, patterns and words do not decide; None treats them as factual.
-        language: Language of the examples, for the stemmer.
+        plans: Search plans by intent; `PLANS` applies to all others. A plan may be a dict, as in a JSON file.
+        llm: Model for questions that patterns and words do not decide; None treats them as factual.
 
     Raises:
         ConfigurationError: A plan is invalid.
@@ -436,12 +349,18 @@ class IntentRetriever(CheckedRetriever):
         *,
         plans: Mapping[str, SearchPlan | Mapping[str, Any]] | None = None,
         llm: LLM | None = None,
-        language: str = "english",
     ) -> None:
         super().__init__()
         self._make = make
-        self.plans: dict[str, SearchPlan] = {**PLANS, **search_plans(plans or {})}
-        self._examples = Examples(self.plans, language)
+        try:
+            own = _PLANS_BY_INTENT.validate_python(plans or {})
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise ConfigurationError(
+                f"The setting 'intents' is invalid at {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}.",
+                setting="intents",
+            ) from error
+        self.plans: dict[Intent, SearchPlan] = {**PLANS, **own}
         self._answer_stream = None if llm is None else AnswerStream(llm)
         self._prompt: BasePromptTemplate = INTENT_PROMPT
 
@@ -455,22 +374,18 @@ class IntentRetriever(CheckedRetriever):
 
     async def aguess(self, question: str, history: Sequence[ChatMessage] = ()) -> IntentGuess:
         """Return the probable intent of a question; if a model is asked, it also reads the previous exchange."""
-        guess = self._guess(question)
+        guess = guess_intent(question)
         if not guess.is_weak or self._answer_stream is None:
             return guess
         try:
-            messages = intent_messages(question, self.plans, self._prompt, history)
+            messages = intent_messages(question, self._prompt, history)
             completion = await self._answer_stream.acomplete(messages)
         except ModelError:
             return guess  # the search works without the model
-        intent = read_intent(completion.text, self.plans)
+        intent = read_intent(completion.text)
         return guess if intent is None else IntentGuess(intent, "llm")
 
     guess = twin(aguess)
-
-    def _guess(self, question: str) -> IntentGuess:
-        intent = self._examples.intent_of(question)
-        return guess_intent(question) if intent is None else IntentGuess(intent, "examples")
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Return the results with the confidence of the search and the intent of the question.
@@ -511,7 +426,7 @@ class IntentRetriever(CheckedRetriever):
         return [*(await self.arespond(query_bundle)).results]
 
 
-def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> str | None:
+def unsearched_intent(message: str, history: Sequence[ChatMessage]) -> Intent | None:
     """Return the intent of a message if it needs no search in this conversation, otherwise None.
 
     Example:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
@@ -76,27 +76,23 @@ class Judge:
 
     The model reads the passages that the answer cites, or all passages if there are no citations. An answer is shown if
     the model finds, with enough confidence, that it is supported and relevant. If the judge cannot be reached or its
-    reply is not a verdict, `GroundedResponse.verdict` has the key "error", and `not_judged` replaces the answer. An
+    reply is not a verdict, `GroundedResponse.verdict` has the key "error", and `NOT_JUDGED` replaces the answer. An
     answer that is based only on the conversation, without passages, is not judged.
 
     Args:
         llm: The model; preferably not the one that writes the answers.
         min_confidence: Minimum confidence of a positive verdict, from 0 to 1; below it, the answer is blocked.
         fallback: Replaces an answer that does not pass.
-        not_judged: Replaces an answer that could not be judged.
-        on_failure: Whether to block or show an answer that could not be judged.
         timeouts: How long to wait.
         prompt: Template with {passages}, {question} and {answer}, optionally {schema}, the JSON schema of the reply.
 
     Raises:
-        ConfigurationError: `min_confidence` is not from 0 to 1, or `on_failure` is unknown.
+        ConfigurationError: `min_confidence` is not from 0 to 1.
     """
 
     llm: LLM = field(repr=False)
     min_confidence: float = 0.4
     fallback: str = FALLBACK
-    not_judged: str = NOT_JUDGED
-    on_failure: Literal["show", "block"] = "block"
     timeouts: Timeouts | None = None
     prompt: BasePromptTemplate = field(default_factory=lambda: JUDGE_PROMPT, repr=False, hash=False)
 
@@ -106,18 +102,11 @@ class Judge:
                 f"Judge: min_confidence={self.min_confidence} is invalid: it is a probability from 0 to 1.",
                 setting="judge",
             )
-        if self.on_failure not in ("show", "block"):
-            raise ConfigurationError(
-                f"Judge: on_failure={self.on_failure!r} is unknown: use 'block' or 'show'.", setting="judge"
-            )
 
     @property
     def settings(self) -> str:
         """The settings that affect the answer shown, as part of the cache key."""
-        return (
-            f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.not_judged} {self.on_failure}"
-            f" {self.prompt.get_template()}"
-        )
+        return f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.prompt.get_template()}"
 
     async def ajudge(
         self, question: str, answer: str, hits: Sequence[NodeWithScore], *, cited: Collection[int] = ()
@@ -156,8 +145,7 @@ class Judge:
         try:
             verdict = await self.ajudge(question, str(response), response.source_nodes, cited=cited)
         except ModelError as error:
-            shown = None if self.on_failure == "show" else self.not_judged
-            return _with_verdict(response, {"error": str(error)}, shown)
+            return _with_verdict(response, {"error": str(error)}, NOT_JUDGED)
         passes = verdict.passes and verdict.confidence >= self.min_confidence
         return _with_verdict(response, verdict.model_dump(), None if passes else self.fallback)
 

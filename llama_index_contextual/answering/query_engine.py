@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import unicodedata
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -87,8 +86,8 @@ class AnswerCache:
     """On-disk cache of answers.
 
     The key covers the whole prompt, so an answer is never reused for a different version, filter, style or
-    conversation. Questions that differ only in white space or Unicode normalisation are the same. Only complete answers
-    are cached, and only if the documents answer the question. Use `AnswerCache.of` for the cache of a project.
+    conversation. Only complete answers are cached, and only if the documents answer the question. Use `AnswerCache.of`
+    for the cache of a project.
 
     Args:
         path: The file, readable only by its owner; it can be deleted at any time.
@@ -142,16 +141,6 @@ def cache_key(messages: Sequence[ChatMessage], *, model: str, version: str | Non
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def normalised(question: str) -> str:
-    """Return a question with single spaces, in Unicode's composed form (NFC).
-
-    Example:
-        >>> normalised("  Wie lange  ha\\u0308lt es? ") == "Wie lange hält es?"
-        True
-    """
-    return " ".join(unicodedata.normalize("NFC", question).split())
-
-
 # ---- the engine ------------------------------------------------------------------------------------------------------
 
 
@@ -171,8 +160,6 @@ class AnswerOptions:
             answer the question.
         small_talk: The answer to chitchat, if questions are routed by intent.
         system_prompt: Replaces the rules and the style as the system prompt; {not_found} in it stands for `not_found`.
-        replies: Answers by intent, for when there was no search or nothing was found; other intents use `not_found` or
-            `small_talk`.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -185,7 +172,6 @@ class AnswerOptions:
     not_found: str = prompts.NOT_FOUND
     small_talk: str = prompts.SMALL_TALK
     system_prompt: str | None = None
-    replies: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.answer_tokens < 1:
@@ -239,7 +225,6 @@ class GroundedQueryEngine(BaseQueryEngine):
         retriever: The retriever; a `ConversationalRetriever` accepts `ConversationQuery` objects.
         llm: The model that writes the answer; None uses the LLM assigned to LlamaIndex's `Settings.llm`.
         wider: A retriever with more candidates and results, used if the confidence of the search is low.
-        merging: Returns the postprocessor that merges adjacent hits of a search; None merges hits that touch.
         options: Options of the answer.
         timeouts: How long to wait for the model.
         node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
@@ -271,7 +256,6 @@ class GroundedQueryEngine(BaseQueryEngine):
         llm: LLM | None = None,
         *,
         wider: BaseRetriever | None = None,
-        merging: Callable[[RetrievalResponse], BaseNodePostprocessor] | None = None,
         options: AnswerOptions | None = None,
         timeouts: Timeouts | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] = (),
@@ -300,7 +284,6 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.judge = judge
         self._document_map = document_map
         self._account = account or AnswerAccount()
-        self._merging = merging or (lambda _: AdjacentChunkMerger())
         self._postprocessors = list(node_postprocessors)
         for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
             postprocessor.callback_manager = self.callback_manager
@@ -414,27 +397,23 @@ class GroundedQueryEngine(BaseQueryEngine):
         hits = self._pack(query, response, chosen)
         in_conversation = history and response.intent == "clarification" and response.mode_used == "none"
         if not hits and not in_conversation:
-            replies = {"chitchat": options.small_talk, **options.replies}
-            text = replies.get(response.intent or "", options.not_found)
+            text = options.small_talk if response.intent == "chitchat" else options.not_found
             no_answer = GroundedResponse(text, [], found=False, retrieval=response, usage=self._account.book(calls))
             return Draft(question, response, [], [], _with_metadata(no_answer))
-        parts = (prompts.passages_prompt(hits, context=options.context), response.doubt(options.min_confidence))
-        passages = "\n\n".join(filter(None, parts))
-
-        def messages_for(question: str) -> list[ChatMessage]:
-            asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
-            if hits:
-                template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
-                asked = template.format_messages(llm=self._llm, context_str=passages, query_str=question)
-            messages = [*prompts.without_citations(history), *asked]
-            return prompts.with_rules(rules, messages, not_found=options.not_found)
-
-        draft = Draft(question, response, hits, messages_for(question), calls=calls)
+        passages = prompts.passages_prompt(hits, context=options.context)
+        if doubt := response.doubt(options.min_confidence):
+            passages = f"{passages}\n\n{doubt}"
+        asked, rules = [ChatMessage(question)], self._prompts["clarify_prompt"]
+        if hits:
+            template, rules = self._prompts["text_qa_template"], self._prompts["system_prompt"]
+            asked = template.format_messages(llm=self._llm, context_str=passages, query_str=question)
+        messages = prompts.with_rules(rules, [*prompts.without_citations(history), *asked], not_found=options.not_found)
+        draft = Draft(question, response, hits, messages, calls=calls)
         if self.cache is None or not self._has_names():
             return draft
-        draft = replace(draft, key=self._key(messages_for(normalised(question)), response))
-        if (written := self.cache.get(str(draft.key))) is None:
-            return draft
+        key = self._key(messages, response)
+        if (written := self.cache.get(key)) is None:
+            return replace(draft, key=key)
         answer = replace(self._checked(draft, written), from_cache=True, usage=self._account.book(calls))
         return replace(draft, ready=_with_metadata(answer))
 
@@ -447,7 +426,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
         # Pack before merging too, because trimming a passage merged from many hits could remove the best hit.
         packed = self._packer.postprocess_nodes(hits, query_bundle=query)
-        packed = self._merging(response).postprocess_nodes(packed, query_bundle=query)
+        packed = AdjacentChunkMerger().postprocess_nodes(packed, query_bundle=query)
         return self._packer.postprocess_nodes(packed, query_bundle=query)
 
     # ---- Answer ------------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import contextlib
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,7 +28,6 @@ from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, Meter, field_of
-from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.storable import storable_text
 from llama_index_contextual.models import address_of, model_name, provider_of
@@ -102,7 +101,7 @@ class AnswerStream:
         self.name = model_name(llm)
         self.timeouts = timeouts or Timeouts()
         self._address = address_of(llm)
-        self._threads = threaded_calls(llm)
+        self._lock = lock_of(llm)
         provider = provider_of(self.name)
         reports_usage = provider is not None and provider.takes_stream_options
         self._options = {"stream_options": {"include_usage": True}} if reports_usage else {}
@@ -198,17 +197,12 @@ class AnswerStream:
         model = await self._llm.running()
         options = {} if response_format is None else {"response_format": response_format}
 
-        async def started() -> AsyncIterator[ChatResponse]:
-            if self._threads is not None:
-                await self._threads.wait(self.name, self.timeouts.first_token)
-            if limit.when() is None:  # the time that a synchronous model spends on other questions does not count
-                limit.reschedule(asyncio.get_running_loop().time() + self.timeouts.first_token)
-            if self._threads is not None:
-                return self._threads.start(lambda: model.stream_chat(list(messages)))
-            return aiter(await model.astream_chat(list(messages), **self._options, **options))
-
         async def first() -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
-            pieces = await started()
+            pieces: AsyncIterator[ChatResponse]
+            if self._lock is None:
+                pieces = aiter(await model.astream_chat(list(messages), **self._options, **options))
+            else:
+                pieces = threaded(self._lock, lambda: model.stream_chat(list(messages)))
             piece = await anext(pieces, None)
             while piece is not None and not piece.delta and _finish_reason(piece) is None:
                 meter.see(piece.raw)
@@ -216,12 +210,10 @@ class AnswerStream:
             return pieces, piece
 
         try:
-            async with asyncio.timeout(None) as limit:
+            async with asyncio.timeout(self.timeouts.first_token):
                 return await acall(first, _RETRY)
         except TimeoutError:
             seconds = f"{self.timeouts.first_token:g}"
-        except ModelError:
-            raise
         except Exception as error:  # any LLM class may raise anything; there is no partial answer to keep
             if options and getattr(error, "status_code", None) == 400 and "response_format" in str(error):
                 return await self._begin(messages, meter, None)  # the provider does not accept a schema for this model
@@ -231,7 +223,6 @@ class AnswerStream:
 
 
 _TOO_LONG = re.compile(r"context[ _](?:length|window|size)|maximum context|prompt is too long", re.IGNORECASE)
-_FILTERED = re.compile(r"content[ _](?:filter|management policy|policy)", re.IGNORECASE)
 
 
 def answer_error(error: Exception, model: str, address: str | None = None) -> ModelError:
@@ -242,18 +233,8 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
         model: Name of the model, as in the settings.
         address: Address of its server, or None if it is not known.
     """
-    status, code, text = getattr(error, "status_code", None), str(getattr(error, "code", None)), str(error)
-    if status == 404 or code == "model_not_found" or "nknown model" in text:
-        return ModelError(
-            f"The provider does not offer the model {model!r}, which writes the answers.",
-            setting="answer_llm",
-            remedy=Remedy(
-                f"set `answer_llm` to another one, such as {DEFAULT_LLM!r}, or pass llm=",
-                f"name another one with --llm {DEFAULT_LLM}, or store it with"
-                f" `llama-index-contextual configure {{project}} answer_llm={DEFAULT_LLM}`",
-            ),
-        )
-    if status in (400, 413, None) and (_TOO_LONG.search(code) or _TOO_LONG.search(text)):
+    status = getattr(error, "status_code", None)
+    if status in (400, 413, None) and _TOO_LONG.search(f"{getattr(error, 'code', None)} {error}"):
         return ModelError(
             f"The prompt is longer than the context window of {model!r}.",
             setting="answer_tokens",
@@ -263,21 +244,13 @@ def answer_error(error: Exception, model: str, address: str | None = None) -> Mo
                 " name a model with a larger window with --llm",
             ),
         )
-    if status in (400, 403, None) and (_FILTERED.search(code) or _FILTERED.search(text)):
-        return ModelError(
-            f"The content filter of the provider of {model!r} refused the question or the passages: ask in other words,"
-            f" or restrict the search to other files.",
-            setting="llm",
-        )
-    if address is not None and not isinstance(status, int) and is_connection_error(error):
-        provider = provider_of(model)
-        variable = f" in {provider.address[0]}" if provider is not None and provider.address else ""
+    if address is not None and status is None and is_connection_error(error):
         return ModelError(
             f"The provider of {model!r} cannot be reached at {address}: check that it is running, the network, and the"
-            f" address{variable}.",
+            f" address.",
             setting="llm",
         )
-    return ModelError(describe(error, setting="llm", model=model), setting="llm")
+    return ModelError(describe(error, setting="answer_llm", model=model), setting="llm")
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:
@@ -301,126 +274,79 @@ async def _close(pieces: AsyncIterator[ChatResponse]) -> None:
 def blocking(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     """Yield the items of an asynchronous generator in synchronous code, even if an event loop is running.
 
-    The generator runs in its own thread, which starts with the first item. It is cancelled if the consumer stops.
+    The generator runs in its own thread. It is closed if the consumer stops.
     """
-    items: SimpleQueue[tuple[T] | None] = SimpleQueue()
-    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
-    errors: list[BaseException] = []
+    runner, context = asyncio.Runner(), copy_context()
 
-    async def pump() -> None:
-        running.set_result((asyncio.get_running_loop(), asyncio.current_task()))
-        async for item in stream:
-            items.put((item,))
+    async def item() -> tuple[T] | None:
+        try:
+            return (await anext(stream),)
+        except StopAsyncIteration:
+            return None
 
-    async def collect_error() -> list[BaseException]:
-        (error,) = await asyncio.gather(pump(), return_exceptions=True)
-        return [] if error is None else [error]
+    def close() -> None:
+        runner.run(stream.aclose())
+        runner.close()
+
+    with ThreadPoolExecutor(1, "answer") as executor:
+        try:
+            while (result := executor.submit(context.run, runner.run, item()).result()) is not None:
+                yield result[0]
+        finally:
+            for task in asyncio.all_tasks(runner.get_loop()):  # waiting for an item was interrupted
+                runner.get_loop().call_soon_threadsafe(task.cancel)
+            executor.submit(context.run, close).result()
+
+
+async def threaded(
+    busy: AbstractContextManager[Any], call: Callable[[], Iterable[ChatResponse]]
+) -> AsyncGenerator[ChatResponse, None]:
+    """Yield the pieces of a synchronous LLM, which runs in its own thread.
+
+    A thread cannot be stopped from outside. When a call is abandoned, its thread ends when the model returns the next
+    piece, or when the process exits, which does not wait for it.
+
+    Args:
+        busy: Lock that is held until the call has ended, because concurrent calls can crash a model such as llama.cpp.
+        call: Function that calls the model.
+    """
+    loop, stopped = asyncio.get_running_loop(), threading.Event()
+    pieces: asyncio.Queue[ChatResponse | Exception | None] = asyncio.Queue()
+
+    def send(piece: ChatResponse | Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop has been closed
+            loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
     def run() -> None:
         try:
-            errors.extend(asyncio.run(collect_error()))
-        finally:
-            items.put(None)
-
-    thread = threading.Thread(target=copy_context().run, args=(run,), name="answer", daemon=True)
-    thread.start()
-    try:
-        while (item := items.get()) is not None:
-            yield item[0]
-    finally:
-        if thread.is_alive():  # the consumer has stopped, so stop the model too
-            loop, task = running.result()
-            with contextlib.suppress(RuntimeError):  # the loop may have closed in the meantime
-                if task is not None:
-                    loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-    for error in errors:
-        raise error
-
-
-_PAUSE = 0.02
-"""Seconds between checks for whether a model is free."""
-
-
-class ThreadedCalls:
-    """Run the calls of one synchronous LLM one at a time, each in its own thread.
-
-    A thread cannot be stopped from outside. When a call is abandoned, its thread ends when the model returns the next
-    piece, or when the process exits, which does not wait for it. Until then the model counts as busy, because
-    concurrent calls can crash a model such as llama.cpp.
-    """
-
-    def __init__(self) -> None:
-        self._busy = threading.Lock()
-        self._is_given_up = False
-
-    async def wait(self, name: str, patience: float) -> None:
-        """Wait until no other call is running; `start` must be called next.
-
-        Args:
-            name: Name of the model.
-            patience: Seconds to wait for an abandoned call.
-
-        Raises:
-            ModelError: An abandoned call is still running.
-        """
-        waited = 0.0
-        while not self._busy.acquire(blocking=False):
-            if waited >= patience:
-                raise ModelError(
-                    f"{name!r} is still busy with an earlier question that was given up: try again later, or restart"
-                    f" the program.",
-                    setting="llm",
-                )
-            await asyncio.sleep(_PAUSE)
-            waited = waited + _PAUSE if self._is_given_up else 0.0
-        self._is_given_up = False
-
-    def start(self, call: Callable[[], Iterable[ChatResponse]]) -> AsyncGenerator[ChatResponse, None]:
-        """Start a call in a thread and return its pieces; `wait` must be called first."""
-        loop, stopped = asyncio.get_running_loop(), threading.Event()
-        pieces: asyncio.Queue[ChatResponse | Exception | None] = asyncio.Queue()
-
-        def send(piece: ChatResponse | Exception | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the event loop has been closed
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
-
-        def run() -> None:
-            try:
-                for piece in call():
+            with busy:
+                for piece in () if stopped.is_set() else call():
                     send(piece)
                     if stopped.is_set():
                         break
-                send(None)
-            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; it is raised in the consumer
-                send(error)
-            finally:
-                self._busy.release()
+            send(None)
+        except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; it is raised in the consumer
+            send(error)
 
-        async def received() -> AsyncGenerator[ChatResponse, None]:
-            try:
-                while (piece := await pieces.get()) is not None:
-                    if isinstance(piece, Exception):
-                        raise piece
-                    yield piece
-            finally:
-                stopped.set()
-                self._is_given_up = self._busy.locked()
-
-        context = copy_context()
-        threading.Thread(target=context.run, args=(run,), name="llm", daemon=True).start()
-        return received()
+    threading.Thread(target=copy_context().run, args=(run,), name="llm", daemon=True).start()
+    try:
+        while (piece := await pieces.get()) is not None:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+    finally:
+        stopped.set()
 
 
-_of_models: WeakValueDictionary[int, ThreadedCalls] = WeakValueDictionary()
+_locks: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def threaded_calls(llm: LLM) -> ThreadedCalls | None:
-    """Return the `ThreadedCalls` that all users of a synchronous LLM share; None for an asynchronous LLM."""
+def lock_of(llm: LLM) -> Any:
+    """Return the lock that all users of a synchronous LLM share; None for an asynchronous LLM."""
     # Look for CustomLLM's method. Class attributes cannot be compared: instrumentation wraps them at each access.
     if next((kind for kind in type(llm).__mro__ if "astream_chat" in vars(kind)), None) is not CustomLLM:
         return None
-    return _of_models.setdefault(id(llm), ThreadedCalls())
+    return _locks.setdefault(id(llm), threading.Lock())
 
 
 # ---- Separating the answer from the reasoning ------------------------------------------------------------------------
@@ -459,7 +385,6 @@ class StreamFilter:
         self._open = ""
         self._plain = 0
         self._searched = 0
-        self._released = ""
 
     def feed(self, piece: str) -> str:
         """Add a piece of the stream, and return the text that can be shown now; it may be empty."""
@@ -497,7 +422,6 @@ class StreamFilter:
             return ""
         rest = block[self._plain :]
         self._open, self._plain, self._searched = self._open[blank.end() :], 0, 0
-        self._released += block
         return rest
 
     def rest(self) -> str:
@@ -506,5 +430,5 @@ class StreamFilter:
         if self._reasoning is not None:
             _, text = split_reasoning(self._reasoning, "chain_of_thought")
         if self._guards is not None:
-            text = self._guards.clean(text, behind=self._released)[self._plain :]
+            text = self._guards.clean(text)[self._plain :]
         return text if self._citations is None else self._citations.feed(text) + self._citations.rest()

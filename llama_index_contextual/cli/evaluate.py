@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.table import Table
@@ -125,7 +125,6 @@ def evaluate_project(
 def _evaluate_answers(project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool) -> None:
     """Answer the questions of a file and print exact match and F1."""
     from llama_index_contextual.answering.batch import answer_many, check_predictions_file
-    from llama_index_contextual.answering.query_engine import GroundedQueryEngine
     from llama_index_contextual.evaluation.questions import load_qa
 
     if questions is None:
@@ -133,7 +132,7 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
     for path in reports:
         check_predictions_file(path)
     items = load_qa(questions)
-    engine = cast(GroundedQueryEngine, project.as_query_engine())
+    engine = project.as_query_engine()
     common.confirm(f"Let {engine.answer_stream.name} answer {pluralize(len(items), 'question')}?", yes=yes)
     predictions = answer_many(engine, items)
     for path in reports:

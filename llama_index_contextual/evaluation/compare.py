@@ -21,8 +21,6 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts import BasePromptTemplate
 from numpy.typing import ArrayLike, NDArray
 
 from llama_index_contextual import metadata as keys
@@ -819,9 +817,6 @@ def sweep_answers(
     concurrency: int = 8,
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
-    system_prompt: str | None = None,
-    text_qa_template: BasePromptTemplate | None = None,
-    node_postprocessors: Sequence[BaseNodePostprocessor] = (),
     **options: Unpack[EngineOptions],
 ) -> Sweep:
     """Answer the questions with every combination of settings; variants are built temporarily for this.
@@ -838,9 +833,6 @@ def sweep_answers(
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown. The cost of the answers is not included.
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
-        system_prompt: As in `Project.as_query_engine`, like all following options.
-        text_qa_template: Template of the message with passages and question.
-        node_postprocessors: Applied to the hits first.
         **options
 
     Raises:
@@ -853,19 +845,13 @@ def sweep_answers(
     _require_settings(questions and top_ks, top_ks)
     answering, account = llm or origin.answering_llm(), AnswerAccount.of(origin.directory, origin.config.prices)
     cache = AnswerCache.of(origin.directory)
-    engine_options = {
-        "system_prompt": system_prompt,
-        "text_qa_template": text_qa_template,
-        "node_postprocessors": list(node_postprocessors) or None,
-        **options,
-    }
     configs = _configs(origin.config, contexts, chunk_sizes)
     rows: list[SweepRow] = []
     with built_variants(origin, configs, max_cost=max_cost, report=report) as built:
         for variant, mode, k in product(built.values(), modes or [origin.config.mode], sorted(set(top_ks))):
             retriever = ProjectRetriever(variant.live, variant.config, mode=mode, similarity_top_k=k)
             builder = EngineBuilder(retriever, lambda: origin.embed_model, answering, account, cache)
-            predictions = answer_many(builder.grounded_engine(engine_options), questions, concurrency=concurrency)
+            predictions = answer_many(builder.query_engine(options), questions, concurrency=concurrency)
             figures = {name: value for name, value in predictions.summary().items() if name != "usage"}
             figures |= {name: predictions.settings.get(name) for name in ("model", "style")}
             rows.append(_row(variant, mode, k, figures, predictions=predictions))

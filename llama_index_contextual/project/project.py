@@ -19,15 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypedDict, Unpack, overload
 
-from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.memory.types import BaseMemory
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts import BasePromptTemplate
-from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import BaseNode, QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
@@ -38,12 +34,12 @@ from llama_index_contextual._utils.keywords import Option, suggests_keywords, ta
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
+    EngineOptions,
     Intents,
-    QueryEngineOptions,
     by_intent,
 )
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
-from llama_index_contextual.answering.query_engine import AnswerCache
+from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
@@ -477,7 +473,7 @@ class Project:
     def _retriever(self, options: SearchOptions) -> ProjectRetriever:
         return ProjectRetriever(self.state.live, self.config, **options)
 
-    @takes(QueryEngineOptions)
+    @takes(EngineOptions)
     def as_query_engine(
         self,
         *,
@@ -485,51 +481,27 @@ class Project:
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
-        system_prompt: str | None = None,
-        text_qa_template: BasePromptTemplate | None = None,
-        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
         streaming: bool = False,
-        response_mode: ResponseMode | str | None = None,
-        **options: Unpack[QueryEngineOptions],
-    ) -> BaseQueryEngine:
+        **options: Unpack[EngineOptions],
+    ) -> GroundedQueryEngine:
         """Return a LlamaIndex query engine that answers only from the passages and checks its citations.
 
         Options that are None take the value of the project setting with the same name.
-
-        If `response_mode` is not "compact", or if `response_synthesizer` or an option after it is given, the result is
-        LlamaIndex's own `RetrieverQueryEngine` over the same search, which does not check citations; a UserWarning is
-        issued. Of the other options, it supports only llm, mode, similarity_top_k, filters, intents, text_qa_template,
-        node_postprocessors, streaming and callback_manager.
 
         Args:
             llm: LLM that writes the answer; None uses the project's LLM.
             mode: As in `retrieve`.
             similarity_top_k: Number of search results.
             filters: As in `retrieve`.
-            system_prompt: The whole system prompt, instead of the rules and the style; {not_found} in it is replaced
-                with `not_found`. Citations are still checked.
-            text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str};
-                citations are still required and checked.
-            node_postprocessors: Applied to the hits first, such as a reranker.
             streaming: Whether `query` returns a stream.
-            response_mode: How LlamaIndex's own engine writes its answer; "compact" selects the grounded engine.
             **options
 
         Raises:
-            ConfigurationError: A value is invalid, or options for both engines are given.
+            ConfigurationError: A value is invalid.
             ModelError: The project's LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
-        common = {
-            "system_prompt": system_prompt,
-            "text_qa_template": text_qa_template,
-            "node_postprocessors": list(node_postprocessors) or None,
-            "streaming": streaming or None,
-        }
-        retriever = self._retriever(
-            {"mode": mode, "similarity_top_k": similarity_top_k, "top_k": options.get("top_k"), "filters": filters}
-        )
-        builder = self._engines(retriever, llm)
-        return builder.query_engine({**common, **options}, response_mode=response_mode)
+        retriever = self._retriever({"mode": mode, "similarity_top_k": similarity_top_k, "filters": filters})
+        return self._engines(retriever, llm).query_engine({"streaming": streaming, **options})
 
     @takes(ChatEngineOptions)
     def as_chat_engine(
@@ -540,10 +512,6 @@ class Project:
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
         memory: BaseMemory | None = None,
-        system_prompt: str | None = None,
-        text_qa_template: BasePromptTemplate | None = None,
-        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
-        streaming: bool = False,
         **options: Unpack[ChatEngineOptions],
     ) -> GroundedChatEngine:
         """Return a LlamaIndex chat engine for a single conversation.
@@ -553,33 +521,17 @@ class Project:
             mode: How to search for follow-up questions: "blend", "condense" or "simple".
             similarity_top_k: Number of search results.
             filters: As in `retrieve`.
-            memory: LlamaIndex memory for the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store;
-                it determines which messages the prompt contains, and `history_tokens` has no effect.
-            system_prompt: As in `as_query_engine`.
-            text_qa_template: As in `as_query_engine`.
-            node_postprocessors: As in `as_query_engine`.
-            streaming: Whether the query engine of the chat engine returns a stream.
+            memory: LlamaIndex memory for the conversation, such as `Memory` or `ChatMemoryBuffer`; it determines which
+                messages the prompt contains, and `history_tokens` has no effect.
             **options
 
         Raises:
             ConfigurationError: A value is invalid.
             ModelError: The project's LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
-        common = {
-            "system_prompt": system_prompt,
-            "text_qa_template": text_qa_template,
-            "node_postprocessors": list(node_postprocessors) or None,
-            "streaming": streaming or None,
-        }
-        retriever = self._retriever(
-            {
-                "mode": options.get("search_mode"),
-                "similarity_top_k": similarity_top_k,
-                "top_k": options.get("top_k"),
-                "filters": filters,
-            }
-        )
-        return self._engines(retriever, llm).chat_engine({**common, **options}, mode=mode, memory=memory)
+        search_mode = options.get("search_mode")
+        retriever = self._retriever({"mode": search_mode, "similarity_top_k": similarity_top_k, "filters": filters})
+        return self._engines(retriever, llm).chat_engine(options, mode=mode, memory=memory)
 
     def _engines(self, retriever: ProjectRetriever, llm: LLM | None) -> EngineBuilder:
         return EngineBuilder(

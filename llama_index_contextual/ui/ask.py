@@ -137,7 +137,7 @@ def _form(
 ) -> Response:
     project, model, missing = project_of(request), "", None
     try:
-        model = cast(GroundedQueryEngine, project.as_query_engine()).answer_stream.name
+        model = project.as_query_engine().answer_stream.name
         if not project.documents():
             missing = problem_of(NoVersionError(f"Project {project.name!r} is empty."), project)
     except ModelError as error:
@@ -296,10 +296,9 @@ def _engine(project: Project, question: Question) -> GroundedQueryEngine:
     filters = parse_conditions(
         project, question.where, question.files, condition="The filter", listing="the view Project"
     )
-    engine = project.as_query_engine(
+    return project.as_query_engine(
         mode=cast(Mode, question.mode) or None, filters=filters, style=question.style or None, streaming=True
     )
-    return cast(GroundedQueryEngine, engine)
 
 
 def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:

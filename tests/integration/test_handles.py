@@ -21,11 +21,8 @@ from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
-from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import BaseComponent, NodeWithScore, QueryBundle, TextNode
-from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai import OpenAI
@@ -351,24 +348,6 @@ def test_a_text_qa_template_keeps_the_grounding(reports: Project) -> None:
         reports.as_query_engine(llm=llm, text_qa_template=PromptTemplate("{context_str}"))
 
 
-def test_a_response_mode_is_grounded_or_says_that_it_is_not(reports: Project, recwarn: pytest.WarningsRecorder) -> None:
-    """`response_mode=`"""
-    for mode in ("compact", ResponseMode.COMPACT):
-        assert isinstance(reports.as_query_engine(llm=ScriptedLLM(), response_mode=mode), GroundedQueryEngine)
-    assert [warning for warning in recwarn if "response_mode" in str(warning.message)] == []
-    template = PromptTemplate("Mine: {context_str} {query_str}")
-    llm = ScriptedLLM()
-    with pytest.warns(
-        UserWarning, match="`response_mode` selects LlamaIndex's own engine: its answers are not checked"
-    ):
-        stock = reports.as_query_engine(llm=llm, response_mode="refine", text_qa_template=template)
-    assert type(stock) is RetrieverQueryEngine
-    stock.query(QUESTION)
-    assert llm.history[0].startswith("Mine: ")
-    with pytest.raises(ConfigurationError, match="response_mode='refin' is unknown: use refine, compact"):
-        reports.as_query_engine(llm=llm, response_mode="refin")
-
-
 def test_streaming(reports: Project) -> None:
     """`streaming=True`"""
     stream: Any = reports.as_query_engine(llm=ScriptedLLM(default=GOOD), streaming=True).query(QUESTION)
@@ -378,7 +357,7 @@ def test_streaming(reports: Project) -> None:
 
 def test_node_postprocessors(reports: Project) -> None:
     """`node_postprocessors=`"""
-    options: dict[str, Any] = {"llm": ScriptedLLM(default=GOOD), "adjacent": "merge", "similarity_top_k": 3}
+    options: dict[str, Any] = {"llm": ScriptedLLM(default=GOOD), "similarity_top_k": 3}
     first = reports.as_query_engine(**options).query(QUESTION).source_nodes
     others = reports.as_query_engine(node_postprocessors=[EventfulReranker()], **options).query(QUESTION).source_nodes
     assert [hit.node_id for hit in others] == [hit.node_id for hit in first][1:] != []
@@ -444,35 +423,6 @@ def test_the_memory_decides_what_the_prompt_contains(reports: Project) -> None:
     chat.chat("And why?")
     system, *_ = llm.history[1].partition(GOOD.replace(" [Source 1]", ""))
     assert system.endswith("\n\nFacts about And why?\n")  # one system message: the rules, then the memory's
-    with pytest.raises(ConfigurationError, match="chat_store and memory both hold the conversation"):
-        reports.as_chat_engine(llm=llm, memory=ChatMemoryBuffer.from_defaults(), chat_store=SimpleChatStore())
-    with pytest.raises(ConfigurationError, match="memory is of type list: pass a memory of LlamaIndex"):
-        reports.as_chat_engine(llm=llm, memory=[])  # type: ignore[arg-type]
-
-
-def test_a_chat_store(reports: Project) -> None:
-    """`chat_store=`"""
-    store = SimpleChatStore()
-    reports.as_chat_engine(llm=ScriptedLLM(default=GOOD), chat_store=store, chat_store_key="me").chat(QUESTION)
-    assert [message.content for message in store.get_messages("me")] == [QUESTION, GOOD]
-
-
-def test_chat_modes(reports: Project) -> None:
-    """`chat_mode=`"""
-    modes = {"best": "blend", "context": "simple", "condense_question": "condense", "condense_plus_context": "condense"}
-    for chat_mode, mode in modes.items():
-        assert reports.as_chat_engine(llm=MockLLM(), chat_mode=chat_mode).mode == mode
-    refused = {
-        "simple": "SimpleChatEngine",
-        "react": r"project.as_tool\(\)",
-        "openai": r"project.as_tool\(\)",
-        "contxt": "did you mean 'context'",
-    }
-    for chat_mode, remedy in refused.items():
-        with pytest.raises(ConfigurationError, match=remedy):
-            reports.as_chat_engine(llm=MockLLM(), chat_mode=chat_mode)
-    with pytest.raises(ConfigurationError, match="contradict each other"):
-        reports.as_chat_engine(llm=MockLLM(), mode="condense", chat_mode="context")
 
 
 def test_a_system_prompt_replaces_the_rules_and_a_style_is_added_to_them(reports: Project) -> None:
@@ -587,7 +537,7 @@ def samples(tmp_path: Path) -> dict[str, BaseComponent]:
     """An instance of every exported component, with values that differ from the defaults."""
     node = TextNode(id_="a", text="x", metadata={"context": "y"}, excluded_llm_metadata_keys=["context"])
     return {
-        "AdjacentChunkMerger": AdjacentChunkMerger(bridge=True, keep=0.5),
+        "AdjacentChunkMerger": AdjacentChunkMerger(max_tokens=500, keep=0.5),
         "ChunkNodeParser": ChunkNodeParser(chunk_size=99, chunk_overlap=9),
         "ContextWindowPacker": package.ContextWindowPacker(max_tokens=99, compress=True),
         "LLMContextualizer": LLMContextualizer(

@@ -62,7 +62,6 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"min_confidence": 2}, "min_confidence", "'min_confidence' cannot be 2: "),
     ({"first_token_timeout": 0}, "first_token_timeout", "'first_token_timeout' cannot be 0: "),
     ({"intents": "maybe"}, "intents", "'intents' cannot be 'maybe': "),
-    ({"adjacent": "join"}, "adjacent", "'adjacent' cannot be 'join': "),
     (
         {"indexes": "none"},
         "indexes",

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from llama_index.core import Document
 from llama_index.core.llms import MockLLM
-from llama_index.core.query_engine import RetrieverQueryEngine
 
 from llama_index_contextual._utils.keywords import options_of
-from llama_index_contextual.answering.build import ChatEngineOptions, EngineOptions, QueryEngineOptions
+from llama_index_contextual.answering.build import ChatEngineOptions, EngineOptions
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
@@ -46,16 +45,6 @@ def test_an_unknown_option_is_a_type_error(reports: Project) -> None:
             make(llm=MockLLM(), **{typo: "refine"})  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("style", "persona"), ("cache", True), ("answer_tokens", 100), ("adjacent", "bridge")]
-)
-def test_options_of_both_engines_at_once_are_refused(reports: Project, name: str, value: Any) -> None:
-    expected = f"`response_mode` selects LlamaIndex's own engine.*no `{name}`"
-    with pytest.raises(ConfigurationError, match=expected) as raised:
-        reports.as_query_engine(llm=MockLLM(), response_mode="refine", **{name: value})
-    assert raised.value.setting == name
-
-
 def defaults(function: Any) -> dict[str, Any]:
     """Return the keywords of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
@@ -65,7 +54,7 @@ def defaults(function: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("function", "options"),
     [
-        (Project.as_query_engine, QueryEngineOptions),
+        (Project.as_query_engine, EngineOptions),
         (Project.as_chat_engine, ChatEngineOptions),
         (sweep_answers, EngineOptions),
         (Project.ingest, IngestOptions),
@@ -82,14 +71,6 @@ def test_a_function_shows_its_options_with_defaults_and_descriptions(function: A
     assert "**options" not in (function.__doc__ or "")
 
 
-def test_options_that_both_engines_have_go_with_either(reports: Project) -> None:
-    with pytest.warns(UserWarning, match="not checked for citations") as warned:
-        stock = reports.as_query_engine(llm=MockLLM(), response_mode="refine", streaming=True, intents=True)
-    assert Path(warned[0].filename).name == "test_build.py"
-    assert type(stock) is RetrieverQueryEngine
-    assert grounded(reports, streaming=True).streaming
-
-
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 ANSWERING: dict[str, Any] = {
@@ -97,7 +78,6 @@ ANSWERING: dict[str, Any] = {
     "answer_tokens": 700,
     "min_confidence": 0.25,
     "intents": True,
-    "adjacent": "bridge",
     "guards": True,
     "judge": True,
     "reference_date": "2026-11-22",
@@ -175,8 +155,6 @@ def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
         {"judge": "gpt"},
         {"timeouts": 30},
         {"timeouts": True},
-        {"weights": 2.0},
-        {"adjacent": "all"},
         {"intents": "yes"},
         {"intents": {"factual": 5}},
         {"intents": {"factul": SearchPlan(top_k=5)}},
@@ -209,29 +187,12 @@ def test_a_project_without_a_semantic_index_answers_without_an_embedding_model(
         assert str(chat.chat(question)) == "It runs dry [Source 1]."
 
 
-# ---- neighbouring hits -----------------------------------------------------------------------------------------------
+# ---- versions --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def parts(tmp_path: Path) -> Project:
-    """A document of three chunks, of which the first and the last contain the word of the question."""
-    config = ProjectConfig.local(context="none", chunk_size=12, chunk_overlap=0)
-    project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
-    project.ingest([Document(id_="d", text="\n\n".join((f"Zebra {'one ' * 8}", "two " * 9, f"Zebra {'three ' * 8}")))])
-    assert [len(node.get_content().split()) for node in project.chunks("d")] == [9, 9, 9]
-    return project
-
-
-def test_bridge_also_reads_a_chunk_between_two_hits(parts: Project) -> None:
-    options: dict[str, Any] = {"llm": ScriptedLLM(), "mode": "lexical", "min_confidence": 0.0}
-    assert len(parts.as_query_engine(**options).query("Zebra").source_nodes) == 2
-    (passage,) = parts.as_query_engine(**options, adjacent="bridge").query("Zebra").source_nodes
-    assert passage.node.get_content().split() == ["Zebra", *8 * ["one"], *9 * ["two"], "Zebra", *8 * ["three"]]
-    chat = parts.as_chat_engine(llm=ScriptedLLM(), search_mode="lexical", adjacent="bridge")
-    assert len(chat.chat("Zebra").source_nodes) == 1
-
-
-def test_chunks_of_an_older_version_are_not_read(parts: Project) -> None:
+def test_chunks_of_an_older_version_are_not_read(tmp_path: Path) -> None:
+    parts = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
+    parts.ingest([Document(id_="d", text="One.")])
     retriever = parts.as_retriever()
     version = parts.info().version
     assert retriever.docstore_of(version) is not None

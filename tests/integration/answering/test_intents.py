@@ -38,11 +38,6 @@ def test_one_argument_searches_every_question_by_its_intent(reports: Project) ->
         ("Thank you!", {}, SMALL_TALK),
         ("Tell me a joke", {}, NOT_FOUND),
         ("Hello!", {"small_talk": "Ask me."}, "Ask me."),
-        (
-            "What does it cost?",
-            {"intents": {"prices": {"examples": ["What does it cost?"], "top_k": 0, "reply": "See the website."}}},
-            "See the website.",
-        ),
     ],
 )
 def test_chitchat_and_out_of_scope_questions_need_neither_search_nor_model(

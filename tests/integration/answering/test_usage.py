@@ -154,13 +154,3 @@ class EventsLLM(ScriptedLLM):
 def test_tokens_of_a_stream_of_events_are_read_from_its_beginning_and_end(reports: Project) -> None:
     usage: Any = ask(reports, EventsLLM()).usage
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.is_estimated) == (100, 30, 9, False)
-
-
-@pytest.mark.parametrize(("mode", "warns"), [("refine", True), ("accumulate", True), ("simple_summarize", False)])
-def test_a_response_mode_with_a_call_for_each_passage_warns_of_the_calls_and_their_price(
-    reports: Project, mode: str, warns: bool
-) -> None:
-    words = "Each question takes 20 calls, one for each passage: up to 16,000 tokens of passages, $0.016 without the"
-    with pytest.warns(UserWarning, match="LlamaIndex's own engine") as warned:
-        reports.as_query_engine(llm=ScriptedLLM(), response_mode=mode)
-    assert any(words in str(warning.message) for warning in warned) == warns

@@ -28,7 +28,7 @@ from llama_index_contextual import (
     RetrievalResponse,
 )
 from llama_index_contextual._utils.keywords import options_of
-from llama_index_contextual.answering.build import QueryEngineOptions
+from llama_index_contextual.answering.build import EngineOptions
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
@@ -152,7 +152,7 @@ def test_every_setting_is_in_the_reference_with_its_description() -> None:
 
 def test_every_option_of_an_engine_is_in_the_reference_with_its_description() -> None:
     page = str(generated()["reference/options.md"])
-    for name, (_, option) in options_of(QueryEngineOptions).items():
+    for name, (_, option) in options_of(EngineOptions).items():
         assert f"| `{name}` | {option.description[:20]}" in page.replace("\\", "")
 
 

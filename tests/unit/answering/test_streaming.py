@@ -47,7 +47,7 @@ def test_a_stream_shows_the_answer_without_the_reasoning(pieces: list[str], styl
         ("Yes [Source 1] and [Source 99].", "Yes [Source 1] and."),
         ("Yes [Sources 1, 99] and [Sources 2-4]", "Yes [Source 1] and [Source 2][Source 3]"),
         ("Yes 【Source 2】 and 【Source ９９】.", "Yes [Source 2] and."),
-        ("Yes ［source：1］ or \\[Source 99\\].", "Yes [Source 1] or."),
+        ("Yes ［source：1］ or 〔Source 99〕.", "Yes [Source 1] or."),
         ("Yes [Source 1234567].", "Yes."),
         ("See [sic], [1], a[2] and [Sourdough 99].", "See [sic], [1], a[2] and [Sourdough 99]."),
         ("\n Yes.\n\n[Source 99]\n", "Yes."),

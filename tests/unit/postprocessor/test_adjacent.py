@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.storage.docstore import SimpleDocumentStore
 
-from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk, joint_section
 from llama_index_contextual.search.response import LegScore
 from llama_index_contextual.search.results import RetrievedChunk
-from llama_index_contextual.stores import IndexDocumentStore
 from tests.integration.postprocessor.documents import chunks_of, cut_documents, hit
 
 TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."
@@ -28,18 +21,6 @@ TOUCHING = [(0, 12), (12, 25), (25, 39), (39, 49)]
 def ids(passage: NodeWithScore) -> list[str]:
     """Return the ids of the chunks of a passage, in the order of the text."""
     return [node.node_id for node in (passage.chunks if isinstance(passage, MergedChunk) else [passage.node])]
-
-
-def stored(nodes: list[TextNode]) -> IndexDocumentStore:
-    table = NodeTable()
-    table.add(nodes)
-    return IndexDocumentStore(table)
-
-
-def stored_in_stock(nodes: list[TextNode]) -> SimpleDocumentStore:
-    store = SimpleDocumentStore()
-    store.add_documents(nodes)
-    return store
 
 
 # ---- merging -------------------------------------------------------------------------------------------------------
@@ -143,32 +124,13 @@ def test_a_paragraph_break_between_linked_chunks_is_restored_and_a_wider_gap_is_
     assert len(AdjacentChunkMerger().postprocess_nodes([hit(node) for node in wider])) == 2
 
 
-# ---- bridging ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("store", [stored, stored_in_stock])
-def test_one_chunk_between_two_hits_is_included_on_request(store: Callable[[list[TextNode]], Any]) -> None:
-    nodes = chunks_of(TEXT, TOUCHING)
-    merger = AdjacentChunkMerger(bridge=True, docstore=store(nodes))
-    (passage,) = merger.postprocess_nodes([hit(nodes[2]), hit(nodes[0], 0.5)])
-    assert (passage.node.text, passage.node.node_id) == (TEXT[0:39], "doc-2")
-    assert ids(passage) == ["doc-0", "doc-1", "doc-2"]
-    assert len(merger.postprocess_nodes([hit(nodes[0]), hit(nodes[3])])) == 2, "two chunks between them"
-
-
-def test_the_missing_docstore_is_named() -> None:
-    nodes = chunks_of(TEXT, TOUCHING)
-    with pytest.raises(ConfigurationError, match="needs `docstore`"):
-        AdjacentChunkMerger(bridge=True).postprocess_nodes([hit(nodes[0]), hit(nodes[2])])
-
-
 # ---- as a LlamaIndex component -------------------------------------------------------------------------------------
 
 
-def test_it_survives_serialisation_except_for_the_store() -> None:
-    merger = AdjacentChunkMerger(bridge=True, max_tokens=900, docstore=stored([]))
+def test_it_survives_serialisation() -> None:
+    merger = AdjacentChunkMerger(max_tokens=900)
     again = AdjacentChunkMerger.from_dict(merger.to_dict())
-    assert (again.bridge, again.max_tokens, again.docstore) == (True, 900, None)
+    assert again.max_tokens == 900
     assert again.to_dict() == merger.to_dict()
 
 
@@ -184,7 +146,7 @@ def test_no_character_comes_twice_and_every_passage_is_the_documents_text(
     chosen = data.draw(st.lists(st.sampled_from(nodes), max_size=8)) if nodes else []
     scores = data.draw(st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=8, max_size=8))
     hits = [hit(node, score) for node, score in zip(chosen, scores, strict=False)]
-    merger = AdjacentChunkMerger(bridge=data.draw(st.booleans()), docstore=stored(nodes))
+    merger = AdjacentChunkMerger()
     passages = merger.postprocess_nodes(hits)
     covered: dict[str, set[int]] = {"doc": set(), "other": set()}
     for result in passages:
@@ -203,4 +165,4 @@ def test_no_character_comes_twice_and_every_passage_is_the_documents_text(
         text = texts[node.ref_doc_id or ""]
         assert all(at in covered[node.ref_doc_id or ""] for at in span if not text[at].isspace())
     # Merging the results again changes nothing.
-    assert merger.postprocess_nodes(passages) == passages or merger.bridge
+    assert merger.postprocess_nodes(passages) == passages

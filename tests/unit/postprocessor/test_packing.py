@@ -97,17 +97,12 @@ def test_the_best_result_is_cut_to_the_sentences_that_answer_if_none_fits(compre
     assert best.text == text
 
 
-def test_if_no_sentence_fits_the_error_names_a_sufficient_budget() -> None:
+def test_if_no_sentence_fits_the_error_names_the_budget() -> None:
     text = "One word. " + "many words " * 50 + "of a pump"
     (node,) = chunks_of(text, [(0, len(text))])
     with pytest.raises(ConfigurationError, match="max_tokens=3 has no room for a sentence") as raised:
         ContextWindowPacker(max_tokens=3).postprocess_nodes([hit(node)], query_str="pump")
     assert raised.value.setting == "max_tokens"
-    enough = int(str(raised.value).removesuffix(".").split()[-1])
-    (passage,) = ContextWindowPacker(max_tokens=enough).postprocess_nodes([hit(node)], query_str="pump")
-    assert passage.node.get_content().endswith("of a pump")
-    with pytest.raises(ConfigurationError, match=f"allow at least {enough}"):
-        ContextWindowPacker(max_tokens=enough - 1).postprocess_nodes([hit(node)], query_str="pump")
 
 
 def test_sentences_are_found_without_their_white_space() -> None:
