@@ -9,31 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast, get_args
+from html import escape as escape_html
+from typing import Any, cast, get_args
 from urllib.parse import parse_qs
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from llama_index_contextual._utils.cache import LRUCache
-from llama_index_contextual.answering.citations import Quotation
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.answering.citations import CitationReport, Quotation, UnsupportedFigure, citations_of
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
+from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import Completion
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
 from llama_index_contextual.models import missing_for
 from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.tools.filters import parse_conditions
-from llama_index_contextual.ui.answer import ShownAnswer, answer_html, findings_of, shown_sources
 from llama_index_contextual.ui.markdown import render_markdown
 from llama_index_contextual.ui.search import MAX_CONDITIONS, facets_of
 from llama_index_contextual.ui.views import (
@@ -66,8 +71,6 @@ STYLES: Mapping[str, str] = {
     "persona": "In few words",
     "chain_of_thought": "With its reasoning",
 }
-
-T = TypeVar("T")
 
 
 def routes() -> list[Route]:
@@ -113,6 +116,230 @@ class Question:
             raise InputError(f"There are {len(where) + len(files)} filters: use at most {MAX_CONDITIONS}.")
         text = bounded((fields.get("q") or [""])[0], "question", limit=MAX_QUESTION)
         return cls(text=text, where=tuple(where), files=tuple(files), **one)
+
+
+# ---- an answer with its checks ----------------------------------------------------------------------------------
+
+_RESULTS = {
+    "verified": ("verified", "A cited passage contains these words."),
+    "wrong_source": ("other source", "Only a passage that is not cited here contains these words."),
+    "stitched": ("pieced together", "The passages contain only parts of this quotation, not the whole of it."),
+    "not_found": ("not found", "No passage contains these words."),
+    "unsupported": ("unsupported", "No cited passage contains this figure."),
+}
+"""The label and the explanation of each result of a check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownSource:
+    """A passage that the model read, as listed below an answer.
+
+    Attributes:
+        number: Number of the passage in citations.
+        label: File, pages and section.
+        url: Address of the passage.
+        is_cited: Whether the answer cites it.
+    """
+
+    number: int
+    label: str
+    url: str
+    is_cited: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A result of the checks as a sentence.
+
+    Attributes:
+        kind: "good", "note" or "bad".
+        text: The sentence.
+        quoted: The words of the answer to which the result refers, or "".
+    """
+
+    kind: str
+    text: str
+    quoted: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownAnswer:
+    """An answer as displayed.
+
+    Attributes:
+        question: The question.
+        html: The answer as HTML.
+        found: Whether the documents answer the question.
+        findings: Results of the checks.
+        sources: The passages that the model read.
+        reasoning: The reasoning before the answer, or None.
+        usage: Model, tokens and price, as a sentence.
+    """
+
+    question: str
+    html: Markup
+    found: bool
+    findings: Sequence[Finding]
+    sources: Sequence[ShownSource]
+    reasoning: str | None
+    usage: str
+
+    @property
+    def cited(self) -> list[ShownSource]:
+        """The sources that the answer cites."""
+        return [source for source in self.sources if source.is_cited]
+
+    @property
+    def uncited(self) -> list[ShownSource]:
+        """The other sources."""
+        return [source for source in self.sources if not source.is_cited]
+
+
+def shown_sources(
+    hits: Sequence[NodeWithScore], link: Callable[[str], str], cited: Sequence[tuple[int, Source]] = ()
+) -> list[ShownSource]:
+    """Return the passages of a prompt for the list below the answer.
+
+    Args:
+        hits: The passages.
+        link: Function that returns the address of a chunk.
+        cited: Numbers of the cited passages, with the places that are cited.
+    """
+    places: dict[int, list[str]] = {}
+    for number, place in cited:
+        places.setdefault(number, []).append(str(place))
+    return [
+        ShownSource(
+            number=at,
+            label=" and ".join(places.get(at) or [str(Source.of(hit.node))]),
+            url=link(hit.node.node_id),
+            is_cited=at in places,
+        )
+        for at, hit in enumerate(hits, start=1)
+    ]
+
+
+# ---- findings --------------------------------------------------------------------------------------------------------
+
+
+def findings_of(answer: GroundedResponse) -> list[Finding]:
+    """Return the results of all checks of an answer as sentences, beginning with doubts about the search."""
+    return [*_doubts(answer), *(_citation_findings(answer.citations) if answer.citations else ())]
+
+
+def _doubts(answer: GroundedResponse) -> Iterator[Finding]:
+    retrieval, verdict = answer.retrieval, answer.verdict
+    if answer.partial:
+        yield Finding(kind="bad", text=f"The answer is incomplete: {answer.partial}")
+    for warning in retrieval.warnings if retrieval else ():
+        yield Finding(kind="note", text=visible(warning))
+    if answer.found and retrieval and (doubt := retrieval.doubt()):
+        yield Finding(kind="note", text=doubt)
+    if verdict is not None:
+        yield _judgement(verdict, is_withheld="original" in (answer.metadata or {}))
+
+
+def _judgement(verdict: dict[str, Any], *, is_withheld: bool) -> Finding:
+    if "error" in verdict:
+        return Finding(kind="bad", text=f"The judge could not check the answer: {verdict['error']}")
+    sure = f"confidence {verdict['confidence']:.2f} of 1"
+    if not is_withheld:
+        return Finding(kind="good", text=f"The judge found the answer supported by the passages ({sure}).")
+    reasons = [
+        *(f"no cited passage supports “{' '.join(statement.split())}”" for statement in verdict["unsupported"]),
+        *(["it does not answer the question"] if not verdict["relevant"] else []),
+    ]
+    reason = "; ".join(reasons) or "the judge is not sure enough"
+    return Finding(kind="bad", text=f"The judge withheld the answer: {reason} ({sure}).")
+
+
+def _citation_findings(report: CitationReport) -> Iterator[Finding]:
+    for number in dict.fromkeys(report.invalid):
+        yield Finding(kind="bad", text=f"A citation of Source {number}, which does not exist, was removed.")
+    for quotation in report.quotations:
+        if quotation.status != "verified":
+            yield Finding(kind="bad", text=_quotation_sentence(quotation), quoted=" ".join(quotation.text.split()))
+    for figure in report.unsupported:
+        yield Finding(kind="bad", text=_RESULTS["unsupported"][1], quoted=figure.text)
+    verified = sum(quotation.status == "verified" for quotation in report.quotations)
+    if verified:
+        yield Finding(kind="good", text=f"{pluralize(verified, 'quotation')} verified word by word.")
+    if report.text and not report.cited:
+        yield Finding(kind="note", text="The answer cites no source.")
+    elif report.is_clean and not report.quotations:
+        yield Finding(kind="good", text="Every figure of the answer is in the passages it cites.")
+
+
+def _quotation_sentence(quotation: Quotation) -> str:
+    if quotation.status == "wrong_source" and quotation.found_in is not None:
+        return f"This quotation is in Source {quotation.found_in}, not in the source that is cited for it."
+    return _RESULTS[quotation.status][1].replace("this quotation", "it").replace("these words", "this quotation")
+
+
+# ---- the text of the answer ------------------------------------------------------------------------------------------
+
+# Links, other tags, and citations in a rendered answer.
+_CITED = re.compile(r"<a .*?</a>|<[^>]*>|\[\s?sources?\b[^\[\]<]*\]", re.IGNORECASE | re.DOTALL)
+
+
+def answer_html(
+    text: str,
+    report: CitationReport | None,
+    sources: Sequence[ShownSource],
+    link_quotation: Callable[[Quotation], str] = lambda _: "",
+) -> Markup:
+    """Return an answer as HTML, with links in place of citations, and marked quotations and figures.
+
+    A quotation that contains Markdown syntax is not marked.
+
+    Args:
+        text: The answer in Markdown; with a report, it must be the text of the report.
+        report: The report on the citations, or None to only link citations.
+        sources: The sources that the answer can cite.
+        link_quotation: Function that returns the address at which a verified quotation can be read, or "".
+
+    Example:
+        >>> source = ShownSource(number=1, label="manual.md", url="/p/a/passage/1", is_cited=True)
+        >>> print(answer_html("Three days [Source 1].", None, [source]))
+        <p>Three days <a class="citation" href="/p/a/passage/1" title="manual.md">[Source 1]</a>.</p>
+    """
+    html = str(render_markdown(text)).rstrip()
+    edits: list[tuple[int, str]] = []
+    for quotation in report.quotations if report else ():
+        edits += _edits(html, text, quotation, quotation.status, link_quotation(quotation))
+    for figure in report.unsupported if report else ():
+        edits += _edits(html, text, figure, "unsupported")
+    for at, inserted in sorted(edits, reverse=True):
+        html = html[:at] + inserted + html[at:]
+    by_number = {source.number: source for source in sources}
+    return Markup(_CITED.sub(lambda part: _linked(part[0], by_number), html))
+
+
+def _edits(
+    html: str, text: str, checked: Quotation | UnsupportedFigure, result: str, url: str = ""
+) -> list[tuple[int, str]]:
+    """Return the HTML to insert before and after a checked part of the text, with the offsets."""
+    part = text[checked.start : checked.end]
+    pattern = rf"<[^>]*>|{re.escape(escape_html(part, quote=False))}"
+    places = [place for place in re.finditer(pattern, html) if place[0][0] != "<"]
+    if (number := text[: checked.start].count(part)) >= len(places):
+        return []
+    label, explanation = _RESULTS[result]
+    kind, element = result.replace("_", "-"), "a" if url else "span"
+    link = Markup(' href="{}"').format(url) if url else Markup("")
+    before = Markup('<mark class="check check-{}" title="{}">').format(kind, explanation)
+    after = Markup('</mark><{0} class="check-label check-label-{1}"{2} title="{3}">{4}</{0}>')
+    start, end = places[number].span()
+    return [(start, str(before)), (end, str(after.format(Markup(element), kind, link, explanation, label)))]
+
+
+def _linked(part: str, sources: Mapping[int, ShownSource]) -> str:
+    """Return a part of the HTML, with a link for each source if it is a citation."""
+    numbers = [] if part.startswith("<") else [number for _, _, listed in citations_of(part) for number in listed]
+    if not numbers or not all(number in sources for number in numbers):
+        return part
+    link = Markup('<a class="citation" href="{}" title="{}">[Source {}]</a>')
+    return " ".join(link.format(sources[number].url, sources[number].label, number) for number in numbers)
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------
@@ -184,15 +411,14 @@ def _answers(request: Request) -> LRUCache[str, tuple[Question, ShownAnswer]]:
 
 async def answer(request: Request) -> Response:
     """Answer a posted question with a stream of events if the client accepts it, or else with a page."""
-    project, question = project_of(request), Question()
+    project, question, url = project_of(request), Question(), ""
     wants_events = EVENTS in request.headers.get("accept", "")
     try:
         question = Question.of(await _posted(request))
         if wants_events:
             return StreamingResponse(_event_lines(request, project, question), media_type=EVENTS)
-        url = await _while_connected(request, _finished(request, project, question))
-    except ClientDisconnect:
-        return Response(status_code=499)  # the client has disconnected
+        async for event in _events(request, project, question):
+            url = event.get("url", "")
     except ContextualError as error:
         problem = problem_of(error, project)
         if wants_events:
@@ -234,37 +460,6 @@ def _problem_event(problem: Problem) -> dict[str, Any]:
 
 def _line(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
-
-
-async def _finished(request: Request, project: Project, question: Question) -> str:
-    """Write an answer and return its address."""
-    url = ""
-    async with aclosing(_events(request, project, question)) as events:
-        async for event in events:
-            url = event.get("url", url)
-    return url
-
-
-async def _while_connected(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of an awaitable, which is cancelled if the client disconnects.
-
-    Raises:
-        ClientDisconnect: The client has disconnected.
-    """
-
-    async def disconnected() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return await task
-    finally:
-        task.cancel()
-        gone.cancel()
 
 
 async def _events(request: Request, project: Project, question: Question) -> AsyncGenerator[dict[str, Any], None]:
@@ -316,7 +511,7 @@ def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completi
         usage = str(response.usage) if response.usage.dollars is None else f"{response.usage}, at list prices"
     return ShownAnswer(
         question=draft.question,
-        html=answer_html(text, report, sources, render_markdown, link_quotation),
+        html=answer_html(text, report, sources, link_quotation),
         found=response.found,
         findings=findings_of(response),
         sources=sources,

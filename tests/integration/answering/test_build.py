@@ -129,7 +129,7 @@ def test_another_llm_can_answer_at_a_temperature_of_its_own(reports: Project, mo
     assert model_name(configured(reports).state.answering_llm()) == reports.config.llm
     for settings, temperature in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
         engine: Any = configured(reports, answer_llm="openai:gpt-4o", **settings).as_query_engine()
-        llm = engine.answer_stream._llm.sync()
+        llm = engine._llm
         assert (model_name(llm), llm.temperature) == ("openai:gpt-4o", temperature)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.ui.answer import ShownSource, answer_html, findings_of
 
 nh3 = pytest.importorskip("nh3", reason="needs the extra ui")
+from llama_index_contextual.ui.ask import ShownSource, answer_html, findings_of  # noqa: E402
 from llama_index_contextual.ui.markdown import render_markdown  # noqa: E402
 
 PASSAGES = [Passage("Food keeps for three days in the <cold> room."), Passage("Boil all water for 5 minutes & wait.")]
@@ -24,7 +24,7 @@ SOURCES = [
 
 def html_of(answer: str) -> str:
     report = check_citations(answer, PASSAGES)
-    return answer_html(report.text, report, SOURCES, render_markdown, lambda quotation: f"/quoted/{quotation.found_in}")
+    return answer_html(report.text, report, SOURCES, lambda quotation: f"/quoted/{quotation.found_in}")
 
 
 class Outline(HTMLParser):
@@ -59,11 +59,11 @@ def outline(html: str) -> Outline:
 def test_a_citation_is_a_link_to_its_passage() -> None:
     assert html_of("Three days [Source 1].") == (
         '<p>Three days <a class="citation" href="/p/a/passage/1?q=a&amp;b" title="manual &amp; notes 1.md">'
-        "[Source 1]</a>.</p>\n"
+        "[Source 1]</a>.</p>"
     )
     html = html_of("Boil [Sources 1 and 2].")
     assert re.findall(r'href="/p/a/passage/(\d)', html) == ["1", "2"]
-    assert outline(html).text == "Boil [Source 1] [Source 2].\n"
+    assert outline(html).text == "Boil [Source 1] [Source 2]."
 
 
 def test_each_quotation_has_its_check_as_text() -> None:
@@ -74,7 +74,7 @@ def test_each_quotation_has_its_check_as_text() -> None:
     labels = re.findall(r'class="check-label check-label-([\w-]+)"[^>]*>([^<]+)<', html)
     assert labels == [
         ("verified", "verified"),
-        ("wrong-source", "in Source 2"),
+        ("wrong-source", "other source"),
         ("stitched", "pieced together"),
         ("not-found", "not found"),
     ]
@@ -108,8 +108,7 @@ def test_marks_follow_the_elements_of_markdown(answer: str) -> None:
     report = check_citations(answer, PASSAGES)
     html = html_of(answer)
     parsed = outline(html)
-    assert not re.search("[\U000f0000-\U000ffffd]|%f3%b", html, re.IGNORECASE)
-    plain = outline(render_markdown(report.text))
+    plain = outline(render_markdown(report.text).rstrip())
     without_labels = re.sub(r"<(a|span) class=\"check-label.*?</\1>", "", html)
     if not answer.startswith("[Source 1]:"):  # CommonMark reads this line as the target of a link
         expected = [
@@ -130,7 +129,6 @@ def test_random_answers_stay_well_formed_and_keep_their_text() -> None:
     for round_ in range(300):
         answer = "".join(source.choice(pieces) for _ in range(source.randint(1, 14)))
         html = html_of(answer)
-        assert not re.search("[\U000f0000-\U000ffffd]|%f3%b", html, re.IGNORECASE), (round_, answer)
         cleaned = nh3.clean(
             html,
             attributes={
