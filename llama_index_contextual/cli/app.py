@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -23,24 +23,25 @@ import typer
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual._version import __version__
-from llama_index_contextual.cli import answer, common, documents, evaluate, serve, sync
-from llama_index_contextual.cli.common import Commands, Name, Yes
-from llama_index_contextual.cli.terminal import (
+from llama_index_contextual.cli import answer, common, documents, evaluate, serve
+from llama_index_contextual.cli.common import (
+    Commands,
+    Name,
+    Yes,
     err,
     in_words,
     safe,
     say,
     say_error,
     say_json,
+    say_note,
     say_result,
-    say_with_details,
     snippet,
     wants_json,
 )
 from llama_index_contextual.config import (
     PREFIX,
     RETRIEVAL_FIELDS,
-    ContextKind,
     ProjectConfig,
     described,
     environment_settings,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.ledger_lines import LedgerRows
     from llama_index_contextual.index.receipts import ProjectCost
     from llama_index_contextual.project.manager import ProjectManager
-    from llama_index_contextual.project.project import ProjectInfo
+    from llama_index_contextual.project.project import ProjectInfo, VersionInfo
 
 app = Commands(
     "Projects",
@@ -60,13 +61,13 @@ app = Commands(
     help="Contextual Retrieval over your documents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog="Start with [bold]llama-index-contextual open FOLDER[/].",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 upkeep = Commands("Maintenance")
-ledger = Commands(group="ledger", help="Export and import paid contexts, embeddings and pages.", no_args_is_help=True)
+ledger = Commands(help="Export and import paid contexts, embeddings and pages.", no_args_is_help=True)
 
 _SETTINGS_FORM = 'write an object, such as {"top_k": 5}'
-TRACEBACK_VARIABLE = "LLAMA_INDEX_CONTEXTUAL_TRACEBACK"
 
 
 def main() -> None:
@@ -83,13 +84,9 @@ def main() -> None:
         app()
     except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
         # `Command` handles expected errors; any other error is a bug.
-        if os.environ.get(TRACEBACK_VARIABLE):
-            err.out(scrub("".join(traceback.format_exception(error))), highlight=False)
-        else:
-            say_error(
-                f"{type(error).__name__}: {error} (this is a bug: please report it, with the output of the same command"
-                f" with {TRACEBACK_VARIABLE}=1)"
-            )
+        for line in scrub("".join(traceback.format_exception(error))).splitlines():
+            err.print(safe(line), soft_wrap=True)
+        say_error("This is a bug: please report it with the lines above.")
         raise SystemExit(1) from None
     finally:
         if output is not None:  # as after `>&-`
@@ -124,19 +121,7 @@ def _version(
 def create(
     name: Name,
     local: Annotated[bool, typer.Option("--local", help="Work without a key or a network.")] = False,
-    context: Annotated[
-        ContextKind | None,
-        typer.Option(metavar="KIND", help="Source of the context of chunks: llm, structural or none."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            autocompletion=common.complete_setting,
-            help="A setting listed by `settings`; may be repeated.",
-        ),
-    ] = None,
+    settings: common.Settings = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="JSON file with settings; --set overrides it.")
     ] = None,
@@ -149,14 +134,21 @@ def create(
         of_environment = {k: v for k, v in of_environment.items() if k not in ("embed_model", "context")}
     changes = of_environment | (common.read_object(config_file, _SETTINGS_FORM) if config_file else {})
     changes |= dict(common.parse_setting(item) for item in settings or [])
-    changes |= {} if context is None else {"context": context}
     config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
     project = common.open_root().create(name, config)
     if wants_json():
         say_json({"name": project.name, "config": config.model_dump()})
         return
+<<<<<<< HEAD
     for note in missing_for_models(config):
         say(f"[yellow]note[/] {safe(note)}", to=err)
+=======
+    notes = missing_for_models(config)
+    if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+        notes.append(notice)
+    for note in notes:
+        say_note(note)
+>>>>>>> 2d65fce (Shorten the command line: fewer options, one output module)
     say(f"Created project [bold]{safe(name)}[/] in {safe(str(common.root()))}.")
     say(f"Next: {safe(common.proposed('ingest', name))} FILES…")
 
@@ -185,17 +177,15 @@ def list_settings(
         }
         for field, value in values.items()
     ]
-    overriding = () if name is None else environment_settings(os.environ).keys() & common.OF_A_COMMAND
-    say_result(settings, lambda: _show_settings(settings, by_environment=overriding))
+    say_result(settings, partial(_show_settings, settings))
 
 
-def _show_settings(settings: Sequence[Mapping[str, Any]], *, by_environment: Collection[str]) -> None:
+def _show_settings(settings: Sequence[Mapping[str, Any]]) -> None:
     """Print all settings in the form FIELD=VALUE with their descriptions; changed values are highlighted."""
     for setting in settings:
         value = snippet(json.dumps(setting["value"], ensure_ascii=False), 60)
         shown = value if setting["value"] == setting["default"] else f"[bold green]{value}[/]"
-        mark = "rebuild" if setting["rebuild"] else "environment" if setting["name"] in by_environment else ""
-        say(f"[bold]{setting['name']}[/]={shown}{f'  [yellow]{mark}[/]' if mark else ''}")
+        say(f"[bold]{setting['name']}[/]={shown}{'  [yellow]rebuild[/]' if setting['rebuild'] else ''}")
         say(f"[dim]{safe(setting['description'])}[/]", indent=4)
     say(
         "\nrebuild: a change takes effect with the next `rebuild` or `ingest`. To change settings: `create NAME --set"
@@ -251,8 +241,7 @@ def _total_cost(cost: ProjectCost) -> str:
 
     booked = f", of which {money(cost.booked)} for calls of unknown price" if cost.booked else ""
     unpriced = f", and {pluralize(cost.without_price, 'run')} without a known price" if cost.without_price else ""
-    damaged = f"; {pluralize(cost.damaged, 'damaged receipt')} not counted" if cost.damaged else ""
-    return f"{money(cost.dollars)} in {pluralize(len(cost.runs), 'run')}{booked}{unpriced}{damaged}"
+    return f"{money(cost.dollars)} in {pluralize(len(cost.runs), 'run')}{booked}{unpriced}"
 
 
 @app.command()
@@ -267,18 +256,12 @@ def _show_cost(cost: ProjectCost) -> None:
 
     for run in cost.runs:
         day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
-        parts = [pluralize(run.calls, "call")] if run.calls else []
-        parts += [f"tokens of {run.estimated_calls:,} of them estimated"] if run.estimated_calls else []
+        parts = [" + ".join(name for name in (run.llm, run.embed_model) if name)]
+        parts += [pluralize(run.calls, "call")] if run.calls else []
         parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
-        if run.unsettled:
-            calls = pluralize(run.unsettled_calls, "timed-out or interrupted call")
-            parts.append(f"{money(run.unsettled)} booked for {calls}")
-        if run.batches:
-            parts.append(f"{money(sum(run.batches.values()))} booked for pending batches")
-        if run.ended is None:
-            parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
-        models = " + ".join(name for name in (run.llm, run.embed_model) if name)
-        say_with_details(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
+        parts += [f"{money(run.booked)} booked for calls without a reply"] if run.booked else []
+        parts += ["running or killed"] if run.ended is None else []
+        say(f"{day}  {run.purpose:<8}{money(run.dollars)}  [dim]{safe('; '.join(parts))}[/]")
     say(f"total: {safe(_total_cost(cost))}; the embeddings of questions are not included")
 
 
@@ -290,7 +273,7 @@ def delete(
 ) -> None:
     """Delete a project permanently."""
     manager = common.open_root()
-    contents = _contents(manager, name, keep_ledger=keep_ledger)
+    contents = _contents(manager, name)
     common.confirm(f"Delete project {name!r}{contents}?", yes=yes)
     manager.delete(name, keep_ledger=keep_ledger)
     kept = " Its ledger is kept." if keep_ledger else ""
@@ -298,7 +281,7 @@ def delete(
     say_result(result, f"Deleted project [bold]{safe(name)}[/].{kept}")
 
 
-def _contents(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
+def _contents(manager: ProjectManager, name: str) -> str:
     try:
         info = manager.load(name).info()
     except ProjectNotFoundError:
@@ -307,8 +290,7 @@ def _contents(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
         # Even a damaged project can be deleted.
         say(f"[yellow]{safe(in_words(error))}[/]", to=err)
         return ""
-    contexts = "" if keep_ledger else f" and {pluralize(info.ledger.contexts, 'paid context')}"
-    return f" with {pluralize(info.documents, 'document')}{contexts}"
+    return f" with {pluralize(info.documents, 'document')} and {pluralize(info.ledger.contexts, 'paid context')}"
 
 
 @app.command(root=False)
@@ -318,14 +300,11 @@ def demo() -> None:
 
     answers = run_demo(lambda step: say(f"[dim]{safe(step)} …[/]", to=err))
     if wants_json():
-        rows = [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
-        say_json(rows)
+        say_json([{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers])
         return
     for one in answers:
         show_answer(one)
-    say("\nTo try your own documents:")
-    say("  llama-index-contextual create mine --local")
-    say("  llama-index-contextual ingest mine FOLDER")
+    say("\nTo try your own documents: llama-index-contextual open FOLDER")
 
 
 # ---- maintenance -----------------------------------------------------------------------------------------------------
@@ -335,15 +314,13 @@ def demo() -> None:
 def list_versions(name: Name) -> None:
     """List the versions of a project."""
     versions = common.open_root().load(name).versions()
-    if wants_json():
-        say_json(versions)
-        return
+    say_result(versions, partial(_show_versions, versions))
+
+
+def _show_versions(versions: Sequence[VersionInfo]) -> None:
     for version in versions:
-        if version.damage is None:
-            sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
-            facts = f"{version.created}  {sizes}"
-        else:
-            facts = f"[red]damaged[/]  {safe(version.damage)}"
+        sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
+        facts = f"[red]damaged[/]  {safe(version.damage)}" if version.damage else f"{version.created}  {sizes}"
         say(f"{version.name}  {facts}  {'[green]live[/]' if version.live else ''}")
 
 
@@ -407,7 +384,7 @@ def configure(
     say_result({"needs_rebuild": pending}, done)
     if not wants_json():
         for field in sorted(changes.keys() & environment_settings(os.environ).keys() & common.OF_A_COMMAND):
-            say(f"[yellow]{PREFIX}{field.upper()} is set and overrides it.[/]", to=err)
+            say_note(f"{PREFIX}{field.upper()} is set and overrides it.")
 
 
 LedgerPath = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON lines file.")]
@@ -429,16 +406,13 @@ def import_ledger(name: Name, path: LedgerPath) -> None:
 
 
 def _say_rows(rows: LedgerRows, verb: str) -> None:
-    replies = f"{rows.replies:,} {'reply' if rows.replies == 1 else 'replies'}"
-    nouns = {"contexts": "context", "embeddings": "embedding", "pages": "page", "receipts": "receipt"}
     counts = asdict(rows)
-    shown = [pluralize(count, nouns[name]) if name in nouns else replies for name, count in counts.items() if count]
-    text = f"{', '.join(shown)} {verb}." if shown else f"The ledger is empty: nothing {verb}."
-    say_result({verb: counts}, text)
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    say_result({verb: counts}, f"{verb.capitalize()}: {text or 'nothing'}.")
 
 
 app.add_typer(serve.opening)
-for module in (documents, sync, answer, evaluate, serve):
+for module in (documents, answer, evaluate, serve):
     app.add_typer(module.commands)
 app.add_typer(upkeep)
 app.add_typer(ledger, name="ledger", rich_help_panel="Maintenance")

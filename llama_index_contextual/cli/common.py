@@ -1,32 +1,31 @@
-"""Shared parts of the commands: classes, examples, options, opening projects, confirmation and completion."""
+"""Shared parts of the commands: output, one-line errors, options, opening projects, confirmation and completion."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import logging
 import os
 import shlex
+import sqlite3
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
 from typer.core import TyperCommand
 
+from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.cli.terminal import (
-    Invocation,
-    err,
-    errors_in_one_line,
-    notices,
-    root_option,
-    running,
-    say,
-    say_error,
-)
 from llama_index_contextual.config import (
     PREFIX,
     RETRIEVAL_FIELDS,
@@ -36,10 +35,9 @@ from llama_index_contextual.config import (
     environment_settings,
     parsed_value,
 )
-from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.errors import ConfigurationError, ContextualError, PathNotFoundError, with_advice
 
 if TYPE_CHECKING:
-    from llama_index_contextual.index.receipts import ProjectCost
     from llama_index_contextual.project.manager import ProjectManager
     from llama_index_contextual.project.project import Project
 
@@ -48,70 +46,170 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PROGRAM = "llama-index-contextual"
 
-SEARCH, ANSWER, TIMEOUTS = "Search", "Answer", "Timeouts"  # option panels in `--help`
+# ---- output ----------------------------------------------------------------------------------------------------------
 
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "": ("open FOLDER", "create contracts --local", "ingest contracts FOLDER", 'search contracts "notice period"'),
-    "open": ("open FOLDER", "open FOLDER --llm ollama:llama3.1", "open FOLDER --terminal"),
-    "create": ("create contracts --local", "create reports --set chunk_size=400"),
-    "settings": ("settings", "settings contracts"),
-    "list": ("list", "list --root /srv/knowledge"),
-    "delete": ("delete contracts", "delete contracts --keep-ledger --yes"),
-    "estimate": ("estimate contracts FOLDER", "estimate contracts"),
-    "ingest": (
-        "ingest contracts FOLDER",
-        "ingest contracts lease.pdf --password -",
-        'ingest contracts "inbox/**/*.pdf" --max-cost 2.50',
-        "ingest contracts FOLDER --ray auto",
-    ),
-    "sync": ("sync contracts FOLDER", "sync contracts FOLDER --watch"),
-    "remove": ("remove contracts 2023/lease.pdf",),
-    "forget": ("forget contracts --dry-run", "forget contracts"),
-    "documents": ("documents contracts", 'documents contracts "2024/*.pdf"'),
-    "rebuild": ("rebuild contracts", "rebuild contracts --max-cost 2.50"),
-    "search": ('search contracts "notice period" -k 3', 'search contracts "notice period" --file "2024/*" --full'),
-    "ask": ('ask contracts "How long is the notice period?"', 'ask contracts "Who may leave?" --llm ollama:llama3.1'),
-    "chat": ("chat contracts", "chat contracts --history talk.json"),
-    "evaluate": ("evaluate contracts q.jsonl", "evaluate contracts q.jsonl --compare none,structural"),
-    "inspect": ('inspect contracts --query "notice period"',),
-    "serve": ("serve contracts", "serve contracts reports --port 8080"),
-    "mcp": ("mcp contracts", "mcp contracts reports --http --port 8080"),
-    "rollback": ("rollback contracts", "rollback contracts --to v000001"),
-    "verify": ("verify contracts", "verify contracts --repair"),
-    "export": ("export contracts exported",),
-    "configure": ("configure contracts top_k=10", "configure contracts chunk_size=400 mode=lexical"),
-    "ledger export": ("ledger export contracts paid.jsonl",),
-    "ledger import": ("ledger import contracts paid.jsonl",),
-}
-"""Examples for the help of commands that take more than a project name, without the program name."""
+# Rich must not replace ":key:" in a document with an emoji or colour numbers.
+out = Console(emoji=False, highlight=False)
+err = Console(stderr=True, emoji=False, highlight=False)
+
+_LOGS_OF_CALLS = ("contextualizer", "ingestion.pipeline")
+
+
+def safe(text: str) -> str:
+    """Return text from documents or the user without control characters, escaped for Rich markup."""
+    # The readers import LlamaIndex, which is not needed for `--help` and `--version`.
+    from llama_index_contextual.readers.discovery import printable
+
+    # Names in messages and reports are already escaped, so their backslashes must not be doubled again.
+    return escape("\\".join(printable(part) for part in text.split("\\")))
+
+
+def snippet(text: str, width: int) -> str:
+    """Return the beginning of a document's text as one line of at most `width` characters, escaped for markup."""
+    from llama_index_contextual.readers.discovery import one_line
+
+    return escape(one_line(text, width))
+
+
+def say(markup: str = "", *, to: Console = out, indent: int = 0) -> None:
+    """Print a paragraph, wrapped at words on a terminal or in one line for other programs."""
+    if to.is_terminal and markup:
+        to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
+    else:
+        to.print(f"{' ' * indent}{markup}", soft_wrap=True)
+
+
+def say_result(value: Any, shown: str | Callable[[], None]) -> None:
+    """Print the result of a command: with `--json` as JSON, otherwise as markup or by calling a function."""
+    if wants_json():
+        say_json(value)
+    elif isinstance(shown, str):
+        say(shown)
+    else:
+        shown()
+
+
+def say_json(value: Any) -> None:
+    """Print a value as JSON on standard output, with control characters escaped; dataclasses become objects."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=asdict)
+    text = "".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text)
+    sys.stdout.write(f"{text}\n")
+
+
+def say_error(message: str) -> None:
+    """Print an error message in one line on standard error."""
+    say(f"[red]Error:[/] {safe(scrub(message))}", to=err)
+
+
+def say_note(message: str) -> None:
+    """Print a note in one line on standard error."""
+    say(f"[yellow]note[/] {safe(message)}", to=err)
+
+
+class _Notices(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record in one line, above a progress bar, which replaces `sys.stderr`."""
+        sys.stderr.write(f"{Text.from_markup(safe(record.getMessage()), emoji=False).plain}\n")
+
+
+@contextmanager
+def notices() -> Iterator[None]:
+    """Print log messages about calls to a provider: rate limits, batches, and calls in flight after Ctrl-C."""
+    handler = _Notices(logging.WARNING)
+    loggers = [logging.getLogger(f"llama_index_contextual.{name}") for name in _LOGS_OF_CALLS]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The running command.
+
+    Attributes:
+        context: Its Typer context, with the values of its options.
+        root: Root folder of the projects.
+        as_json: Whether it prints JSON.
+    """
+
+    context: Any
+    root: Path
+    as_json: bool
+
+
+running: ContextVar[Invocation | None] = ContextVar("running", default=None)
+
+
+def root() -> Path:
+    """Return the root folder of the running command."""
+    command = running.get()
+    return DEFAULT_ROOT if command is None else command.root
+
+
+def root_option() -> list[str]:
+    """Return the option `--root` of the running command, if given, for use in suggested commands."""
+    command = running.get()
+    source = None if command is None else command.context.get_parameter_source("root")
+    return ["--root", str(root())] if source is not None and source.name == "COMMANDLINE" else []
+
+
+def wants_json() -> bool:
+    """Return whether the running command prints JSON on standard output."""
+    command = running.get()
+    return command is not None and command.as_json
+
+
+def in_words(error: ContextualError | OSError | sqlite3.Error) -> str:
+    """Return an error message in terms of the command line, with commands that can be copied."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
+    if not isinstance(error, ContextualError):
+        return f"SQLite: {error}."
+    if error.remedy is None:
+        return str(error)
+    command = running.get()
+    name = str(command.context.params.get("name") or "NAME") if command is not None else "NAME"
+    root = "".join(f" {shlex.quote(word)}" for word in root_option())
+    advice = error.remedy.command_line.replace("{project}", f"{shlex.quote(name)}{root}").replace("{root}", root)
+    return with_advice(error.problem, scrub(advice))
 
 
 class Command(TyperCommand):
-    """Command that prints expected errors in one line."""
+    """Command that prints expected errors in one line, and exits with code 1, or 2 if a given path does not exist."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         root, as_json = Path(ctx.params.get("root", DEFAULT_ROOT)), ctx.params.get("as_json", False)
         token = running.set(Invocation(ctx, root, as_json))
         try:
-            with errors_in_one_line():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the program reading the output has ended
+        except (ContextualError, OSError, sqlite3.Error) as error:
+            say_error(in_words(error))
+            raise typer.Exit(2 if isinstance(error, PathNotFoundError) else 1) from None
         finally:
             running.reset(token)
 
 
 class Commands(typer.Typer):
-    """Typer application whose commands show examples in their help and print expected errors in one line.
+    """Typer application whose commands have `--root` and `--json` and print expected errors in one line.
 
     Args:
         panel: Panel for the commands in the program's help.
-        group: Name of a group of commands, such as "ledger".
         options: Other options of `Typer`.
     """
 
-    def __init__(self, panel: str | None = None, *, group: str = "", **options: Any) -> None:
-        super().__init__(epilog=_examples(group), **options)
-        self._panel, self._group = panel, group
+    def __init__(self, panel: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._panel = panel
 
     def command(
         self, name: str | None = None, *, root: bool = True, as_json: bool = True, **options: Any
@@ -121,40 +219,23 @@ class Commands(typer.Typer):
         The values of these two options are not passed to the function; use `root` and `wants_json` instead.
         """
         add = super().command
-        common: dict[str, tuple[Any, Any]] = {"root": (Root, DEFAULT_ROOT)} if root else {}
-        common |= {"as_json": (Json, False)} if as_json else {}
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        common = [inspect.Parameter("root", keyword, default=DEFAULT_ROOT, annotation=Root)] if root else []
+        common += [inspect.Parameter("as_json", keyword, default=False, annotation=Json)] if as_json else []
 
         def decorate(function: F) -> F:
+            signature = inspect.signature(function, eval_str=True)
+
             @wraps(function)
             def run(**values: Any) -> None:
-                function(**{name: value for name, value in values.items() if name not in common})
+                function(**{name: values[name] for name in signature.parameters})
 
-            _add_options(run, common)
-            epilog = _examples(f"{self._group} {name or function.__name__}".strip())
-            add(name, cls=Command, epilog=epilog, rich_help_panel=self._panel, **options)(run)
+            parameters = [*signature.parameters.values(), *common]
+            run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+            add(name, cls=Command, rich_help_panel=self._panel, **options)(run)
             return function
 
         return decorate
-
-
-def _add_options(function: Callable[..., Any], added: Mapping[str, tuple[Any, Any]]) -> None:
-    """Add options with their type and default to a command's signature, because Typer does not read `**options`."""
-    signature = inspect.signature(function, eval_str=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        *(one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD),
-        *(
-            inspect.Parameter(name, keyword, default=default, annotation=kind)
-            for name, (kind, default) in added.items()
-        ),
-    ]
-    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-
-
-def _examples(name: str) -> str | None:
-    lines = [f"  {escape(f'{PROGRAM} {line}')}" for line in EXAMPLES.get(name, ())]
-    # Use blank lines because Typer joins consecutive lines.
-    return "\n\n".join(["[bold]Examples[/]", *lines]) if lines else None
 
 
 # ---- completion ------------------------------------------------------------------------------------------------------
@@ -162,7 +243,7 @@ def _examples(name: str) -> str | None:
 
 def complete_project(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of projects that start with the given string."""
-    names = (file.parent.name for file in _root(ctx).glob("*/project.json"))
+    names = (file.parent.name for file in Path(ctx.params.get("root") or DEFAULT_ROOT).glob("*/project.json"))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
@@ -171,11 +252,10 @@ def complete_setting(incomplete: str) -> list[tuple[str, str]]:
     return [(f"{name}=", described(name)) for name in ProjectConfig.model_fields if name.startswith(incomplete)]
 
 
-def _root(ctx: typer.Context) -> Path:
-    return Path(ctx.params.get("root") or DEFAULT_ROOT)
-
-
 # ---- options ---------------------------------------------------------------------------------------------------------
+
+DEFAULT_ROOT = Path("knowledge")
+SEARCH = "Search"  # a panel of options in `--help`
 
 Root = Annotated[
     Path,
@@ -189,59 +269,15 @@ MaxCost = Annotated[
     float | None,
     typer.Option(metavar="DOLLARS", help="Stop before the run costs more than this; `estimate` suggests a limit."),
 ]
-DEFAULT_ROOT = Path("knowledge")
-
-
-def _overriding(setting: str, *names: str, metavar: str | None = None, panel: str = ANSWER) -> Any:
-    """Return an option that overrides a setting, with the setting's description except the meaning of None."""
-    help_text = described(setting).partition("; None")[0].rstrip(".") + "."
-    return typer.Option(*names, metavar=metavar, rich_help_panel=panel, help=help_text)
-
-
-def _seconds(setting: str) -> Any:
-    return _overriding(setting, metavar="SECONDS", panel=TIMEOUTS)
-
-
-class AnswerOptions(TypedDict):
-    """The options of `ask` and `chat`; those with the name of a setting override it if they are not None."""
-
-    answer_llm: Annotated[str | None, _overriding("answer_llm", "--llm", metavar="MODEL")]
-    style: Annotated[str | None, _overriding("style", metavar="STYLE")]
-    system_prompt: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            rich_help_panel=ANSWER,
-            help="Replaces the rules for answers (only from the sources, with citations) and the style.",
-        ),
-    ]
-    min_confidence: Annotated[float | None, _overriding("min_confidence", metavar="NUMBER")]
-    guards: Annotated[bool | None, _overriding("guards", "--guard/--no-guard")]
-    judge: Annotated[bool | None, _overriding("judge", "--judge/--no-judge")]
-    answer_cache: Annotated[bool | None, _overriding("answer_cache", "--cache/--no-cache")]
-    mode: SearchMode
-    conditions: Filters
-    files: Files
-    intents: Annotated[
-        bool | None,
-        typer.Option(
-            "--intents/--no-intents", rich_help_panel=SEARCH, help="Adapt the search to the kind of question."
-        ),
-    ]
-    llm_intents: Annotated[
-        bool | None,
-        typer.Option(
-            "--llm-intents",
-            rich_help_panel=SEARCH,
-            help="As --intents; if the wording does not decide the kind of question, the LLM is asked.",
-        ),
-    ]
-    reference_date: Annotated[str | None, _overriding("reference_date", metavar="DAY", panel=SEARCH)]
-    first_token_timeout: Annotated[float | None, _seconds("first_token_timeout")]
-    between_tokens_timeout: Annotated[float | None, _seconds("between_tokens_timeout")]
-    call_timeout: Annotated[float | None, _seconds("call_timeout")]
-
-
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        autocompletion=complete_setting,
+        help="A setting listed by `settings`; may be repeated.",
+    ),
+]
 SearchMode = Annotated[
     Mode | None,
     typer.Option(
@@ -271,20 +307,34 @@ Files = Annotated[
 ]
 
 
-def takes_answer_options(function: F) -> F:
-    """Add the options of `AnswerOptions` to a command that takes them as `**options`."""
-    kinds = get_type_hints(AnswerOptions, include_extras=True)
-    _add_options(function, {name: (kind, None) for name, kind in kinds.items()})
-    return function
+def parse_setting(item: str) -> tuple[str, Any]:
+    """Return the name and value of FIELD=VALUE; the value is parsed if it is valid JSON, otherwise it is a string."""
+    field, equals, value = item.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"{item!r} is not FIELD=VALUE.")
+    return field, parsed_value(value)
 
 
-# ---- helpers ---------------------------------------------------------------------------------------------------------
+def read_object(path: Path, form: str) -> dict[str, Any]:
+    """Read a JSON object from the file given by an option.
+
+    Args:
+        path: The file.
+        form: Expected form of the content, for messages.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or it does not contain a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} cannot be read as JSON ({error}): {form}.") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path} is not a JSON object: {form}.")
+    return value
 
 
-def root() -> Path:
-    """Return the root folder of the running command."""
-    command = running.get()
-    return DEFAULT_ROOT if command is None else command.root
+# ---- projects --------------------------------------------------------------------------------------------------------
 
 
 def open_root() -> ProjectManager:
@@ -331,48 +381,14 @@ def has_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def require_answer(*, yes: bool) -> None:
-    """Exit with code 2 if a confirmation is needed and there is no terminal."""
-    if not yes and not has_terminal():
-        say_error("There is no terminal for a confirmation: add --yes to continue without one.")
-        raise typer.Exit(2)
-
-
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation of a permanent removal, unless `--yes` is given."""
-    require_answer(yes=yes)
-    if not yes:
-        typer.confirm(question, abort=True, err=True)
-
-
-def read_object(path: Path, form: str) -> dict[str, Any]:
-    """Read a JSON object from the file given by an option.
-
-    Args:
-        path: The file.
-        form: Expected form of the content, for messages.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or it does not contain a JSON object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigurationError(f"{str(path)!r} cannot be read ({reason}): {form} into a JSON file.") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is not valid JSON ({error}): {form}.") from error
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{path} is not a JSON object: {form}.")
-    return value
-
-
-def parse_setting(item: str) -> tuple[str, Any]:
-    """Return the name and value of FIELD=VALUE; the value is parsed if it is valid JSON, otherwise it is a string."""
-    field, equals, value = item.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"{item!r} is not FIELD=VALUE.")
-    return field, parsed_value(value)
+    """Ask for confirmation unless `--yes` is given; without a terminal, exit with code 2."""
+    if yes:
+        return
+    if not has_terminal():
+        say_error(f"{question} There is no terminal for a confirmation: add --yes to continue without one.")
+        raise typer.Exit(2)
+    typer.confirm(question, abort=True, err=True)
 
 
 def interruptible(project: Project, work: Callable[[], T]) -> T:
@@ -388,27 +404,8 @@ def interruptible(project: Project, work: Callable[[], T]) -> T:
         live = f"version {info.version} is live" if info.version else "there is no version yet"
         say(
             f"Interrupted: {live}; the ledger keeps {pluralize(info.ledger.contexts, 'context')} and"
-            f" {pluralize(info.ledger.embeddings, 'embedding')}.{_pending(info.ledger.batched_requests)}"
-            f"{_spent(info.cost)}"
-            f" Run the same command again to continue.",
+            f" {pluralize(info.ledger.embeddings, 'embedding')}. Run the same command again to continue; `cost` shows"
+            f" the cost so far.",
             to=err,
         )
         raise typer.Exit(130) from None
-
-
-def _spent(cost: ProjectCost) -> str:
-    from llama_index_contextual.contextualizer.cost import money
-    from llama_index_contextual.index.receipts import ANSWERS
-
-    last = next((run for run in reversed(cost.runs) if run.purpose != ANSWERS), None)
-    if last is None or not last.dollars:
-        return ""
-    booked = f", of which {money(last.booked)} is booked for interrupted calls" if last.booked else ""
-    return f" The last run cost {money(last.dollars)}{booked}."
-
-
-def _pending(requests: int) -> str:
-    note = (
-        f" The provider continues to process {pluralize(requests, 'request')} in batches; their results are not lost."
-    )
-    return note if requests else ""

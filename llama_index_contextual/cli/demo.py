@@ -17,7 +17,7 @@ from llama_index.core.llms import CustomLLM
 from pydantic import Field
 from rich.table import Table
 
-from llama_index_contextual.cli.terminal import out, safe, say, snippet
+from llama_index_contextual.cli.common import out, safe, say, snippet
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.ledger_lines import import_ledger
@@ -41,7 +41,6 @@ class DemoAnswer:
         evidence: The text that answers it.
         rank_without: Rank of the passage with the evidence without contexts; None if it was not found.
         rank_with: The same with contexts.
-        first_without: The first result without contexts.
         hit: The passage with the evidence, from the search with contexts.
     """
 
@@ -49,7 +48,6 @@ class DemoAnswer:
     evidence: str
     rank_without: int | None
     rank_with: int | None
-    first_without: RetrievedChunk | None
     hit: RetrievedChunk | None
 
 
@@ -129,15 +127,14 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
 
 
 def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> DemoAnswer:
-    without = plain.retrieve(row["question"], top_k=TOP_K).results
-    passage = first_with_evidence(contextual.retrieve(row["question"], top_k=TOP_K), row)
-    passage_without = first_with_evidence(without, row)
+    passage_without, passage = (
+        first_with_evidence(project.retrieve(row["question"], top_k=TOP_K), row) for project in (plain, contextual)
+    )
     return DemoAnswer(
         question=row["question"],
         evidence=row["evidence"][0],
         rank_without=passage_without.rank if passage_without else None,
         rank_with=passage.rank if passage else None,
-        first_without=without[0] if without else None,
         hit=passage,
     )
 
@@ -162,24 +159,15 @@ def _words(text: str) -> str:
 
 def show_answer(answer: DemoAnswer) -> None:
     """Print the rank of the answer to a demo question, without and with contexts."""
-    say("")
-    say(f"[bold]{safe(answer.question)}[/]")
+    say(f"\n[bold]{safe(answer.question)}[/]")
     lines = Table.grid(padding=(0, 2))
     lines.add_row("without contexts", _rank(answer.rank_without))
-    if answer.rank_without != 1 and answer.first_without is not None:
-        lines.add_row("  first result", safe(_place(answer.first_without)))
     lines.add_row("with contexts", _rank(answer.rank_with))
     if answer.hit is not None:
-        lines.add_row("  passage", safe(_place(answer.hit)))
+        lines.add_row("  passage", safe(str(answer.hit.source)))
         lines.add_row("  its context", f"[italic dim]{safe(answer.hit.written_context or '')}[/]")
     lines.add_row("  answer", f"… {snippet(answer.evidence, 160)} …")
     out.print(lines)
-
-
-def _place(chunk: RetrievedChunk) -> str:
-    first, last = chunk.source.page_start, chunk.source.page_end
-    pages = "" if first is None else f", page {first}" if first == last else f", pages {first}–{last}"
-    return f"{chunk.source.file_name}{pages}"
 
 
 def _rank(rank: int | None) -> str:

@@ -1,35 +1,49 @@
-"""Commands that ingest, list and remove the documents of a project, and show their cost."""
+"""Commands that ingest, sync, list and remove the documents of a project, and show their cost."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.text import Text
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
-from llama_index_contextual.cli.common import Commands, MaxCost, Name, Quiet, Yes
-from llama_index_contextual.cli.terminal import (
+from llama_index_contextual.cli.common import (
+    Commands,
+    MaxCost,
+    Name,
+    Quiet,
+    Yes,
     err,
+    in_words,
     out,
     safe,
     say,
+    say_error,
     say_json,
+    say_note,
     say_result,
-    say_with_details,
     snippet,
     wants_json,
 )
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    ContextualError,
+    InputError,
+    LargeRemovalError,
+    ProjectLockedError,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +52,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.manifest import DocumentRecord
     from llama_index_contextual.ingestion.estimate import CostEstimate
     from llama_index_contextual.ingestion.report import IngestReport
+    from llama_index_contextual.project.project import Project
     from llama_index_contextual.readers import SkippedFile
 
 commands = Commands("Documents")
@@ -80,40 +95,30 @@ def passwords_of(options: Sequence[str] | None) -> dict[str, str]:
     return passwords
 
 
-class Facts:
-    """Facts about files from a JSON file, as a `file_metadata` function that records which entries are used.
+def facts_of(path: Path | None) -> Callable[[str], dict[str, Any]] | None:
+    """Return the facts in the JSON file given by `--facts`, as a `file_metadata` function.
 
-    Args:
-        path: JSON file that contains an object with facts for each file name, path or glob. If several match a file,
-            later entries override earlier ones.
+    The file contains an object with facts for each file name, path or glob. If several match a file, later entries
+    override earlier ones.
 
     Raises:
         ConfigurationError: The file cannot be read, or it is not a JSON object.
         InputError: An entry is not an object.
     """
+    from llama_index_contextual.tools.filters import is_named
 
-    def __init__(self, path: Path) -> None:
-        form = 'write {"report.pdf": {"kind": "report"}, "contracts/*": {"kind": "contract"}}'
-        self._facts = common.read_object(path, form)
-        if not all(isinstance(entry, dict) for entry in self._facts.values()):
-            raise InputError(f"--facts {path} is not an object of facts by file: {form}.", value=str(path))
-        self._unused = dict.fromkeys(self._facts)
+    if path is None:
+        return None
+    form = 'write {"report.pdf": {"kind": "report"}, "contracts/*": {"kind": "contract"}}'
+    entries = common.read_object(path, form)
+    if not all(isinstance(entry, dict) for entry in entries.values()):
+        raise InputError(f"--facts {path} is not an object of facts by file: {form}.", value=str(path))
 
-    def __call__(self, path: str) -> dict[str, Any]:
-        """Return the facts about the file with this path."""
-        from llama_index_contextual.tools.filters import is_named
+    def facts(file: str) -> dict[str, Any]:
+        named = (entry for pattern, entry in entries.items() if is_named(pattern, PurePath(file).as_posix()))
+        return {key: value for entry in named for key, value in entry.items()}
 
-        facts: dict[str, Any] = {}
-        for pattern, entry in self._facts.items():
-            if is_named(pattern, PurePath(path).as_posix()):
-                self._unused.pop(pattern, None)
-                facts |= entry
-        return facts
-
-    def warn_of_unused(self) -> None:
-        """Print the entries that matched no file."""
-        for pattern in self._unused:
-            say(f"[yellow]note[/] The facts about {safe(pattern)} were not used: no file has that name.", to=err)
+    return facts
 
 
 # ---- adding documents ------------------------------------------------------------------------------------------------
@@ -130,22 +135,19 @@ def estimate(
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
-    batch: Annotated[bool, typer.Option("--batch", help="Select the price of batches.")] = False,
+    batch: Batch = False,
 ) -> None:
     """Show the cost of `ingest` or `rebuild`, without sending or writing anything."""
-    project, file_metadata = common.open_project(name), Facts(facts) if facts else None
-    expected = project.estimate(
+    expected = common.open_project(name).estimate(
         list(paths or ()),
         replace=replace,
         moved=moved,
         reread=reread,
-        file_metadata=file_metadata,
+        file_metadata=facts_of(facts),
         passwords=passwords_of(password),
         batch=batch,
     )
     say_result(expected.to_dict(), partial(show_estimate, expected))
-    if file_metadata is not None:
-        file_metadata.warn_of_unused()
     _exit_if_absent(expected.skipped)
 
 
@@ -173,16 +175,15 @@ def ingest(
     quiet: Quiet = False,
 ) -> None:
     """Add and update documents, and publish a new version."""
-    project, passwords = common.open_project(name), passwords_of(password)
-    file_metadata = Facts(facts) if facts else None
+    project = common.open_project(name)
     work = partial(
         project.ingest,
         list(paths),
         replace=replace,
         moved=moved,
         reread=reread,
-        file_metadata=file_metadata,
-        passwords=passwords,
+        file_metadata=facts_of(facts),
+        passwords=passwords_of(password),
         max_cost=max_cost,
         batch=batch,
         executor="local" if ray is None else "ray",
@@ -193,8 +194,6 @@ def ingest(
     with contextlib.redirect_stdout(sys.stderr) if ray is not None else contextlib.nullcontext():
         report = common.interruptible(project, work)
     show_report(report, name)
-    if file_metadata is not None:
-        file_metadata.warn_of_unused()
     _exit_if_absent(report.skipped)
 
 
@@ -206,62 +205,51 @@ def _exit_if_absent(skipped: Sequence[SkippedFile]) -> None:
 
 def show_estimate(estimate: CostEstimate) -> None:
     """Print the expected cost of an ingestion, with a row for each method of requesting contexts."""
-    from llama_index_contextual.ingestion.estimate import CHOSEN
-    from llama_index_contextual.ingestion.report import skipped_lines
-
-    for line in skipped_lines(estimate.skipped):
-        say(f"[yellow]skipped[/] {safe(line)}", to=err)
+    _show_skipped(estimate.skipped)
     for line in str(estimate).splitlines():
-        if line.startswith(("  ", CHOSEN)):  # this is a table row, so wrapping words would collapse its columns
-            out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
-        else:
-            say(safe(line))
+        out.print(safe(line), soft_wrap=True)
     if estimate.max_cost:
         say(f"[dim]To set a limit for the run: `ingest` or `rebuild` with --max-cost {estimate.max_cost:g}[/]")
 
 
-def show_report(report: IngestReport, name: str, *, is_new: bool = True) -> None:
-    """Print the report of an ingestion as JSON, or as text with problems on standard error.
-
-    Args:
-        report: The report.
-        name: Name of the project.
-        is_new: Whether the version has not been printed before; if False, only problems and costs are printed as text.
-    """
+def _show_skipped(skipped: Sequence[SkippedFile]) -> None:
     from llama_index_contextual.ingestion.report import skipped_lines
 
+    for line in skipped_lines(skipped):
+        say(f"[yellow]skipped[/] {safe(line)}", to=err)
+
+
+def show_report(report: IngestReport, name: str) -> None:
+    """Print the report of an ingestion as JSON, or as text with problems on standard error."""
     if wants_json():
         say_json(report.to_dict())
         return
-    kept = "its file no longer exists; the document is kept unless --replace is given"
     lines = [
         *(("[dim]renamed[/] ", f"{former} to {doc_id}") for former, doc_id in report.renamed.items()),
         *(("[yellow]note[/] ", notice) for notice in report.notices),
-        *(("[yellow]missing[/] ", f"{doc_id}: {kept}") for doc_id in report.missing),
-        *(("[yellow]skipped[/] ", line) for line in skipped_lines(report.skipped)),
+        *(("[yellow]missing[/] ", f"{doc_id}: its file is gone; the document is kept") for doc_id in report.missing),
         *(("[yellow]note[/] ", f"{warning.path}: {warning.message}") for warning in report.warnings),
         *(("", remedy.command_line) for remedy in report.advice() if remedy.command_line),
         *(("[yellow]no LLM context[/] for ", line) for line in report.failure_lines()),
     ]
+    _show_skipped(report.skipped)
     for label, text in lines:
         say(f"{label}{safe(text)}", to=err)
     retry = common.proposed("retry", name)
     for sentence, command in report.retry_advice(retry, f"{retry} --max-cost {{}}"):
         say(f"{safe(sentence)}:", to=err)
         say(safe(command), to=err, indent=2)
+    if report.version is None:
+        say("There is no version yet: the folders contain no document that can be read.")
+        return
     requested = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
-    if is_new:
-        say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
+    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")
 
 
 @commands.command()
-def rebuild(
-    name: Name,
-    max_cost: MaxCost = None,
-    quiet: Quiet = False,
-) -> None:
+def rebuild(name: Name, max_cost: MaxCost = None, quiet: Quiet = False) -> None:
     """Publish a version with the current settings, from the stored documents."""
     project = common.open_project(name)
     if project.config.context == "llm" and not quiet:
@@ -289,6 +277,260 @@ def retry(
     show_report(report, name)
 
 
+# ---- keeping in step with folders ------------------------------------------------------------------------------------
+
+MOST_NAMES = 20
+"""Maximum number of documents listed for each kind of change."""
+
+
+@commands.command()
+def sync(
+    name: Name,
+    folders: Annotated[list[str], typer.Argument(metavar="FOLDER", help="Folders, searched as by `ingest`.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is new, changed, moved and gone, without changing anything.")
+    ] = False,
+    yes: Yes = False,
+    allow_empty: Annotated[
+        bool,
+        typer.Option(
+            "--allow-empty", help="Remove the documents of a folder even if it is empty, such as an unmounted drive."
+        ),
+    ] = False,
+    allow_many: Annotated[
+        bool,
+        typer.Option(
+            "--allow-many",
+            help="With --yes: remove even more than a tenth of the documents of a folder, and more than one, at once.",
+        ),
+    ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Keep running, and sync after every change; documents are removed with --yes."),
+    ] = False,
+    moved: Moved = False,
+    facts: FactsFile = None,
+    password: Password = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DOLLARS",
+            help="Stop before the run costs more than this; with --watch, all of its runs together.",
+        ),
+    ] = None,
+    batch: Batch = False,
+    quiet: Quiet = False,
+) -> None:
+    """Bring documents in step with folders: add, update, rename and remove them, and publish one version.
+
+    Documents from elsewhere are never changed. Before documents are removed, they are listed, and a confirmation is
+    asked for. With --watch and --json, every version is one line.
+    """
+    project = common.open_project(name)
+    reading: dict[str, Any] = {"moved": moved, "file_metadata": facts_of(facts), "passwords": passwords_of(password)}
+    options = {**reading, "batch": batch, "allow_empty": allow_empty, "allow_many": allow_many}
+    work = partial(project.sync_folders, folders, **options, show_progress=not quiet)
+    if watch:
+        run = Watch(project, folders, work, removes=yes, max_cost=max_cost)
+        common.interruptible(project, run.start)
+        return
+    plan = project.sync_folders(folders, dry_run=True, allow_empty=allow_empty, **reading)
+    if dry_run:
+        say_result({**plan.to_dict(), "dry_run": True}, partial(_show_plan, plan, to=out, limit=None))
+        return
+    if plan.removed or not wants_json():
+        _show_plan(plan, to=err, limit=MOST_NAMES)
+    if project.config.context == "llm" and not quiet:
+        say(safe(project.estimate(folders, batch=batch, **reading).in_short()), to=err)
+    if plan.removed:
+        common.confirm(f"Remove {pluralize(len(plan.removed), 'document')} whose files are gone?", yes=yes)
+    report = common.interruptible(project, partial(work, remove=yes or plan.removed, max_cost=max_cost))
+    show_report(report, name)
+
+
+def _show_plan(plan: IngestReport, *, to: Console, limit: int | None) -> None:
+    """Print the changes that a sync would make."""
+    counts = ((plan.added, "new"), (plan.updated, "changed"), (plan.renamed, "moved"), (plan.removed, "gone"))
+    line = ", ".join(f"{len(ids):,} {kind}" for ids, kind in counts if ids) or "Nothing has changed"
+    say(f"{line}; {len(plan.unchanged):,} unchanged.", to=to)
+    _show_changes(plan, to=to, limit=limit)
+    if limit is None:
+        _show_skipped(plan.skipped)
+
+
+def _show_changes(report: IngestReport, *, to: Console, limit: int | None = MOST_NAMES) -> None:
+    """Print the names of the documents that change."""
+    moved = [f"{former} to {doc_id}" for former, doc_id in report.renamed.items()]
+    kinds = (("new", report.added), ("changed", report.updated), ("moved", moved), ("gone", report.removed))
+    for kind, names in kinds:
+        shown = [*map(safe, names[:limit])]
+        if limit is not None and len(names) > limit:
+            shown.append(f"and {len(names) - limit:,} more; --dry-run lists all of them")
+        for name in shown:
+            say(f"[dim]{kind:<8}[/] {name}", to=to)
+
+
+SETTLE = 1.0
+"""Seconds for which a file must remain unchanged before `--watch` reads it."""
+
+RESCAN = 300.0
+"""Seconds after which `--watch` scans the folders even if no change was reported."""
+
+SOON = 2.0
+"""Seconds after which `--watch` syncs again if work is left or another process is writing to the project."""
+
+_TICK = 500  # milliseconds between checks of the clock
+
+
+@dataclass
+class Watch:
+    """Syncs of a project after every change in its folders.
+
+    Attributes:
+        project: The project.
+        folders: The folders.
+        work: `Project.sync_folders` with the folders and options.
+        removes: Whether documents whose files are gone are removed.
+        max_cost: Limit for the total cost of all syncs in dollars, or None.
+        settle: Seconds for which a file must remain unchanged before it is read.
+        stop: Ends `start` when it is set.
+    """
+
+    project: Project
+    folders: Sequence[str]
+    work: Callable[..., IngestReport]
+    removes: bool = False
+    max_cost: float | None = None
+    settle: float = SETTLE
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._cost_before = self._spent()
+        self._last: object = None  # last version or error printed
+        self._skipped: set[tuple[str, str]] = set()  # skipped files that were printed, with the reasons
+        self._missing: set[str] = set()  # documents without a file that were printed
+        self._waiting: frozenset[str] = frozenset()  # documents of a large removal whose files have not returned
+
+    def _spent(self) -> float:
+        """Return the dollars spent on documents so far; the cost of answers does not count towards the limit."""
+        cost = self.project.cost()
+        return cost.dollars - cost.answers
+
+    def start(self) -> None:
+        """Sync immediately and after every change, until Ctrl-C; changes of the project itself are ignored."""
+        say(f"Watching {safe(', '.join(self.folders))}. Ctrl-C ends it.", to=err)
+        if not self.removes:
+            say_note("Documents whose files are deleted are kept: start with --yes to remove them.")
+        own, due = os.path.realpath(self.project.directory), time.monotonic()
+        for changes in _events(self.folders, self.stop):
+            if any(not Path(os.path.realpath(path)).is_relative_to(own) for path in changes):
+                due = time.monotonic()
+            if time.monotonic() >= due:
+                wait = self.sync()
+                due = time.monotonic() + wait
+
+    def sync(self) -> float:
+        """Sync once, print any news, and return the seconds to wait if nothing changes."""
+        from llama_index_contextual.ingestion.sync import FOR_LATER
+
+        try:
+            report = self._publish()
+        except (ContextualError, OSError) as error:
+            self._say_once(f"{in_words(error)} The sync is repeated after the next change.")
+            return SOON if isinstance(error, ProjectLockedError) else RESCAN
+        skipped = [file for file in report.skipped if file.reason not in FOR_LATER]
+        new = replace(
+            report,
+            skipped=tuple(file for file in skipped if (file.path, file.reason) not in self._skipped),
+            missing=tuple(doc_id for doc_id in report.missing if doc_id not in self._missing),
+        )
+        if report.version != self._last or new.skipped or new.missing:
+            self._show(new)
+        self._last, self._missing = report.version, set(report.missing)
+        self._skipped = {(file.path, file.reason) for file in skipped}
+        if len(skipped) < len(report.skipped):
+            return max(self.settle, 0.1)
+        return SOON if self.removes and report.missing and not self._waiting else RESCAN
+
+    def _publish(self) -> IngestReport:
+        """Sync; after a large removal was refused, remove nothing until its files have returned."""
+        limit = None
+        if self.max_cost is not None:
+            limit = max(0.0, self.max_cost + self._cost_before - self._spent())
+        work = partial(self.work, settle=self.settle, watching=True, max_cost=limit)
+        if self.removes and not self._waiting:
+            try:
+                return work(remove=True)
+            except LargeRemovalError as error:
+                self._waiting = frozenset(error.documents)
+                say_note(f"{in_words(error)} Until then, no document is removed; all other changes are published.")
+        report = work(remove=False)
+        self._waiting &= frozenset(report.missing)
+        return report
+
+    def _show(self, report: IngestReport) -> None:
+        if wants_json():
+            typer.echo(json.dumps(report.to_dict()))  # echo flushes, so the reading program receives the line
+            return
+        if report.version != self._last:
+            _show_changes(replace(report, renamed={}), to=out)
+        show_report(report, self.project.name)
+
+    def _say_once(self, message: str) -> None:
+        """Print an error unless it is the same as the last message."""
+        if self._last != (message,):
+            self._last = (message,)
+            say_error(message)
+
+
+def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]:
+    """Yield changed paths, or an empty set after a while, until `stop` is set.
+
+    Events are collected while the caller works. A folder that disappears is watched again as soon as it returns.
+    """
+    try:
+        from watchfiles import Change, watch
+    except ImportError as error:
+        raise ConfigurationError('--watch needs watchfiles: pip install "llama-index-contextual[watch]"') from error
+    while not stop.is_set():
+        watched = {os.path.abspath(folder): _identity(folder) for folder in folders}
+        present = [folder for folder, identity in watched.items() if identity is not None]
+        if not present:
+            stop.wait(_TICK / 1_000)
+            yield set()
+            continue
+        batches = watch(
+            *present,
+            watch_filter=None,
+            rust_timeout=_TICK,
+            yield_on_timeout=True,
+            stop_event=stop,
+            ignore_permission_denied=True,
+        )
+        try:
+            for changes in batches:
+                yield {path for _, path in changes}
+                # A new folder at the same path may have the same inode, but sends no events.
+                is_deleted = any(change is Change.deleted and path in present for change, path in changes)
+                if is_deleted or any(_identity(folder) != identity for folder, identity in watched.items()):
+                    break
+        except FileNotFoundError:
+            pass  # a folder was deleted before it could be watched
+        except OSError as error:
+            advice = "set WATCHFILES_FORCE_POLLING=true in the environment to compare the files instead"
+            raise ConfigurationError(f"The folders cannot be watched ({error}): {advice}.") from error
+        yield set(present)
+
+
+def _identity(folder: str) -> tuple[int, int] | None:
+    """Return the device and inode of a folder, or None if it cannot be accessed."""
+    try:
+        status = os.stat(folder)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
 # ---- listing and removing documents ----------------------------------------------------------------------------------
 
 
@@ -307,37 +549,24 @@ def documents(
 
         named = [record for pattern in files for record in documents_named(pattern, records)]
         records = list({record.doc_id: record for record in named}.values())
-    if wants_json():
-        say_json(list(records))
-    elif not records:
-        say("No documents yet.", to=err)
-    elif out.is_terminal:
-        _show_documents(records)
-    else:
-        for record in records:
-            cells = [record.doc_id, record.chunks, record.tokens, len(record.fallback_chunks), record.title or ""]
-            # Rich would replace tabs with spaces.
-            typer.echo("\t".join(Text.from_markup(safe(str(cell)), emoji=False).plain for cell in cells))
+    say_result(list(records), partial(_show_documents, records))
 
 
 def _show_documents(records: Sequence[DocumentRecord]) -> None:
     """Print documents with their titles and totals; ids are never cut or wrapped, so that they can be copied."""
     for record in records:
         title = "" if record.title in (None, "", record.doc_id, record.file_name) else record.title or ""
-        facts = [snippet(title, 60)] if title else []
-        facts += [pluralize(record.chunks, "chunk"), pluralize(record.tokens, "token")]
-        if record.fallback_chunks:
-            facts.append(f"[yellow]{pluralize(len(record.fallback_chunks), 'chunk')} without an LLM context[/]")
-        say_with_details(f"[bold]{safe(record.doc_id)}[/]", " · ".join(facts))
-    totals = [
-        pluralize(len(records), "document"),
-        pluralize(sum(record.chunks for record in records), "chunk"),
-        pluralize(sum(record.tokens for record in records), "token"),
-    ]
-    if failed := sum(len(record.fallback_chunks) for record in records):
-        totals.append(f"[yellow]{pluralize(failed, 'chunk')} without an LLM context[/] (see `retry`)")
-    say()
-    say(", ".join(totals))
+        sizes = _sizes(record.chunks, record.tokens, len(record.fallback_chunks))
+        facts = f"{snippet(title, 60)} · {sizes}" if title else sizes
+        out.print(f"[bold]{safe(record.doc_id)}[/]  [dim]{facts}[/]", soft_wrap=True)
+    numbers = ((record.chunks, record.tokens, len(record.fallback_chunks)) for record in records)
+    totals = _sizes(*map(sum, zip(*numbers, strict=True))) if records else "none yet"
+    say(f"\n{pluralize(len(records), 'document')}: {totals}")
+
+
+def _sizes(chunks: int, tokens: int, fallbacks: int) -> str:
+    failed = f" · [yellow]{pluralize(fallbacks, 'chunk')} without an LLM context (see `retry`)[/]" if fallbacks else ""
+    return f"{pluralize(chunks, 'chunk')} · {pluralize(tokens, 'token')}{failed}"
 
 
 @commands.command()
@@ -363,24 +592,18 @@ def forget(
     """Permanently remove all data outside the live version: other versions and their paid contexts."""
     project = common.open_root().load(name)
     if not dry_run and not yes:
-        common.require_answer(yes=yes)
         _show_removal(project.forget(dry_run=True), to=err)
-        common.confirm("Remove them?", yes=yes)
+        common.confirm("Remove them? This cannot be undone.", yes=yes)
     removed = project.forget(dry_run=dry_run)
-    if wants_json():
-        say_json(asdict(removed) | ({"dry_run": True} if dry_run else {}))
-    else:
-        _show_removal(removed, to=out, done=not dry_run)
+    say_result({**asdict(removed), "dry_run": dry_run}, partial(_show_removal, removed, to=out, done=not dry_run))
 
 
 def _show_removal(removed: ForgetReport, *, to: Console, done: bool = False) -> None:
     """Print the data that `forget` will remove or has removed."""
-    names = f" ({', '.join(removed.versions)})" if removed.versions and not done else ""
-    versions = f"{pluralize(len(removed.versions), 'version')}{names}"
-    rows = f"{versions}, {pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"
-    final = "This cannot be undone, and no rollback is possible."
-    say(f"Permanently removed: {rows}." if done else f"`forget` permanently removes {rows}. {final}", to=to)
+    names = f" ({', '.join(removed.versions)})" if removed.versions else ""
+    rows = [pluralize(len(removed.versions), "version") + names, pluralize(removed.contexts, "context")]
+    rows.append(pluralize(removed.embeddings, "embedding"))
     if removed.batched_requests:
-        requests = f"{pluralize(removed.batched_requests, 'request')} in batches"
-        verb = "abandoned" if done else "It abandons"
-        say(f"[yellow]{verb}[/] {requests}, which the provider may still process and charge", to=err)
+        requests = pluralize(removed.batched_requests, "request")
+        rows.append(f"{requests} in batches, which the provider may still process and charge")
+    say(f"{'Permanently removed' if done else '`forget` permanently removes'}: {', '.join(rows)}.", to=to)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,18 +14,10 @@ import typer
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.cli import common
-from llama_index_contextual.cli.answer import TOP_K_WITHOUT_LLM, show_response, typed_lines
-from llama_index_contextual.cli.common import Commands, MaxCost, Name, Yes
+from llama_index_contextual.cli.common import Commands, MaxCost, Name, Yes, err, out, safe, say, say_note, say_result
 from llama_index_contextual.cli.documents import show_estimate, show_report
-from llama_index_contextual.cli.terminal import err, in_words, out, safe, say, say_error, say_result
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import (
-    ConfigurationError,
-    ContextualError,
-    InputError,
-    PathNotFoundError,
-    ProjectExistsError,
-)
+from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ProjectExistsError
 
 if TYPE_CHECKING:
     from llama_index_contextual.project.project import Project
@@ -35,13 +26,15 @@ opening = Commands("Projects")
 commands = Commands("Questions")
 
 _TOKEN_VARIABLE = "LLAMA_INDEX_CONTEXTUAL_UI_TOKEN"
-_NEEDS_UI = 'This needs the packages of an extra: pip install "llama-index-contextual[ui]"'
+_NEEDS_UI = 'pip install "llama-index-contextual[ui]"'
 _INVALID_IN_NAMES = regex.compile(r"(?V1)[^[\p{L}\p{N}\p{M}_\- .]--\p{DI}]+")
 
 Documents = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FOLDER",
+        exists=True,
+        file_okay=False,
         help="Folder with copies of the original files, if they are no longer where they were ingested; may be"
         " repeated.",
     ),
@@ -51,6 +44,7 @@ AllowedHosts = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST", help="Further host name under which clients reach the server; may be repeated."),
 ]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")]
 
 
 def _token(variable: str) -> Any:
@@ -76,7 +70,6 @@ def open_folder(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the project; by default, the name of the folder.")
     ] = None,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Search in the terminal, not in a browser.")] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of the Workbench; 0 takes a free one.")
     ] = 0,
@@ -105,26 +98,18 @@ def open_folder(
         )
     show_report(replace(report, missing=()), name)
     if report.missing:
-        say(
-            f"[yellow]note[/] The files of {pluralize(len(report.missing), 'document')} are gone; to remove the"
-            f" documents too: {safe(common.proposed('sync', name, str(folder)))}",
-            to=err,
+        say_note(
+            f"The files of {pluralize(len(report.missing), 'document')} are gone; to remove the documents too:"
+            f" {common.proposed('sync', name, str(folder))}"
         )
     say(f"The project is [bold]{safe(name)}[/] in {safe(os.path.realpath(common.root()))}.")
-    if terminal or not _has_workbench():
-        _search(project)
-    else:
-        serve([name], port=port, documents=[folder], open_browser=out.is_terminal)
-
-
-def _has_workbench() -> bool:
-    """Return whether the packages for the Workbench are installed; if not, explain how to install them."""
     try:
         import llama_index_contextual.ui.app  # noqa: F401
     except ImportError:
-        say('For the Workbench in a browser: pip install "llama-index-contextual\\[ui]"', to=err)
-        return False
-    return True
+        say(safe(f"To search it: {common.proposed('search', name, 'QUESTION')}"))
+        say(safe(f"To show it in a browser: {_NEEDS_UI}"), to=err)
+        return
+    serve([name], port=port, documents=[folder], open_browser=out.is_terminal)
 
 
 def project_name(folder: Path) -> str:
@@ -139,8 +124,8 @@ def project_name(folder: Path) -> str:
     """
     from llama_index_contextual.project.lookup import MAX_NAME_LENGTH, check_name
 
-    parts = _INVALID_IN_NAMES.sub(" ", folder.resolve().name).split(".")
-    name = ".".join(filter(None, (" ".join(part.split()) for part in parts)))[:MAX_NAME_LENGTH].strip(" -_.")
+    words = " ".join(_INVALID_IN_NAMES.sub(" ", folder.resolve().name).split())
+    name = ".".join(filter(None, words.split(".")))[:MAX_NAME_LENGTH].strip(" -_.")
     try:
         return check_name(name)
     except InputError as error:
@@ -174,24 +159,12 @@ def _project_of(folder: Path, name: str, llm: str | None) -> Project:
     return project
 
 
-def _search(project: Project) -> None:
-    """Search for each line of standard input."""
-    try:
-        for line in typed_lines():
-            try:
-                show_response(project.retrieve(line, top_k=TOP_K_WITHOUT_LLM), project.config.language)
-            except ContextualError as error:
-                say_error(in_words(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
 # ---- servers and pages -----------------------------------------------------------------------------------------------
 
 
 @commands.command(as_json=False)
 def serve(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
+    names: Names,
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port; 0 takes a free one.")] = 8010,
     token: Annotated[str | None, _token(_TOKEN_VARIABLE)] = None,
@@ -203,12 +176,8 @@ def serve(
     try:
         from llama_index_contextual.ui.app import serve as serve_workbench
     except ImportError as error:
-        raise ConfigurationError(_NEEDS_UI) from error
-    if token == "" or os.environ.get(_TOKEN_VARIABLE) == "":
-        raise ConfigurationError(
-            f"The token is empty: pass one with --token or {_TOKEN_VARIABLE}, or remove option and variable."
-        )
-    _require_folders(documents or ())
+        raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
+    _require_no_empty_token(token, os.environ.get(_TOKEN_VARIABLE))
     logging.getLogger("llama_index_contextual").addHandler(logging.StreamHandler())
 
     def announce(address: str) -> None:
@@ -227,6 +196,11 @@ def serve(
     )
 
 
+def _require_no_empty_token(*tokens: str | None) -> None:
+    if "" in tokens:
+        raise ConfigurationError("The token is empty: set one, or leave out --token and the environment variable.")
+
+
 @commands.command("inspect")
 def inspect_project(
     name: Name,
@@ -239,23 +213,15 @@ def inspect_project(
     try:
         from llama_index_contextual.ui.inspection import write_page
     except ImportError as error:
-        raise ConfigurationError(_NEEDS_UI) from error
-    folders = documents or ()
-    _require_folders(folders)
+        raise ConfigurationError(f"The page needs an extra: {_NEEDS_UI}") from error
     project, page = common.open_project(name), html or Path(f"{name}.html")
-    path = write_page(project, page, query or (), top_k=top_k, document_folders=folders)
+    path = write_page(project, page, query or (), top_k=top_k, document_folders=documents or ())
     say_result({"html": str(path)}, f"Wrote {safe(str(path))}: open it in a browser.")
-
-
-def _require_folders(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        if not folder.is_dir():
-            raise PathNotFoundError(f"--documents {folder}: there is no such folder.", value=[str(folder)])
 
 
 @commands.command("mcp", as_json=False)
 def serve_mcp(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
+    names: Names,
     http: Annotated[
         bool, typer.Option("--http", help="Serve over streamable HTTP at http://HOST:PORT/mcp, not standard input.")
     ] = False,
@@ -273,7 +239,6 @@ def serve_mcp(
     if not http:
         make_server(projects).run("stdio")
         return
-    if token == "":
-        raise ConfigurationError("The token is empty: pass one with --token, or leave the option out.")
+    _require_no_empty_token(token)
     say(f"Serving at http://{safe(host)}:{port}/mcp; Ctrl-C stops it.", to=err)
     serve_http(projects, host=host, port=port, token=token, allowed_hosts=allow_host or ())

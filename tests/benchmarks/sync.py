@@ -35,24 +35,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--poll", action="store_true", help="compare the files instead of waiting for events")
     arguments = parser.parse_args()
     # A shell in the background has Ctrl-C ignored, also by the processes that are started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as directory:
-        return measure(Path(directory), arguments.changes, arguments.seed, poll=arguments.poll)
+        return measure(Path(directory), arguments.changes, arguments.seed)
 
 
-def measure(directory: Path, number: int, seed: int, *, poll: bool) -> int:
+def measure(directory: Path, number: int, seed: int) -> int:
     """Make the changes next to a watching process, and compare the states."""
     folder = directory / "files"
     folder.mkdir()
     manager = ProjectManager(directory / "knowledge")
     project = manager.create("watched", ProjectConfig.local())
     command = [sys.executable, "-m", "llama_index_contextual", "sync", "watched", str(folder), "--watch", "--yes"]
-    command += ["--allow-many", "--json", "--quiet", "--settle", "0.3", "--root", str(directory / "knowledge")]
+    command += ["--allow-many", "--json", "--quiet", "--root", str(directory / "knowledge")]
     watcher = subprocess.Popen(
-        [*command, *(["--poll"] if poll else [])],
+        command,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -300,11 +300,9 @@ def test_a_key_in_a_complete_or_interrupted_answer_is_removed(asked: Project, pr
     assert not leaks(repr(answer.to_dict()))  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("shown", ["", "1"], ids=["one line", "traceback"])
 def test_commands_print_no_key(
-    shown: str, asked: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    asked: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(cli.TRACEBACK_VARIABLE, shown)
     root, text = str(asked.directory.parent), tmp_path / "more.txt"
     text.write_text("The valve is shut.")
     for command in (["search", "p", "pump"], ["ask", "p", "pump?"], ["ingest", "p", str(text), "--json"]):

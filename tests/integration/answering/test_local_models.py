@@ -86,7 +86,7 @@ def test_an_openai_compatible_server_answers_on_the_command_line(
         root = folder / "knowledge"
         config = ProjectConfig.local(llm="openai-like:qwen2.5-7b-instruct")
         ProjectManager(root).create("pump", config).ingest([folder / "pump.md"])
-        options = ["--root", str(root), "--min-confidence", "0", "--json"]
+        options = ["--root", str(root), "--set", "min_confidence=0", "--json"]
         result = CliRunner().invoke(app, ["ask", "pump", QUESTION, *options])
         assert json.loads(result.stdout)["answer"] == ANSWER
         assert [call.body["model"] for call in server.calls()] == ["qwen2.5-7b-instruct"]

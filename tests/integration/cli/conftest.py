@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.cli import terminal
+from llama_index_contextual.cli import common
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -65,7 +65,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     def shown(columns: int, *arguments: object) -> list[str]:
         with monkeypatch.context() as patch:
             for name, value in {"_force_terminal": True, "_width": columns, "_height": 24}.items():
-                patch.setattr(terminal.out, name, value)
+                patch.setattr(common.out, name, value)
             result = run(*arguments)
         assert result.code == 0, result.err
         return lines_of(result.out)

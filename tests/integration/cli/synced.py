@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.cli.sync import _Sync
+from llama_index_contextual.cli.documents import Watch
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -56,6 +57,7 @@ def ids(project: Project) -> set[str]:
     return {record.doc_id for record in project.documents()}
 
 
-def syncs_of(project: Project, folder: Path, **options: Any) -> _Sync:
+def watch_of(project: Project, folder: Path, *, allow_many: bool = False, **options: Any) -> Watch:
     """Return what `sync --watch` does after each change."""
-    return _Sync(project, [str(folder)], {}, **{"settle": 0.0, "max_cost": None} | options)
+    work = partial(project.sync_folders, [str(folder)], allow_many=allow_many)
+    return Watch(project, [str(folder)], work, **{"settle": 0.0} | options)

@@ -73,7 +73,7 @@ def test_an_answer_is_shown_with_its_sources_and_problems(provider: LoopbackProv
 
 def test_an_answer_is_json_when_it_is_asked_for(provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry [Source 1].")
-    result = ask("--json", "--style", "persona")
+    result = ask("--json", "--set", "style=persona")
     assert (result.json["answer"], result.json["found"]) == ("The pump runs dry [Source 1].", True)
     assert "few words" in prompt(provider, 0)
 
@@ -92,7 +92,7 @@ def test_a_shortened_question_and_a_partial_answer_are_reported(provider: Loopba
     ("reply", "options", "shown"),
     [
         ("red \x1b[31m [bold]and[/bold] \x07 so", [], "red [31m [bold]and[/bold]  so\n"),
-        ("Ask ann@example.org <script>x</script>.", ["--guard"], "Ask •••@•••••••.••• &lt;script>x&lt;/script>.\n"),
+        ("Ask ann@example.org <script>x</script>.", ["--set", "guards=true"], "Ask •••@•••••••.••• &lt;script>x&lt;/script>.\n"),
     ],
 )
 def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
@@ -115,7 +115,7 @@ def test_a_judged_answer_is_shown_or_withheld_without_sources(
     provider: LoopbackProvider, verdict: str, shown: str, finding: str
 ) -> None:
     provider.enqueue("It flies [Source 1].", verdict)
-    result = ask("--judge")
+    result = ask("--set", "judge=true")
     assert result.out == f"{shown}\n"
     *findings, usage = result.err.splitlines()
     assert " ".join(findings).startswith(finding)
@@ -124,37 +124,36 @@ def test_a_judged_answer_is_shown_or_withheld_without_sources(
 
 
 def test_reference_date_resolves_time_words(provider: LoopbackProvider) -> None:
-    ask("--reference-date", "2026-11-22", question="Did TS-999 occur last year?")
+    ask("--set", "reference_date=2026-11-22", question="Did TS-999 occur last year?")
     assert "last year (2025)?" in prompt(provider, 0)
-    wrong = ask("--reference-date", "soon")
+    wrong = ask("--set", "reference_date=soon")
     assert wrong.code == 1
     assert "must be `today`, or a date such as 2026-11-22" in wrong.err
 
 
 def test_a_question_can_be_searched_by_its_intent_which_a_model_can_find(provider: LoopbackProvider) -> None:
-    assert ask("--intents", question="Thank you!").out == f"{SMALL_TALK}\n"
+    assert ask("--set", "intents=true", question="Thank you!").out == f"{SMALL_TALK}\n"
     assert provider.calls() == []
-    result = chat("How do I repair TS-999?", options=("--intents", "--follow-ups", "simple", "--json"))
+    result = chat("How do I repair TS-999?", options=("--set", "intents=true", "--follow-ups", "simple", "--json"))
     assert result.json[0]["retrieval"]["intent"] == "procedural"
     provider.enqueue("temporal", "The pump runs dry [Source 1].")
-    assert ask("--llm-intents", "--json", question="Pumps TS-999").json["retrieval"]["intent"] == "temporal"
+    assert ask("--set", "intents=llm", "--json", question="Pumps TS-999").json["retrieval"]["intent"] == "temporal"
 
 
 def test_every_call_has_a_timeout(provider: LoopbackProvider) -> None:
     provider.fault("hang", 2)
-    options = ("--json", "--call-timeout", "0.1")
+    options = ("--json", "--set", "call_timeout=0.1")
     message = "'openai:gpt-6-luna' did not answer within 0.1 seconds"
     assert message in ask(*options).err
     assert message in chat(QUESTION, options=options).json[0]["error"]
 
 
 def test_a_wrong_timeout_and_a_model_that_fails_are_one_line(provider: LoopbackProvider) -> None:
-    for name in ("first-token", "call"):
-        wrong = ask(f"--{name}-timeout", "0")
-        assert wrong.code == 1
-        assert wrong.err.startswith(f"Error: Setting '{name.replace('-', '_')}_timeout' cannot be 0.0: ")
+    wrong = ask("--set", "call_timeout=0")
+    assert wrong.code == 1
+    assert wrong.err.startswith("Error: Setting 'call_timeout' cannot be 0: ")
     provider.fault("hang", times=None)
-    assert "0.2 seconds" in ask("--first-token-timeout", "0.2").err
+    assert "0.2 seconds" in ask("--set", "first_token_timeout=0.2").err
     provider.clear_faults()
     provider.fault("invalid_key")
     result = ask()
@@ -190,16 +189,14 @@ def test_a_repeated_question_is_answered_from_the_cache_which_is_said(
     assert second.err in third.err
     assert ask("--json").json["from_cache"]
     assert len(provider.calls()) == 1
-    assert not ask("--json", "--no-cache").json["from_cache"]
+    assert not ask("--json", "--set", "answer_cache=false").json["from_cache"]
 
 
-def test_a_style_is_added_to_the_rules_and_a_system_prompt_replaces_them(provider: LoopbackProvider) -> None:
-    ask("--style", "Answer in rhymes.")
-    ask("--system-prompt", "Answer in rhymes.")
-    added, replaced = (call.body["messages"][0]["content"] for call in provider.calls())
+def test_a_style_is_added_to_the_rules(provider: LoopbackProvider) -> None:
+    ask("--set", "style=Answer in rhymes.")
+    added = provider.calls()[0].body["messages"][0]["content"]
     assert added.startswith("Answer the question completely")
     assert added.endswith("\n\nAnswer in rhymes.")
-    assert replaced == "Answer in rhymes."
 
 
 # ---- conversations ---------------------------------------------------------------------------------------------------
@@ -246,7 +243,7 @@ def test_commands_and_thanks_in_a_chat_cost_no_call(provider: LoopbackProvider) 
     assert result.out == f"{SMALL_TALK}\n"
     helped, unknown = result.err.splitlines()
     assert helped.startswith("/reset clears the conversation; ")
-    assert unknown == f"There is no command /hlep. {helped}"
+    assert unknown == helped
     assert provider.calls() == []
 
 
@@ -278,7 +275,6 @@ def test_answers_can_be_evaluated(provider: LoopbackProvider, tmp_path: Path) ->
     assert "gpt-6-luna" in report.read_text(encoding="utf-8")
     wrong = run("evaluate", "a", questions, "--answers", "--yes")
     assert wrong.out.endswith(f"{QUESTION}\n  expected: the pump runs dry\n  answered: {long}\n")
-    assert "much longer than the expected ones" in wrong.err
     assert "style=persona" in wrong.err
     refused = run("evaluate", "a", questions, "--answers", "--compare", "none,structural")
     assert refused.code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,25 @@ from tests.support.cli import at_a_terminal, run
 from tests.support.server import LoopbackProvider
 
 
-def searched(folder: Path, *options: object, query: str = "pump") -> str:
-    """Open a folder in the terminal, search it once, and return what is printed."""
-    result = run("open", folder, "--terminal", *options, answer=f"{query}\n")
+@pytest.fixture(autouse=True)
+def _without_workbench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command find no Workbench, which would run until it is ended."""
+    monkeypatch.setitem(sys.modules, "llama_index_contextual.ui.app", None)
+
+
+def opened(folder: Path, *options: object) -> str:
+    """Open a folder and return what is printed."""
+    result = run("open", folder, *options)
     assert result.code == 0, result.err
     return result.out
 
 
-def test_a_folder_becomes_a_local_project_that_is_searched_line_by_line(root: Path, text_folder: Path) -> None:
-    printed = searched(text_folder)
+def test_a_folder_becomes_a_local_project_that_can_be_opened(root: Path, text_folder: Path) -> None:
+    printed = opened(text_folder)
     project = ProjectManager(root).load(text_folder.name)
     assert f"The project is {text_folder.name} in {root}." in printed
-    assert printed.index("The project is") < printed.index(project.retrieve("pump")[0].source.file_name)
+    assert f"To search it: llama-index-contextual search {text_folder.name} QUESTION\n" in printed
+    assert len(project.retrieve("pump")) == 2
     assert (len(project.documents()), project.config.context) == (2, "structural")
     assert project.config.embed_model == "local"
 
@@ -32,41 +40,40 @@ def test_a_folder_becomes_a_local_project_that_is_searched_line_by_line(root: Pa
 def test_opened_again_it_is_brought_up_to_date_and_documents_without_a_file_are_kept(
     root: Path, text_folder: Path
 ) -> None:
-    searched(text_folder)
+    opened(text_folder)
     gone, *_ = sorted(text_folder.iterdir())
     gone.unlink()
     (text_folder / "new.md").write_text("# Valves\n\nThe sluice opens at noon.\n")
-    result = run("open", text_folder, "--terminal", answer="sluice\n")
+    result = run("open", text_folder)
     assert "1 added" in result.out
-    assert "new.md" in result.out.partition("The project is")[2]
     assert f"to remove the documents too: llama-index-contextual sync {text_folder.name} {text_folder}" in result.err
     assert len(ProjectManager(root).load(text_folder.name).documents()) == 3
 
 
 def test_another_folder_of_the_same_name_needs_a_name(root: Path, text_folder: Path, tmp_path: Path) -> None:
-    searched(text_folder)
+    opened(text_folder)
     other = tmp_path / "other" / text_folder.name
     other.mkdir(parents=True)
     (other / "tariff.md").write_text("# Tariff\n\nWater costs 2.16.\n")
-    result = run("open", other, "--terminal")
+    result = run("open", other)
     assert (result.code, "choose a name for this one with --name" in result.err) == (1, True)
-    assert "tariff.md" in searched(other, "--name", "tariffs", query="water")
+    opened(other, "--name", "tariffs")
     assert ProjectManager(root).list() == sorted([text_folder.name, "tariffs"])
 
 
 def test_the_price_of_contexts_is_shown_and_nothing_is_sent_without_consent(
     root: Path, provider: LoopbackProvider, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("open", text_folder, "--terminal", "--llm", "openai:gpt-4.1-mini")
+    asked = ("open", text_folder, "--llm", "openai:gpt-4.1-mini")
     assert run(*asked).code == 2
     at_a_terminal(monkeypatch)
     refused = run(*asked, answer="n\n")
     assert (refused.code, len(provider.chat_calls)) == (1, 0)
     assert "total with these settings: $" in refused.out
     assert ProjectManager(root).load(text_folder.name).info().version is None
-    searched(text_folder, "--llm", "openai:gpt-4.1-mini", "--yes")
+    opened(text_folder, "--llm", "openai:gpt-4.1-mini", "--yes")
     assert len(provider.chat_calls) == 2
-    again = searched(text_folder, "--llm", "openai:gpt-4.1-mini")  # nothing is left to pay, so nothing is asked
+    again = opened(text_folder, "--llm", "openai:gpt-4.1-mini")  # nothing is left to pay, so nothing is asked
     assert ("total with these settings" in again, len(provider.chat_calls)) == (False, 2)
     assert run("open", text_folder, "--llm", "ollama:llama3.1").code == 1
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.cli.sync import LOCKED, _matters
+from llama_index_contextual.cli.documents import RESCAN, SOON
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.integration.cli.synced import CHANGED, REFILLED, change, ids, refill, synced_project, syncs_of, write_folder
+from tests.integration.cli.synced import CHANGED, REFILLED, change, ids, refill, synced_project, watch_of, write_folder
 from tests.support.cli import at_a_terminal, run
 from tests.support.trees import write
 
@@ -61,7 +59,7 @@ def test_without_a_terminal_nothing_is_removed_without_yes(project: Project, fol
     change(folder)
     result = run("sync", "a", folder)
     assert (result.code, result.out) == (2, "")
-    assert result.err == f"{PLAN}Error: There is no terminal for a confirmation: add --yes to continue without one.\n"
+    assert result.err.startswith(f"{PLAN}Error: Remove 1 document whose files are gone? There is no terminal for a con")
     assert "files/two.md" in ids(project)
     (folder / "two.md").write_text("# Back\n\nIt is back.")
     assert run("sync", "a", folder, "--quiet").code == 0, "without a removal there is nothing to confirm"
@@ -142,99 +140,70 @@ def test_a_folder_that_is_being_refilled_keeps_its_documents_and_publishes_the_o
     project: Project, folder: Path, capsys: Printed
 ) -> None:
     refill(folder)
-    syncs = syncs_of(project, folder, removes=True, as_json=True)
-    syncs._batch(300.0)
+    watch = watch_of(project, folder, removes=True)
+    watch.sync()
     assert ids(project) == REFILLED
     write(folder / "two.md", "# Back\n\nA slow restore.")
     (folder / "new.md").unlink()
-    syncs._batch(300.0)
+    watch.sync()
     assert ids(project) == REFILLED, "while a large removal waits, not even one document is removed"
     write(folder / "three.md", "# Document three\n\nThe text of three.")
-    assert syncs._batch(300.0) < 1, "the files are back: soon, the one that is gone can be removed"
-    syncs._batch(300.0)
+    assert watch.sync() == SOON, "the files are back: soon, the one that is gone can be removed"
+    watch.sync()
     assert ids(project) == REFILLED - {"files/new.md"}
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (waiting,) = [line["waiting"] for line in lines if "waiting" in line]
-    assert "2 of 3 documents from" in waiting
-    assert "add --allow-many. Until then, no document is removed; all other changes are published." in waiting
-    assert {removed for line in lines for removed in line.get("removed", ())} == {"files/new.md"}
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("2 of 3 documents from") == 1
+    assert "add --allow-many. Until then, no document is removed; all other changes are published." in said
 
 
 def test_another_writer_is_waited_for(project: Project, folder: Path, capsys: Printed) -> None:
     change(folder)
-    syncs = syncs_of(project, folder, removes=True)
+    watch = watch_of(project, folder, removes=True)
     with write_lock(project.directory):
-        assert [syncs._batch(300.0), syncs._batch(300.0)] == [LOCKED, LOCKED]
+        assert [watch.sync(), watch.sync()] == [SOON, SOON]
     assert capsys.readouterr().err.count("is writing to project") == 1, "it is said once"
-    syncs._batch(300.0)
+    assert watch.sync() == RESCAN
     assert ids(project) == CHANGED
 
 
 def test_without_permission_documents_are_kept_which_is_said_at_the_start(
     project: Project, folder: Path, capsys: Printed
 ) -> None:
-    syncs = syncs_of(project, folder)
-    syncs.stop.set()
-    syncs.watch(poll=False, rescan=300.0, ignored="")
+    watch = watch_of(project, folder)
+    watch.stop.set()
+    watch.start()
     said = " ".join(capsys.readouterr().err.split())
     assert "Ctrl-C ends it." in said
     assert "Documents whose files are deleted are kept: start with --yes to remove them." in said
     change(folder)
-    syncs.as_json = True
-    syncs._batch(300.0)
+    watch.sync()
+    watch.sync()
     assert ids(project) == CHANGED | {"files/two.md"}
-    assert json.loads(capsys.readouterr().out)["missing"] == ["files/two.md"]
+    assert capsys.readouterr().err.count("missing files/two.md") == 1
 
 
-@pytest.mark.parametrize("removes", [False, True])
-def test_a_person_confirms_a_removal_while_everything_else_is_published(
-    project: Project, folder: Path, capsys: Printed, removes: bool
-) -> None:
-    refill(folder)
-    syncs = syncs_of(project, folder, removes=removes, asks=True)
-    syncs._batch(300.0)
-    syncs._batch(300.0)
-    asked = " ".join(capsys.readouterr().err.split())
-    assert asked.count("Remove 2 documents whose files are gone? Type y and Enter; otherwise they are kept.") == 1
-    assert asked.count("missing files/two.md") == 1
-    assert ids(project) == REFILLED
-    syncs.answer("perhaps\n")
-    assert not syncs.answered.is_set()
-    syncs.answer("Y\n")
-    assert syncs.answered.is_set()
-    syncs._batch(300.0)
-    assert ids(project) == {"files/one.md", "files/new.md"}
-
-
-def test_a_skipped_file_is_mentioned_once_until_it_changes(project: Project, folder: Path, capsys: Printed) -> None:
+def test_a_skipped_file_is_mentioned_once(project: Project, folder: Path, capsys: Printed) -> None:
     write(folder / "empty.md", " ")
     write(folder / "copy.md", (folder / "one.md").read_bytes())
-    syncs = syncs_of(project, folder, removes=True)
+    watch = watch_of(project, folder, removes=True)
     counts = []
     for number, name in enumerate(("four", "five", "six"), start=2):
         write(folder / f"{name}.md", f"# {name}\n\nThe text of {name}.")
-        syncs._batch(300.0)
+        watch.sync()
         printed = capsys.readouterr()
         counts.append((printed.err.count("empty.md"), printed.err.count("copy.md")))
         new, summary = printed.out.splitlines()
         assert new == f"new      files/{name}.md"
         assert summary.startswith(f"Version v00000{number} is live: 1 added")
     assert counts == [(1, 1), (0, 0), (0, 0)]
-    syncs._batch(300.0)
+    watch.sync()
     assert capsys.readouterr() == ("", ""), "nothing is new"
-    for path in folder.iterdir():
-        os.utime(path, ns=(0, 0))  # seen as changed by polling
-    syncs._batch(300.0)
-    assert "Version" not in capsys.readouterr().out
     assert versions(project)[-1] == "v000004"
-    write(folder / "empty.md", "   ")
-    syncs._batch(300.0)
-    assert "empty.md" in capsys.readouterr().err
 
 
 def test_each_kind_of_change_is_one_line(project: Project, folder: Path, capsys: Printed) -> None:
     change(folder)
-    syncs_of(project, folder, removes=True)._batch(300.0)
+    watch_of(project, folder, removes=True).sync()
     printed = capsys.readouterr()
     *lines, summary = printed.out.splitlines()
     assert lines == ["new      files/four.md", "changed  files/three.md", "gone     files/two.md"]
@@ -242,42 +211,22 @@ def test_each_kind_of_change_is_one_line(project: Project, folder: Path, capsys:
     assert printed.err == "renamed files/one.md to files/uno.md\n"
 
 
-def test_the_limit_of_costs_holds_for_all_batches_together(
+def test_the_limit_of_costs_holds_for_all_syncs_together(
     project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[float | None] = []
     spent = iter([1.0, 1.0, 2.5, 9.0])
     monkeypatch.setattr(Project, "cost", lambda self: type("Cost", (), {"dollars": next(spent) + 0.5, "answers": 0.5}))
-    monkeypatch.setattr(Project, "sync_folders", lambda self, folders, **options: limits.append(options["max_cost"]))
-    syncs = syncs_of(project, folder, max_cost=2.0)
+    watch = watch_of(project, folder, max_cost=2.0, removes=True)
+    watch.work = lambda **options: limits.append(options["max_cost"])  # type: ignore[assignment, func-returns-value]
     for _ in range(3):
-        syncs.once(remove=True)
+        watch._publish()
     assert limits == [2.0, 0.5, 0.0]
 
 
 def test_errors_while_watching_name_options(project: Project, folder: Path, capsys: Printed) -> None:
     for path in folder.iterdir():
         path.unlink()
-    syncs_of(project, folder, removes=True)._batch(300.0)
+    watch_of(project, folder, removes=True).sync()
     message = " ".join(capsys.readouterr().err.split())
     assert "add --allow-empty. The sync is repeated after the next change." in message
-
-
-@pytest.mark.parametrize(
-    ("name", "matters"),
-    [
-        ("a.md", True),
-        ("A.PDF", True),
-        ("v1.2", True),
-        ("deleted folder", True),
-        ("film.mp4", False),
-        (".hidden.md", False),
-        (".git/index.md", False),
-        ("knowledge/a/CURRENT", False),
-        ("knowledge/a/page.html", False),
-    ],
-)
-def test_changes_that_cannot_change_a_document_are_ignored(tmp_path: Path, name: str, matters: bool) -> None:
-    write(tmp_path / "film.mp4", "x")
-    write(tmp_path / "v1.2" / "a.md", "x")
-    assert _matters(str(tmp_path / name), [str(tmp_path)], str(tmp_path / "knowledge")) == matters

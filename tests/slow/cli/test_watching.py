@@ -10,16 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from llama_index_contextual.cli import sync as cli_sync
-from llama_index_contextual.cli.sync import _Sync
+from llama_index_contextual.cli import documents
+from llama_index_contextual.cli.documents import Watch
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.integration.cli.synced import CHANGED, change, ids, synced_project, syncs_of, write_folder
+from tests.integration.cli.synced import CHANGED, change, ids, synced_project, watch_of, write_folder
 from tests.support.changes import RandomChanges, differences
 from tests.support.cli import SECONDS, started
 from tests.support.trees import write
@@ -47,25 +46,24 @@ def project(root: Path, folder: Path) -> Project:
 
 
 class Watching:
-    """A `_Sync` that watches in a thread, and tells when it has synced; conditions are examined between two syncs."""
+    """A `Watch` that runs in a thread, and tells when it has synced; conditions are examined between two syncs."""
 
-    def __init__(self, run: _Sync, *, poll: bool = False, rescan: float = 300.0) -> None:
+    def __init__(self, run: Watch) -> None:
         self._run = run
         self._condition = threading.Condition()
         self._synced = 0
-        real = run._batch
+        real = run.sync
 
-        def batch(seconds: float) -> float:
+        def sync() -> float:
             with self._condition:
                 try:
-                    return real(seconds)
+                    return real()
                 finally:
                     self._synced += 1
                     self._condition.notify_all()
 
-        run._batch = batch  # type: ignore[method-assign]
-        options = {"poll": poll, "rescan": rescan, "ignored": str(run.project.directory.parent)}
-        self._thread = threading.Thread(target=run.watch, kwargs=options)
+        run.sync = sync  # type: ignore[method-assign]
+        self._thread = threading.Thread(target=run.start)
         self._thread.start()
 
     def wait(self, holds: Callable[[], bool]) -> bool:
@@ -80,10 +78,9 @@ class Watching:
 
 
 @contextmanager
-def watching(project: Project, folder: Path, *, allow_many: bool = False, **options: Any) -> Iterator[Watching]:
+def watching(project: Project, folder: Path, *, allow_many: bool = False) -> Iterator[Watching]:
     """Watch a folder while the block runs, after a first sync."""
-    run = syncs_of(project, folder, settle=0.05, as_json=True, removes=True, allow_many=allow_many)
-    watcher = Watching(run, **options)
+    watcher = Watching(watch_of(project, folder, settle=0.05, removes=True, allow_many=allow_many))
     try:
         assert watcher.wait(lambda: True)
         yield watcher
@@ -111,9 +108,9 @@ def test_watching_100_random_changes_leads_to_the_state_of_a_fresh_ingest(
         write(folder / "last.md", "# Last\n\nAll changes are made.")
         fresh.ingest([folder])
         assert watcher.wait(lambda: differences(project, fresh) == []), (seed, differences(project, fresh))
-    reports = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    versions = [report["version"] for report in reports]
-    assert sorted(set(versions), key=lambda version: version or "") == list(dict.fromkeys(versions))
+    lines = capsys.readouterr().out.splitlines()
+    versions = [line.split()[1] for line in lines if line.startswith("Version ")]
+    assert sorted(set(versions)) == list(dict.fromkeys(versions))
     # Those of the watcher, those that removed many documents, and each one before these.
     assert len(project.versions()) <= 3 * project.config.keep_versions + 1
 
@@ -123,8 +120,11 @@ def test_changes_are_found_without_events(
     project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "rescan":
-        monkeypatch.setattr(cli_sync, "_matters", lambda *arguments: False)
-    with watching(project, folder, **({"poll": True} if way == "polling" else {"rescan": 0.1})) as watcher:
+        monkeypatch.setattr(documents, "RESCAN", 0.1)
+        monkeypatch.setattr(documents, "_events", lambda _folders, stop: iter(lambda: stop.wait(0.1) or set(), True))
+    else:
+        monkeypatch.setenv("WATCHFILES_FORCE_POLLING", "true")
+    with watching(project, folder) as watcher:
         change(folder)
         assert watcher.wait(lambda: ids(project) == CHANGED)
 
@@ -136,8 +136,8 @@ def test_a_folder_that_vanishes_while_watching_keeps_its_documents_until_it_is_b
         printed: list[str] = []
 
         def has_error() -> bool:
-            printed.append(capsys.readouterr().out)
-            return "does not exist" in "".join(printed)
+            printed.append(capsys.readouterr().err)
+            return "does not exist" in " ".join("".join(printed).split())
 
         folder.rename(tmp_path / "unmounted")
         assert watcher.wait(has_error)
@@ -164,7 +164,7 @@ def test_a_change_during_a_sync_leads_to_another_one(project: Project, tmp_path:
     write(folder / "a.md", "one")
     seen: list[str] = []
 
-    def sync(_rescan: float) -> float:
+    def sync() -> float:
         seen.append((folder / "a.md").read_text())
         if len(seen) == 1:
             write(folder / "a.md", "two")  # after the folder was read
@@ -172,11 +172,11 @@ def test_a_change_during_a_sync_leads_to_another_one(project: Project, tmp_path:
             run.stop.set()
         return 300.0
 
-    run = syncs_of(project, folder)
-    run._batch = sync  # type: ignore[method-assign]
+    run = watch_of(project, folder)
+    run.sync = sync  # type: ignore[method-assign]
     guard = threading.Timer(SECONDS, run.stop.set)
     guard.start()
-    run.watch(poll=False, rescan=300.0, ignored=str(tmp_path / "none"))
+    run.start()
     guard.cancel()
     assert seen[-1] == "two"
 
@@ -196,17 +196,3 @@ def test_ctrl_c_ends_watching_with_the_last_version_live(project: Project, folde
     assert "Interrupted: version v000002 is live" in errors.replace("\n", " ")
     assert "Traceback" not in errors
     assert project.verify().sound
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals")
-def test_at_a_terminal_watching_starts_at_once_and_a_typed_answer_removes(project: Project, folder: Path) -> None:
-    typed, terminal = os.openpty()
-    (folder / "two.md").unlink()
-    write(folder / "four.md", "# Four\n\nA new one.")
-    with started("sync", "a", folder, "--watch", "--json", "--quiet", stdin=terminal) as process:
-        first = json.loads(process.stdout.readline())
-        assert (first["added"], first["missing"], first["removed"]) == (["files/four.md"], ["files/two.md"], [])
-        os.write(typed, b"y\n")
-        assert json.loads(process.stdout.readline())["removed"] == ["files/two.md"]
-    os.close(typed)
-    os.close(terminal)
