@@ -508,8 +508,10 @@ def _events(folders: Iterable[str], stop: threading.Event) -> Iterator[set[str]]
             ignore_permission_denied=True,
         )
         try:
+            changed = set(present)  # while they were not watched
             for changes in batches:
-                yield {path for _, path in changes}
+                yield changed | {path for _, path in changes}
+                changed = set()
                 # A new folder at the same path may have the same inode, but sends no events.
                 is_deleted = any(change is Change.deleted and path in present for change, path in changes)
                 if is_deleted or any(_identity(folder) != identity for folder, identity in watched.items()):
