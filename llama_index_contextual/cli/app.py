@@ -139,16 +139,8 @@ def create(
     if wants_json():
         say_json({"name": project.name, "config": config.model_dump()})
         return
-<<<<<<< HEAD
     for note in missing_for_models(config):
-        say(f"[yellow]note[/] {safe(note)}", to=err)
-=======
-    notes = missing_for_models(config)
-    if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
-        notes.append(notice)
-    for note in notes:
         say_note(note)
->>>>>>> 2d65fce (Shorten the command line: fewer options, one output module)
     say(f"Created project [bold]{safe(name)}[/] in {safe(str(common.root()))}.")
     say(f"Next: {safe(common.proposed('ingest', name))} FILES…")
 

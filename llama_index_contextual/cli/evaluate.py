@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -16,7 +16,7 @@ from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
     from llama_index_contextual.answering.batch import Predictions
-    from llama_index_contextual.evaluation.compare import Comparison, Sweep, VariantProgress
+    from llama_index_contextual.evaluation.compare import Comparison, VariantProgress
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
     from llama_index_contextual.evaluation.run import Evaluation

@@ -92,7 +92,11 @@ def test_a_shortened_question_and_a_partial_answer_are_reported(provider: Loopba
     ("reply", "options", "shown"),
     [
         ("red \x1b[31m [bold]and[/bold] \x07 so", [], "red [31m [bold]and[/bold]  so\n"),
-        ("Ask ann@example.org <script>x</script>.", ["--set", "guards=true"], "Ask •••@•••••••.••• &lt;script>x&lt;/script>.\n"),
+        (
+            "Ask ann@example.org <script>x</script>.",
+            ["--set", "guards=true"],
+            "Ask •••@•••••••.••• &lt;script>x&lt;/script>.\n",
+        ),
     ],
 )
 def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
