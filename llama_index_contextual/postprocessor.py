@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from llama_index.core.instrumentation import (  # type: ignore[attr-defined]  # not in its __all__
@@ -358,9 +358,6 @@ class ContextWindowPacker(BaseNodePostprocessor):
     )
     min_tokens: int = Field(default=64, ge=1, description="Minimum number of free tokens for a compressed passage.")
 
-    budget: ClassVar[str] = "max_tokens"
-    """Name of the budget in messages."""
-
     @classmethod
     def class_name(cls) -> str:
         """Return the name by which LlamaIndex serialises this class."""
@@ -386,9 +383,9 @@ class ContextWindowPacker(BaseNodePostprocessor):
         if ranked and not packed:
             if (shorter := _shortened(ranked[0], query, self.max_tokens)) is None:
                 raise ConfigurationError(
-                    f"{self.budget}={self.max_tokens} has no room for a sentence of the best passage, with its source"
-                    f" and context: increase it.",
-                    setting=self.budget,
+                    f"A budget of {self.max_tokens} tokens has no room for a sentence of the best passage, with its"
+                    f" source and context: increase it (`max_tokens`, or `answer_tokens` of an engine).",
+                    setting="answer_tokens",
                 )
             return [shorter]
         return _in_reading_order(packed)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.response import AnswerUsage, GroundedResponse, add_up
@@ -25,9 +25,6 @@ from llama_index_contextual.index import files
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CITATION = re.compile(r"\[sources? [^\]]*\]", re.IGNORECASE)
-_SEARCH_SETTINGS = {"embed_model", "context", "llm", "chunk_size", "fusion", "semantic_weight"} | {
-    *("document_weight", "rerank", "answer_temperature"),
-}
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -201,22 +198,27 @@ class Predictions:
 
     def to_csv(self) -> str:
         """Return CSV with one row per question: prediction, correct answers, model, style, and all settings as JSON."""
+        engine = {name: _cell(str(self.settings.get(name, ""))) for name in ("model", "style")}
+        engine["settings"] = json.dumps(dict(self.settings), ensure_ascii=False, sort_keys=True, default=str)
+        rows = [
+            {
+                "question": _cell(row.qa.question),
+                "answer": _cell(row.answer),
+                "truth": _cell(" | ".join(row.qa.answers)),
+                "exact": row.exact,
+                "f1": row.f1,
+                "retrieved": row.retrieved,
+                "partial": None if row.response is None else row.response.partial,
+                "error": row.error,
+                "hard_negatives": " ".join(hit.node.node_id for hit in row.hard_negatives),
+                **engine,
+            }
+            for row in self.rows
+        ]
         out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            [
-                *("question", "answer", "truth", "exact", "f1", "retrieved", "partial", "error", "hard_negatives"),
-                *("model", "style", "settings"),
-            ]
-        )
-        engine = [_cell(str(self.settings.get(name, ""))) for name in ("model", "style")]
-        engine.append(json.dumps(dict(self.settings), ensure_ascii=False, sort_keys=True, default=str))
-        for row in self.rows:
-            negatives = " ".join(hit.node.node_id for hit in row.hard_negatives)
-            partial = row.response.partial if row.response is not None else None
-            figures = [row.exact, row.f1, row.retrieved, partial, row.error, negatives]
-            texts = (row.qa.question, row.answer, " | ".join(row.qa.answers))
-            writer.writerow([*map(_cell, texts), *figures, *engine])
+        writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
         return out.getvalue()
 
     def to_ares(self) -> str:
@@ -263,22 +265,17 @@ def check_predictions_file(path: str | Path) -> str:
 
 
 def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
-    """Return the settings that affect an engine's answers as JSON values."""
-    options, retriever = engine.options, engine.retriever.retriever
+    """Return the settings of an engine and of its project as JSON values."""
+    retriever = engine.retriever.retriever
     config = getattr(retriever, "config", None)
-    search = {
-        "retriever": type(retriever).__name__,
-        "mode": getattr(retriever, "mode", None),
-        "top_k": getattr(retriever, "similarity_top_k", None),
-        **({} if config is None else config.model_dump(mode="json", include=_SEARCH_SETTINGS)),
-    }
     return {
+        **({} if config is None else config.model_dump(mode="json")),
         "package": __version__,
         "model": engine.answer_stream.name,
-        **asdict(options),
+        **asdict(engine.options),
         "judge": None if engine.judge is None else engine.judge.settings,
         "guards": None if engine.guards is None else str(engine.guards),
-        **{name: value for name, value in search.items() if value is not None},
+        **{name: getattr(retriever, name, None) for name in ("mode", "similarity_top_k")},
     }
 
 
@@ -312,9 +309,7 @@ async def aanswer_many(
     return Predictions(await asyncio.gather(*(one(item) for item in questions)), engine_settings(engine))
 
 
-def answer_many(engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8) -> Predictions:
-    """Blocking version of `aanswer_many`."""
-    return run_sync(lambda: aanswer_many(engine, questions, concurrency=concurrency))
+answer_many = twin(aanswer_many)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -152,9 +152,11 @@ class EngineBuilder:
         config, given = self.retriever.config, _given(options)
         embed_model = self.load_embed_model() if self.retriever.embeds else None
         intents: Intents = given.get("intents", config.intents)
-        settings = {name: getattr(config, name) for name in ("style", "answer_tokens", "min_confidence")}
+        settings = ("style", "answer_tokens", "min_confidence")
+        checked = config.changed(**{name: given[name] for name in settings if name in given})
         answer_options = AnswerOptions(
-            **settings | {one.name: given[one.name] for one in fields(AnswerOptions) if one.name in given}
+            **{one.name: given[one.name] for one in fields(AnswerOptions) if one.name in given}
+            | {name: getattr(checked, name) for name in settings}
         )
         conversational = partial(
             ConversationalRetriever,

@@ -279,18 +279,14 @@ def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
     marked = _pieces(quoted)
     if len(marked) > 1 and all(any(text.find(piece, 0) for text in texts) for piece in marked):
         return True
-    words = [(match.start(), match.end()) for match in _WORD.finditer(quoted)]
-    reached = {0}
-    for first in range(len(words)):
-        if first not in reached:
-            continue
-        for last in range(first + 1, len(words) + 1):
-            span = quoted[words[first][0] : words[last - 1][1]]
-            if not any(text.find(span, 0) for text in texts):
-                break
-            if last - first >= MIN_WORDS:
-                reached.add(last)
-    return len(words) in reached
+    words, first = list(_WORD.finditer(quoted)), 0
+    while first < len(words):
+        spans = ((last, quoted[words[first].start() : words[last - 1].end()]) for last in range(len(words), first, -1))
+        last = next((last for last, span in spans if any(text.find(span, 0) for text in texts)), first)
+        if last - first < MIN_WORDS:
+            return False
+        first = last
+    return True
 
 
 # ---- The check -------------------------------------------------------------------------------------------------------

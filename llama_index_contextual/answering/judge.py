@@ -16,7 +16,7 @@ from llama_index_contextual._utils.calls import twin
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import AnswerStream, Timeouts
-from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import model_name
 
 FALLBACK = "I could not find a reliable answer to this in the documents."
@@ -85,9 +85,6 @@ class Judge:
         fallback: Replaces an answer that does not pass.
         timeouts: How long to wait.
         prompt: Template with {passages}, {question} and {answer}, optionally {schema}, the JSON schema of the reply.
-
-    Raises:
-        ConfigurationError: `min_confidence` is not from 0 to 1.
     """
 
     llm: LLM = field(repr=False)
@@ -95,13 +92,6 @@ class Judge:
     fallback: str = FALLBACK
     timeouts: Timeouts | None = None
     prompt: BasePromptTemplate = field(default_factory=lambda: JUDGE_PROMPT, repr=False, hash=False)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.min_confidence <= 1:
-            raise ConfigurationError(
-                f"Judge: min_confidence={self.min_confidence} is invalid: it is a probability from 0 to 1.",
-                setting="judge",
-            )
 
     @property
     def settings(self) -> str:

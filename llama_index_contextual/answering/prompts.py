@@ -112,17 +112,9 @@ def require_template(name: str, template: object) -> BasePromptTemplate:
             f"{name} is of type {type(template).__name__}: pass a LlamaIndex template, such as PromptTemplate(...).",
             setting=name,
         )
-    renamed, computed = template.template_var_mappings or {}, template.function_mappings or {}
-    missing = [
-        variable
-        for variable in REQUIRED[name]
-        if variable not in computed and renamed.get(variable, variable) not in template.template_vars
-    ]
-    if missing:
-        raise ConfigurationError(
-            f"{name} lacks {{{missing[0]}}}: its variables are {', '.join(f'{{{one}}}' for one in REQUIRED[name])}.",
-            setting=name,
-        )
+    known = {*template.template_vars, *(template.template_var_mappings or ()), *(template.function_mappings or ())}
+    if missing := [variable for variable in REQUIRED[name] if variable not in known]:
+        raise ConfigurationError(f"{name} lacks {{{missing[0]}}}: add this variable.", setting=name)
     return template
 
 

@@ -14,7 +14,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -128,19 +128,6 @@ class AnswerCache:
         self._file.clear()
 
 
-def cache_key(messages: Sequence[ChatMessage], *, model: str, version: str | None, settings: str = "") -> str:
-    """Return the cache key of an answer.
-
-    Args:
-        messages: The whole prompt: rules, conversation, passages, question.
-        model: Name of the model.
-        version: Version of the project.
-        settings: Other settings that affect the answer shown.
-    """
-    rows = [__version__, model, version, settings, *([message.role.value, message.content] for message in messages)]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
 # ---- the engine ------------------------------------------------------------------------------------------------------
 
 
@@ -160,9 +147,6 @@ class AnswerOptions:
             answer the question.
         small_talk: The answer to chitchat, if questions are routed by intent.
         system_prompt: Replaces the rules and the style as the system prompt; {not_found} in it stands for `not_found`.
-
-    Raises:
-        ConfigurationError: A number is out of range.
     """
 
     style: str = "instruction"
@@ -172,18 +156,6 @@ class AnswerOptions:
     not_found: str = prompts.NOT_FOUND
     small_talk: str = prompts.SMALL_TALK
     system_prompt: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.answer_tokens < 1:
-            raise ConfigurationError(
-                f"answer_tokens is {self.answer_tokens}, which is invalid: it must be at least 1.",
-                setting="answer_tokens",
-            )
-        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
-            raise ConfigurationError(
-                f"min_confidence is {self.min_confidence}, which is invalid: it is a probability from 0 to 1.",
-                setting="min_confidence",
-            )
 
 
 @dataclass(frozen=True)
@@ -288,7 +260,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
             postprocessor.callback_manager = self.callback_manager
         most = self.options.answer_tokens
-        self._packer = _AnswerPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
+        self._packer = ContextWindowPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
         self._prompts = prompts.default_prompts(self.options.style, self.options.system_prompt)
         if text_qa_template is not None:
             self._update_prompts({"text_qa_template": text_qa_template})
@@ -583,7 +555,9 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse) -> str:
         values = [getattr(self._llm, name, None) for name in _MODEL_SETTINGS]
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings} {values}"
-        return cache_key(messages, model=self.answer_stream.name, version=response.version, settings=settings)
+        rows: list[Any] = [__version__, self.answer_stream.name, response.version, settings]
+        rows += [[message.role.value, message.content] for message in messages]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def _has_names(self) -> bool:
         """Return whether all models have a name; a cache key cannot tell models without a name apart."""
@@ -592,10 +566,6 @@ class GroundedQueryEngine(BaseQueryEngine):
 
 
 _MODEL_SETTINGS = ("temperature", "max_tokens", "reasoning_effort", "api_base", "base_url")
-
-
-class _AnswerPacker(ContextWindowPacker):
-    budget: ClassVar[str] = "answer_tokens"
 
 
 def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:

@@ -295,16 +295,12 @@ class GroundedStream(StreamingResponse):
 
 @dataclass
 class AsyncGroundedStream(AsyncStreamingResponse):
-    """A streamed answer; `aget_response` reads it to the end and returns the checked answer."""
+    """A streamed answer; `get_response` reads it to the end and returns the checked answer."""
 
     finish: Callable[[], GroundedResponse] = field(repr=False, kw_only=True)
 
-    async def aget_response(self) -> GroundedResponse:
+    async def get_response(self) -> GroundedResponse:
         """Return the complete, checked answer."""
         async for _ in self.response_gen:
             pass
         return await asyncio.to_thread(self.finish)
-
-    async def get_response(self) -> GroundedResponse:
-        """Return the same as `aget_response`; this is LlamaIndex's name for it."""
-        return await self.aget_response()

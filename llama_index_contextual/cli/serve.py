@@ -211,7 +211,7 @@ def inspect_project(
 ) -> None:
     """Write an HTML page to browse documents, segments and chunks, and explain search results."""
     try:
-        from llama_index_contextual.ui.inspection import write_page
+        from llama_index_contextual.ui.overview import write_page
     except ImportError as error:
         raise ConfigurationError(f"The page needs an extra: {_NEEDS_UI}") from error
     project, page = common.open_project(name), html or Path(f"{name}.html")

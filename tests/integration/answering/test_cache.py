@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
-from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine, WrittenAnswer, cache_key
+from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine, WrittenAnswer
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
+from llama_index_contextual.search.results import RetrievalResponse
 from tests.integration.answering.conftest import QUESTION
 from tests.integration.answering.test_judge import BAD, GOOD
 from tests.integration.retrievers.corpus import FixedRetriever, hits
@@ -73,9 +75,10 @@ def test_the_conversation_is_part_of_the_key(reports: Project, cache: AnswerCach
 
 
 def test_model_and_version_are_part_of_the_key_and_only_the_live_version_is_kept(tmp_path: Path) -> None:
+    engines = [GroundedQueryEngine(FixedRetriever([]), ScriptedLLM(model_name=model)) for model in "ab"]
+    found = [replace(RetrievalResponse.of_nodes("Why?", []), version=version) for version in ("v1", "v2", None)]
     messages = [ChatMessage(role="user", content="Why?")]
-    keys = {cache_key(messages, model=model, version=version) for model in "ab" for version in ("v1", "v2", None)}
-    assert len(keys) == 6
+    assert len({engine._key(messages, response) for engine in engines for response in found}) == 6
     cache = AnswerCache(tmp_path / "answers.sqlite", current=lambda: "v000002")
     cache.put("a", ANSWER, version="v000001")
     cache.put("b", ANSWER, version="v000002")

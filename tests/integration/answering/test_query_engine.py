@@ -249,7 +249,7 @@ def test_a_small_budget_takes_the_best_sentence_and_a_tiny_one_is_an_error(repor
     few = AnswerOptions(answer_tokens=20)
     (read,) = ask(GroundedQueryEngine(FixedRetriever(nodes), ScriptedLLM(), options=few)).source_nodes
     assert "Error TS-999 means a dry pump." in read.node.get_content()
-    with pytest.raises(ConfigurationError, match="answer_tokens=2 has no room") as raised:
+    with pytest.raises(ConfigurationError, match="budget of 2 tokens has no room") as raised:
         reports.as_query_engine(llm=ScriptedLLM(), answer_tokens=2).query(QUESTION)
     assert raised.value.setting == "answer_tokens"
 
@@ -432,7 +432,7 @@ async def test_an_async_answer_that_is_not_read_to_its_end_is_partial_and_not_ca
         while not reading.done():
             await asyncio.sleep(0)
             reading.cancel()
-    response = await stream.aget_response()
+    response = await stream.get_response()
     assert str(response).startswith("The")
     assert response.partial == "Reading stopped before the end of the answer."
     assert len(cache) == 0

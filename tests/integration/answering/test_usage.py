@@ -55,7 +55,7 @@ async def test_tokens_of_an_answer_are_those_that_the_provider_reports(
     engine: Any = reports.as_query_engine(llm=openai, streaming=way != "whole")
     response = await engine.aquery(QUESTION) if way == "async stream" else engine.query(QUESTION)
     if way != "whole":
-        response = await response.aget_response() if way == "async stream" else response.get_response()
+        response = await response.get_response() if way == "async stream" else response.get_response()
     usage = response.usage
     assert (usage.input_tokens, usage.output_tokens) == billed(provider)
     assert (usage.models, usage.calls, usage.is_estimated) == (("openai:gpt-4o-mini",), 1, False)

@@ -13,7 +13,7 @@ import pytest
 
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.ui.inspection import inspection_page, write_page
+from llama_index_contextual.ui.overview import inspection_page, write_page
 from tests.support.cli import run
 
 ATTACK = "</script></style><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 <!-- error TS-999"

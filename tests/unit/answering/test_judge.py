@@ -13,7 +13,6 @@ from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.streaming import AnswerStream, Completion
-from llama_index_contextual.errors import ConfigurationError
 from tests.integration.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
 
@@ -124,11 +123,6 @@ def test_a_stream_waits_for_the_judge() -> None:
     assert list(stream.response_gen) == [FALLBACK]
     assert str(stream.get_response()) == FALLBACK
     assert len(llm.history) == 1
-
-
-def test_an_invalid_confidence_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Judge: "):
-        Judge(ScriptedLLM(), min_confidence=1.5)
 
 
 def test_a_verdict_that_breaks_off_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_equal_scores_or_none_keep_the_given_order(score: float | None) -> None:
 
 def test_the_text_that_an_llm_reads_is_counted() -> None:
     node = TextNode(text="short", metadata={"context": "A long context of many words. " * 10})
-    with pytest.raises(ConfigurationError, match="max_tokens=20 has no room"):
+    with pytest.raises(ConfigurationError, match="budget of 20 tokens has no room"):
         ContextWindowPacker(max_tokens=20).postprocess_nodes([hit(node)])
 
 
@@ -100,9 +100,9 @@ def test_the_best_result_is_cut_to_the_sentences_that_answer_if_none_fits(compre
 def test_if_no_sentence_fits_the_error_names_the_budget() -> None:
     text = "One word. " + "many words " * 50 + "of a pump"
     (node,) = chunks_of(text, [(0, len(text))])
-    with pytest.raises(ConfigurationError, match="max_tokens=3 has no room for a sentence") as raised:
+    with pytest.raises(ConfigurationError, match="budget of 3 tokens has no room for a sentence") as raised:
         ContextWindowPacker(max_tokens=3).postprocess_nodes([hit(node)], query_str="pump")
-    assert raised.value.setting == "max_tokens"
+    assert raised.value.setting == "answer_tokens"
 
 
 def test_sentences_are_found_without_their_white_space() -> None:
