@@ -186,6 +186,11 @@ class DocumentMap:
         )
 
 
+def is_own_key(key: str) -> bool:
+    """Return whether a metadata key is reserved for this package. Users may set the title."""
+    return key != TITLE and (key in OWN_KEYS or key in RESERVED_KEYS)
+
+
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
     """Return the keys excluded from embedded and indexed text: ours except context, column headers and facts."""
     return _hidden(_EMBEDDED, user_excluded)
@@ -294,4 +299,4 @@ def facts_line(facts: Mapping[str, Any]) -> str:
 
 def user_metadata(node: BaseNode) -> dict[str, Any]:
     """Return the metadata of a node without the keys of this package."""
-    return {k: v for k, v in node.metadata.items() if k not in OWN_KEYS and k not in RESERVED_KEYS}
+    return {key: value for key, value in node.metadata.items() if key != TITLE and not is_own_key(key)}

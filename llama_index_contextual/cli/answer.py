@@ -358,7 +358,7 @@ def show_response(response: SearchResponse, language: str, *, full: bool = False
 
 
 def _show_result(chunk: Passage, question: str, analyzer: Analyzer, *, full: bool) -> None:
-    from llama_index_contextual.readers.discovery import one_line
+    from llama_index_contextual.readers.files import one_line
 
     # File names need not be unique, so the document's id is shown instead.
     source = replace(chunk.source, file_name=chunk.source.doc_id or chunk.source.file_name)

@@ -58,7 +58,7 @@ _LOGS_OF_CALLS = ("contextualizer", "ingestion.pipeline")
 def safe(text: str) -> str:
     """Return text from documents or the user without control characters, escaped for Rich markup."""
     # The readers import LlamaIndex, which is not needed for `--help` and `--version`.
-    from llama_index_contextual.readers.discovery import printable
+    from llama_index_contextual.readers.files import printable
 
     # Names in messages and reports are already escaped, so their backslashes must not be doubled again.
     return escape("\\".join(printable(part) for part in text.split("\\")))
@@ -66,7 +66,7 @@ def safe(text: str) -> str:
 
 def snippet(text: str, width: int) -> str:
     """Return the beginning of a document's text as one line of at most `width` characters, escaped for markup."""
-    from llama_index_contextual.readers.discovery import one_line
+    from llama_index_contextual.readers.files import one_line
 
     return escape(one_line(text, width))
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.readers.discovery import content_hash, unescaped
+from llama_index_contextual.readers.files import content_hash, unescaped
 
 _MAX_NAMESAKES = 32
 """Number of files with the same name in a folder that are compared with a document."""

@@ -38,16 +38,15 @@ from llama_index_contextual.readers import (
     content_hash,
     discover,
 )
-from llama_index_contextual.readers.base import has_text, user_facts
-from llama_index_contextual.readers.discovery import (
+from llama_index_contextual.readers.documents import FileContent, FileMetadata, user_facts, with_headings
+from llama_index_contextual.readers.files import (
     OFFICE_SUFFIXES,
     PDF_SUFFIXES,
-    has_magic,
+    has_text,
     notes_on_ids,
     printable,
     split_glob,
 )
-from llama_index_contextual.readers.documents import FileContent, FileMetadata, with_headings
 
 IngestInput = str | os.PathLike[str] | BaseNode
 
@@ -191,13 +190,13 @@ class Matcher:
 
     def _in_another_case(self, ref: FileRef) -> Iterator[DocumentRecord]:
         """Yield documents whose path differs from a file's path only in case, if the file system ignores case."""
-        for doc_id in ref.ids():
+        for doc_id in ref.ids:
             for record in self._records.with_folded_id(doc_id):
                 if record.path and os.path.exists(record.path) and os.path.samefile(record.path, ref.path):
                     yield record
 
     def _by_content(self, ref: FileRef) -> Match | None:
-        ids = set(ref.ids())
+        ids = set(ref.ids)
         equal = [record for record in self._records.with_content(self._digests[ref]) if record.path is not None]
         equal = sorted(filter(self.is_free, equal), key=lambda record: record.doc_id not in ids)
         for record in equal:
@@ -215,7 +214,7 @@ class Matcher:
         return not self._former.exists(record) if self._options.moved else self._former.is_deleted(record)
 
     def _by_id(self, ref: FileRef) -> Match | None:
-        for doc_id in reversed(list(ref.ids())) if self._options.moved else ():
+        for doc_id in reversed(ref.ids) if self._options.moved else ():
             record = self._records.get(doc_id)
             if record is not None and self.is_free(record) and not self._former.exists(record):
                 return "moved", record
@@ -271,8 +270,7 @@ class FormerFiles:
 
 
 def _fixed_part(path: Path) -> Path:
-    is_glob = any(map(has_magic, path.parts)) and not os.path.lexists(path)
-    return split_glob(path)[0] if is_glob else path
+    return path if os.path.lexists(path) else split_glob(path)[0]
 
 
 # ---- inputs of a call ------------------------------------------------------------------------------------------------
@@ -482,7 +480,7 @@ class Intake:
             )
         self.skipped += [copy for source in self.sources.values() for copy in source.copies]
         self.skipped += others
-        has_owner = any(matcher.has_owner(ref.shortest_id) for ref in named)
+        has_owner = any(matcher.has_owner(ref.ids[0]) for ref in named)
         self.warnings += notes_on_ids(named, hint=IF_MOVED if has_owner and not self.options.moved else "")
 
     def _take_nodes(self, nodes: Sequence[BaseNode], documents: Records) -> None:

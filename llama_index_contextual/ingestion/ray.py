@@ -45,8 +45,8 @@ from llama_index_contextual.ingestion.plan import Intake
 from llama_index_contextual.ingestion.report import ProgressCounter
 from llama_index_contextual.models import is_in_process, load_embed_model
 from llama_index_contextual.readers import FileRef, ReadLimits
-from llama_index_contextual.readers.discovery import printable
 from llama_index_contextual.readers.documents import DocumentReader, FileContent, password_of
+from llama_index_contextual.readers.files import printable
 from llama_index_contextual.readers.ocr import PageStore
 
 TRIES = 3

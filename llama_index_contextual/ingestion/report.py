@@ -16,8 +16,7 @@ from llama_index_contextual.contextualizer.base import ChunkFailure, Contextuali
 from llama_index_contextual.contextualizer.cost import MARGIN, Bill, Spending, money, round_up
 from llama_index_contextual.errors import Remedy
 from llama_index_contextual.readers import FileWarning, SkippedFile
-from llama_index_contextual.readers.base import SPLIT
-from llama_index_contextual.readers.discovery import CONVERT
+from llama_index_contextual.readers.files import CONVERT, SPLIT
 from llama_index_contextual.readers.pdf.pages import NO_PASSWORD
 
 T = TypeVar("T")

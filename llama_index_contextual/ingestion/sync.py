@@ -27,7 +27,7 @@ from llama_index_contextual.errors import (
     Remedy,
 )
 from llama_index_contextual.readers import FileRef, ReadLimits, content_hash
-from llama_index_contextual.readers.discovery import discover, printable
+from llama_index_contextual.readers.files import discover, printable
 
 UNSETTLED = "is being written: it is read as soon as it no longer changes"
 CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"

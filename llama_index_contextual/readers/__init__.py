@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile
-from llama_index_contextual.readers.discovery import Discovery, FileRef, content_hash, discover
+from llama_index_contextual.readers.files import (
+    Discovery,
+    FileRef,
+    FileWarning,
+    ParsedFile,
+    ReadLimits,
+    SkippedFile,
+    content_hash,
+    discover,
+)
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.documents import DocumentReader, ReadResult, read_documents

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
-from llama_index_contextual.readers.base import FileAccount, ParsedFile
-from llama_index_contextual.readers.discovery import one_line
-from llama_index_contextual.readers.text import plain_outline
+from llama_index_contextual.readers.files import FileAccount, ParsedFile, one_line
+from llama_index_contextual.readers.tables import is_figure
+from llama_index_contextual.readers.text import plain_headings
 
 GAP = "  "
 """Separator between the cells of a row: the unambiguous separator that changes the embedding of a row least."""
@@ -23,9 +23,7 @@ PEEK = 50  # rows at the beginning of a table that are searched for its column h
 _CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LINE_END = re.compile(r"[ \u00a0]*\r?\n[ \u00a0]*")
-_FIGURE = re.compile(r"[(+\-–−$€£¥\s]*(?:[A-Z]{3}\s)?[(+\-–−]?\d[\d.,'’\s]*[)%]*\s?(?:[%$€£¥]|[A-Za-z]{1,3})?[)]?")
-_PERIOD = re.compile(r"(?:19|20)\d\d[A-Za-z]?|\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2}")
-_MAX_FIGURE = 40
+_DAY = re.compile(r"\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2}")
 
 
 class DocumentBuilder:
@@ -93,7 +91,9 @@ class DocumentBuilder:
             return head_before
         margin = min(next(at for at, cell in enumerate(row) if cell) for row in first)
         at_head = next((at for at, row in enumerate(first) if sum(map(bool, row)) > 1), None)
-        if at_head is not None and not (is_head(first[at_head]) if has_head is None else has_head):
+        if at_head is not None and has_head is None:
+            has_head = not any(is_figure(cell) and not _DAY.fullmatch(cell) for cell in first[at_head])
+        if not has_head:
             at_head = None
         head = head_before if at_head is None else row_line(first[at_head][margin:])[:MAX_HEAD]
         self._break(2)
@@ -139,19 +139,17 @@ class DocumentBuilder:
         *,
         title: str | None = None,
         digest: str = "",
-        outlines: bool = False,
         metadata: Mapping[str, str] | None = None,
     ) -> ParsedFile:
-        """Return the document.
+        """Return the document; if it has no headings, they are recognised as in plain text.
 
         Args:
             title: Title of the document.
             digest: Hash of the file.
-            outlines: Whether to recognise headings as in plain text if none was added.
             metadata: Further metadata.
         """
         text = self.text()
-        headings = self.headings or (plain_outline(text).headings if outlines else ())
+        headings = self.headings or plain_headings(text)
         return ParsedFile(
             text=text,
             map=DocumentMap(
@@ -201,32 +199,3 @@ def row_line(cells: Sequence[str]) -> str:
     if len(filled) == 1 or last > 3 * len(filled):
         return GAP.join(filled)
     return GAP.join(cell or BLANK for cell in cells[:last])
-
-
-def is_head(cells: Sequence[str]) -> bool:
-    """Return whether a row holds column headers: labels, years and dates, but no figures.
-
-    Example:
-        >>> is_head(["Region", "2023", "2024"]), is_head(["Europe", "1,234", "987"])
-        (True, False)
-    """
-    return not any(_is_figure(cell) for cell in cells)
-
-
-def _is_figure(cell: str) -> bool:
-    return len(cell) <= _MAX_FIGURE and bool(_FIGURE.fullmatch(cell)) and not _PERIOD.fullmatch(cell)
-
-
-def split_blocks(rows: Iterable[Sequence[str]]) -> Iterator[Iterator[Sequence[str]]]:
-    """Yield the groups of rows between blank rows; consume each group before the next."""
-    rest = iter(rows)
-    for row in rest:
-        if any(row):
-            yield chain([row], _until_blank(rest))
-
-
-def _until_blank(rows: Iterator[Sequence[str]]) -> Iterator[Sequence[str]]:
-    for row in rows:
-        if not any(row):
-            return
-        yield row

@@ -8,10 +8,9 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path, PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -20,7 +19,8 @@ from llama_index.core.schema import BaseNode, Document
 from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.errors import ReadError
+from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.index.storable import has_surrogate, value_fault
 from llama_index_contextual.metadata import (
     FILE_NAME,
     FILE_PATH,
@@ -29,40 +29,41 @@ from llama_index_contextual.metadata import (
     DocumentMap,
     excluded_embed_keys,
     excluded_llm_keys,
+    is_own_key,
 )
-from llama_index_contextual.readers.base import (
-    FileAccount,
-    FileWarning,
-    ParsedFile,
-    ReadLimits,
-    SkippedFile,
-    has_text,
-    user_facts,
-)
-from llama_index_contextual.readers.discovery import (
+from llama_index_contextual.readers.files import (
     IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
     OFFICE_SUFFIXES,
     PDF_SUFFIXES,
+    FileAccount,
     FileRef,
+    FileSource,
+    FileWarning,
+    ParsedFile,
+    ReadLimits,
+    SkippedFile,
     content_hash,
     discover,
-    missing_extra,
+    has_text,
     notes_on_ids,
     printable,
     size_reason,
     special_reason,
 )
-from llama_index_contextual.readers.markdown import markdown_headings, read_front_matter, read_markdown
 from llama_index_contextual.readers.ocr import CHANGED, OcrReader, PageStore, engine_for
 from llama_index_contextual.readers.pdf.scans import ImagePages, Page, no_text_note, with_ocr_notes
 from llama_index_contextual.readers.process import ParserProcess
-from llama_index_contextual.readers.text import read_text
+from llama_index_contextual.readers.text import (
+    markdown_headings,
+    parse_markdown,
+    parse_text,
+    read_front_matter,
+)
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import PdfEngine
 
-PARSED_AHEAD = (*PDF_SUFFIXES, *OFFICE_SUFFIXES)
 MAX_PROCESSES = 8  # each of them may use as much memory as `ParserProcess` allows
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
@@ -155,7 +156,7 @@ class DocumentReader:
         self._page_store = page_store
         self._on_file = on_file
         self._on_page = on_page
-        self._current: Path | None = None  # the file that `read_all` will yield next
+        self._current: Path | None = None  # the file that `read_all` yields next
         self._ocr: OcrReader | None = None
         self._ocr_lock = threading.Lock()
 
@@ -182,43 +183,34 @@ class DocumentReader:
                 child.close()
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
-        """Read files and yield the content or error of each in order; all but text and Markdown are parsed ahead.
+        """Read files and yield the content or error of each in order; the next files are parsed ahead.
 
         Raises:
             InputError: `file_metadata` returned a value that cannot be stored.
         """
         ahead = max(1, min(os.cpu_count() or 1, MAX_PROCESSES))
-        waiting: deque[tuple[FileRef, Callable[[], ParsedFile]]] = deque()
+        waiting: deque[tuple[FileRef, Future[ParsedFile]]] = deque()
         pool = self._pool = ThreadPoolExecutor(ahead, thread_name_prefix="parse")
         try:
             for ref in refs:
-                if not waiting:
-                    self._current = ref.path
-                is_ahead = ref.path.suffix.lower() in PARSED_AHEAD
-                waiting.append((ref, pool.submit(self._parse, ref).result if is_ahead else partial(self._parse, ref)))
+                waiting.append((ref, pool.submit(self._parse, ref)))
                 if len(waiting) > ahead:
-                    yield self._next(waiting)
+                    yield self._next(*waiting.popleft())
             while waiting:
-                yield self._next(waiting)
+                yield self._next(*waiting.popleft())
         finally:
             if waiting:
                 self.close()
             pool.shutdown()
 
-    def _next(
-        self, waiting: deque[tuple[FileRef, Callable[[], ParsedFile]]]
-    ) -> tuple[FileRef, FileContent | ReadError]:
-        ref, parse = waiting[0]
+    def _next(self, ref: FileRef, parsed: Future[ParsedFile]) -> tuple[FileRef, FileContent | ReadError]:
         if self._on_file is not None:
             self._on_file(printable(ref.path.name))
         self._current = ref.path
-        content: FileContent | ReadError
         try:
-            content = self._content(ref, parse())
+            return ref, self._content(ref, parsed.result())
         except ReadError as error:
-            content = error
-        waiting.popleft()
-        return ref, content
+            return ref, error
 
     def read(self, ref: FileRef) -> FileContent:
         """Read one file.
@@ -241,16 +233,14 @@ class DocumentReader:
         try:
             _check(ref, self._limits)
             if suffix in OFFICE_SUFFIXES:
-                if reason := missing_extra(suffix):
-                    raise ReadError(ref.shown, reason)
                 return self._in_child(lambda parser: parser.read(ref.path, reader="office", limits=self._limits))
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
                 return self._with_scanned_pages(ref, parsed) if parsed.scanned else parsed
             if suffix in IMAGE_SUFFIXES:
                 return self._read_image(ref)
-            read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
-            return read(ref.path, limits=self._limits)
+            parse = parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text
+            return parse(FileSource.open(ref.path, self._limits))
         except ReadError as error:
             raise ReadError(ref.shown, error.reason) from error
 
@@ -400,6 +390,29 @@ def with_headings(document: Document) -> Document:
         return document
     found = DocumentMap(headings=headings).to_metadata()
     return document.model_copy(update={"metadata": {**document.metadata, **found}})
+
+
+def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]:
+    """Return the metadata that the function `file_metadata` gives for a file.
+
+    Raises:
+        InputError: `file_metadata` did not return a mapping of names to JSON scalars, or a name is reserved for this
+            package.
+    """
+    facts = file_metadata(str(path)) if file_metadata is not None else None
+    if facts is not None and not isinstance(facts, Mapping):
+        raise InputError(f"file_metadata must return a dict, got {type(facts).__name__}.", value=facts)
+    for key, value in (facts or {}).items():
+        if not isinstance(key, str) or not key.strip() or has_surrogate(key):
+            raise InputError(f"A key of the metadata of a file must be a non-empty string, not {key!r}.", value=key)
+        if is_own_key(key):
+            problem = "is set by this package: choose another name"
+            raise InputError(f"The key {key!r} of the metadata of a file {problem}.", value=key)
+        is_scalar = value is None or isinstance(value, str | int | float)
+        fault = value_fault(value) if is_scalar else f"is of type {type(value).__name__}: use text, a number or a bool"
+        if fault:
+            raise InputError(f"The value of the metadata {key!r} of a file {fault}.", value=value)
+    return dict(facts or {})
 
 
 def _copies(files: Sequence[FileRef]) -> dict[FileRef, FileRef]:

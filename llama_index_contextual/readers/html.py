@@ -6,14 +6,12 @@ Nothing that a page refers to is fetched. Links are replaced by their text, imag
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import FileAccount, ParsedFile
 from llama_index_contextual.readers.builder import MAX_TITLE, DocumentBuilder
-from llama_index_contextual.readers.text import decode_bytes
+from llama_index_contextual.readers.files import FileSource, ParsedFile
+from llama_index_contextual.readers.text import decode
 
 Element = Any  # lxml ships no types
 
@@ -35,7 +33,6 @@ _BLOCKS = frozenset(
         " footer form header hgroup hr html legend li main ol p section summary table tbody td tfoot th thead tr ul",
     )
 )
-_ATTRIBUTES = ("alt", "colspan", "hidden", "href", "role", "rowspan", "style")
 _ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
 """Elements whose presence in a table shows that it is used for layout and not for data."""
 _MAX_INDENT = 8
@@ -43,86 +40,61 @@ _MAX_SPAN = 1_000
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 
 
-def read_html(path: Path, data: bytes, *, account: FileAccount, digest: str = "") -> ParsedFile:
+def read_html(source: FileSource) -> ParsedFile:
     """Read an HTML page.
-
-    Args:
-        path: Path of the file, for error messages.
-        data: The bytes of the file.
-        account: Counter of the file.
-        digest: Hash of the bytes.
 
     Raises:
         ReadError: The bytes are not text or exceed a limit, or the elements are nested too deeply.
     """
-    declared = _CHARSET.search(data[:_META_REACH])
-    decoded = decode_bytes(path, data, charset=declared[1].decode("ascii") if declared else None)
-    builder = DocumentBuilder(account)
-    builder.warnings += decoded.warnings
-    page = parse_html(path, decoded.text)
-    add_html(builder, _content(page))
-    title = _SPACE.sub(" ", page.findtext(".//title") or "").strip()
+    declared = _CHARSET.search(source.data[:_META_REACH])
+    text, warnings = decode(source, declared[1].decode("ascii") if declared else None)
+    builder = DocumentBuilder(source.account)
+    builder.warnings += warnings
+    page = parse_html(source, text)
+    title = " ".join((page.findtext(".//title") or "").split())
+    add_html(builder, page)
     first = min(builder.headings, key=lambda heading: heading.level, default=None)
-    return builder.parsed(title=title or (first.title if first else None), digest=digest, outlines=True)
+    return builder.parsed(title=title or (first.title if first else None), digest=source.digest)
 
 
-def parse_html(path: Path, text: str) -> Element:
+def parse_html(source: FileSource, text: str) -> Element:
     """Parse HTML and return the root element.
 
     Raises:
         ReadError: The elements are nested too deeply.
     """
-    from lxml import etree
+    from lxml import etree, html
 
-    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, no_network=True, target=_Tree())
-    root = etree.fromstring(text.encode("utf-8", "replace"), parser)
+    parser = html.HTMLParser(encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True)
+    root = etree.fromstring(b"<html>" + text.encode("utf-8", "replace"), parser)
     if any(entry.message.startswith("Excessive depth") for entry in parser.error_log):
-        raise ReadError(str(path), "has HTML elements nested too deeply: save the page as PDF or text")
+        raise source.error("has HTML elements nested too deeply: save the page as PDF or text")
     return root
 
 
-class _Tree:
-    """Parser target that builds a tree below one root, without comments and with only the attributes that are needed.
-
-    lxml's own tree takes quadratic time in the number of attributes of an element.
-    """
-
-    def __init__(self) -> None:
-        from lxml import etree
-
-        self._builder = etree.TreeBuilder()
-        self._builder.start("html", {})
-
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        kept = {name: attributes[name] for name in _ATTRIBUTES if name in attributes} if attributes else {}
-        self._builder.start(_known(tag), kept)
-
-    def end(self, tag: str) -> None:
-        self._builder.end(_known(tag))
-
-    def data(self, text: str) -> None:
-        self._builder.data(text)
-
-    def close(self) -> Element:
-        self._builder.end("html")
-        return self._builder.close()
-
-
-def _known(tag: str) -> str:
-    """Return the tag, or "span" if XML does not allow its name."""
-    return tag if tag.isalnum() and tag[0].isalpha() else "span"
-
-
-def _content(page: Element) -> Element:
-    """Return the main element of a page if it has exactly one, or else the page."""
-    mains = [element for element in page.iter("main") if not _is_dropped(element)]
-    return mains[0] if len(mains) == 1 and "".join(mains[0].itertext()).strip() else page
+def _prepare(root: Element) -> None:
+    """Remove what is not shown, replace images by their text, and add spaces between blocks."""
+    for element in list(root.iterdescendants()):
+        before = ""
+        if _is_dropped(element):
+            element.drop_tree()
+        elif element.tag == "img":
+            before = (element.get("alt") or "").strip()
+            before = before if " " in before else ""  # a single word is a file name
+        elif element.tag == "br" or element.tag in _BLOCKS:
+            before = " "
+            element.text = f" {element.text or ''}"
+        element.tail = f"{before}{element.tail or ''}"
 
 
 def add_html(builder: DocumentBuilder, root: Element) -> None:
-    """Add the content of an element to a document."""
+    """Add the content of a page to a document; of a page with exactly one main element, only this element."""
     from lxml import etree
 
+    _prepare(root)
+    mains = root.findall(".//main")
+    if len(mains) == 1 and "".join(mains[0].itertext()).strip():
+        root = mains[0]
     walk, skipped = _Walk(builder), None
     events = etree.iterwalk(root, events=("start", "end"))
     for event, element in events:
@@ -165,27 +137,23 @@ class _Walk:
     def enter(self, element: Element) -> bool:
         """Start an element, and return whether to visit its content."""
         tag = element.tag
-        if _is_dropped(element):
-            return False
         if tag == "br":
             self._pieces.append("\n")
-        elif tag == "img":
-            self.inline(_alternative(element))
         elif tag in _TITLES and len(title := _flat(element)) <= MAX_TITLE:
             self.flush()
             self._builder.heading(_TITLES[tag], title)
             return False
-        elif tag == "pre":
+        if tag == "pre":
             self.flush()
             self._builder.paragraph("".join(element.itertext()), keeps_space=True)
             return False
-        elif tag == "table" and _lists_data(element):
+        if tag == "table" and _lists_data(element):
             self.flush()
             for caption in element.iterchildren("caption"):
                 self._builder.paragraph(_flat(caption))
             self._builder.table(_rows(element), has_head=_has_head(element))
             return False
-        elif tag in _BLOCKS:
+        if tag in _BLOCKS:
             self.flush()
             self._enter_block(element)
         self.inline(element.text)
@@ -223,30 +191,9 @@ def _is_dropped(element: Element) -> bool:
     )
 
 
-def _alternative(image: Element) -> str:
-    """Return the alternative text of an image, unless it is a file name."""
-    text = (image.get("alt") or "").strip()
-    return text if " " in text else ""
-
-
 def _flat(element: Element) -> str:
     """Return the text of an element and its descendants on one line."""
-    return " ".join("".join(_texts(element)).split())
-
-
-def _texts(element: Element) -> Iterator[str]:
-    from lxml import etree
-
-    events = etree.iterwalk(element, events=("start", "end"))
-    for event, node in events:
-        if node.tag in _BLOCKS or node.tag == "br":
-            yield " "
-        if event == "end":
-            yield "" if node is element else node.tail or ""
-        elif _is_dropped(node):
-            events.skip_subtree()
-        else:
-            yield _alternative(node) if node.tag == "img" else node.text or ""
+    return " ".join("".join(element.itertext()).split())
 
 
 # Tables
@@ -280,22 +227,19 @@ def _rows(table: Element) -> Iterator[list[str]]:
     below: dict[int, tuple[int, str]] = {}  # column -> number of further rows, text
     for row in table.iterdescendants("tr"):
         cells: list[str] = []
-        for cell in (cell for cell in row if cell.tag in ("td", "th")):
-            _fill(cells, below)
+        for cell in (*(cell for cell in row if cell.tag in ("td", "th")), None):
+            while (spanning := below.pop(len(cells), None)) is not None:
+                rows, text = spanning
+                if rows > 1:
+                    below[len(cells)] = (rows - 1, text)
+                cells.append(text)
+            if cell is None:
+                break
             text, rows = _flat(cell), _span(cell, "rowspan")
             if rows > 1:
                 below[len(cells)] = (rows - 1, text)
             cells += [text, *[""] * (_span(cell, "colspan") - 1)]
-        _fill(cells, below)
         yield cells
-
-
-def _fill(cells: list[str], below: dict[int, tuple[int, str]]) -> None:
-    while (spanning := below.pop(len(cells), None)) is not None:
-        rows, text = spanning
-        if rows > 1:
-            below[len(cells)] = (rows - 1, text)
-        cells.append(text)
 
 
 def _span(cell: Element, name: str) -> int:

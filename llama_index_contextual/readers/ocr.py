@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import ReadLimits
-from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, one_line, read_limited
+from llama_index_contextual.readers.files import IMAGE_SUFFIXES, ReadLimits, one_line, read_limited
 from llama_index_contextual.readers.pdf.scans import OcrPages, Page, confidence
 from llama_index_contextual.readers.process import ChildProcess, serve
 

@@ -1,7 +1,7 @@
-"""Read Word, PowerPoint and Excel files, CSV, mail and HTML pages.
+"""Read the files that are parsed in a child process: Word, PowerPoint, Excel, CSV, mail and HTML.
 
-`read_office` runs in the child process. Office files are ZIP archives of XML; `_check_package` measures them before a
-library opens them. Macros are never run, and links to other files and pages are never followed.
+Office files are ZIP archives of XML; `_check_package` measures them before a library opens them. Macros are never run,
+and links to other files and pages are never followed.
 
 Cells are read unchanged. Converters that use pandas turn 007 into 7, "NA" into nothing and 1,234,567.891 into
 1.234568e+06; Markdown tables lose the text after a | in a cell.
@@ -12,84 +12,46 @@ from __future__ import annotations
 import csv
 import datetime
 import re
-import struct
-import sys
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import BytesParser
 from email.policy import Compat32
 from email.utils import parsedate_to_datetime
+from functools import partial
 from io import BytesIO, StringIO
-from itertools import islice
-from pathlib import Path, PurePosixPath
+from itertools import groupby, islice
+from mimetypes import guess_extension
+from pathlib import Path, PurePath
 from typing import Any
-from xml.parsers.expat import ExpatError
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits, has_text
-from llama_index_contextual.readers.builder import DocumentBuilder, cleaned, split_blocks
-from llama_index_contextual.readers.discovery import (
+from llama_index_contextual.readers.builder import DocumentBuilder, cleaned
+from llama_index_contextual.readers.files import (
     MARKDOWN_SUFFIXES,
-    OFFICE_SUFFIXES,
-    PDF_SUFFIXES,
     TEXT_SUFFIXES,
-    missing_extra,
+    FileSource,
+    ParsedFile,
+    ReadLimits,
     one_line,
     printable,
-    read_limited,
     suffix_reason,
 )
 from llama_index_contextual.readers.html import add_html, parse_html, read_html
-from llama_index_contextual.readers.markdown import parse_markdown
 from llama_index_contextual.readers.pdf.reader import parse_pdf
 from llama_index_contextual.readers.pdf.title import sensible_title
-from llama_index_contextual.readers.text import decode_bytes, parse_text
+from llama_index_contextual.readers.text import decode, parse_markdown, parse_text
 
 MAX_PARTS = 20_000
 """Files in an archive."""
 _PIECE = 1 << 20
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-
-# Errors that zipfile, lxml, mammoth, openpyxl and python-pptx raise for a damaged file.
-_DAMAGE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ExpatError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-
-# Errors of the libraries that are not subclasses of these.
-_LIBRARY_ERRORS = (
-    ("lxml.etree", "LxmlError"),
-    ("pptx.exc", "PythonPptxError"),
-    ("openpyxl.utils.exceptions", "CellCoordinatesException"),
-    ("openpyxl.utils.exceptions", "InvalidFileException"),
-    ("openpyxl.utils.exceptions", "NamedRangeException"),
-    ("openpyxl.utils.exceptions", "SheetTitleException"),
-)
-
-
-def _damage() -> tuple[type[Exception], ...]:
-    """Return the errors that a damaged file can cause, including those of the libraries that are loaded."""
-    errors = (getattr(sys.modules[module], name) for module, name in _LIBRARY_ERRORS if module in sys.modules)
-    return (*_DAMAGE, *errors)
+_INSTALL = 'pip install "llama-index-contextual[office]"'
 
 
 def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
@@ -98,63 +60,62 @@ def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:
     Raises:
         ReadError: The file is damaged, is encrypted, has another type, or exceeds a limit.
     """
-    data, digest = read_limited(path, limits)
-    return parse_office(path, data, account=FileAccount(path, len(data), limits), digest=digest)
+    return parse_office(FileSource.open(path, limits))
 
 
-def parse_office(path: Path, data: bytes, *, account: FileAccount, digest: str = "") -> ParsedFile:
-    """Read the bytes of a file as `read_office` does; `path` is used for its extension and for error messages."""
-    if not data.strip():
-        raise ReadError(str(path), "is empty")
-    suffix = path.suffix.lower()
-    if suffix not in _PACKAGES:
-        return READERS[suffix](path, data, account=account, digest=digest)
-    builder = DocumentBuilder(account)
-    builder.warnings += _check_package(path, data, account)
+def parse_office(source: FileSource) -> ParsedFile:
+    """Read the bytes of a file, or of a file attached to a mail, as `read_office` does."""
+    suffix = source.path.suffix.lower()
+    if not source.data.strip():
+        raise source.error("is empty")
+    if suffix not in READERS:
+        raise source.error(suffix_reason(suffix))
     try:
-        title = _PACKAGES[suffix](builder, path, data)
-        title = sensible_title(title or _stated_title(data))
+        return READERS[suffix](source)
+    except (MemoryError, ReadError):
+        raise
+    except ModuleNotFoundError as error:
+        raise source.error(f"needs further packages: {_INSTALL}") from error
     except RecursionError as error:
-        nested = "has elements nested too deeply, such as tables in tables: save it as PDF"
-        raise ReadError(str(path), nested) from error
-    except _damage() as error:
+        raise source.error("has elements nested too deeply, such as tables in tables: save it as PDF") from error
+    except Exception as error:  # the libraries raise errors of any class for a damaged file
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
-        raise ReadError(
-            str(path), f"is damaged and cannot be read ({reason}): open it, repair it and save it"
-        ) from error
-    return builder.parsed(title=title, digest=digest, outlines=suffix in (".docx", ".docm"))
+        raise source.error(f"is damaged and cannot be read ({reason}): open it, repair it and save it") from error
 
 
 # Archives
 
 
-def _check_package(path: Path, data: bytes, account: FileAccount) -> list[str]:
+def _read_package(source: FileSource, add: Callable[[DocumentBuilder, FileSource], str | None]) -> ParsedFile:
+    """Read an Office file; `add` adds its content to a document and returns its title, if it has one."""
+    builder = DocumentBuilder(source.account)
+    builder.warnings += _check_package(source)
+    title = add(builder, source) or _stated_title(source.data)
+    return builder.parsed(title=sensible_title(title), digest=source.digest)
+
+
+def _check_package(source: FileSource) -> list[str]:
     """Check an Office file before it is opened, and return warnings.
 
     Raises:
         ReadError: It is not an Office file, is encrypted, is too large when unpacked, or declares XML entities.
     """
-    if data.startswith(_OLE):
-        if "EncryptedPackage".encode("utf-16-le") in data:
-            raise ReadError(str(path), "is encrypted: save a copy without password")
-        raise ReadError(str(path), f"is an old Office file with a new extension: open it and save it as {path.suffix}")
-    try:
-        with zipfile.ZipFile(BytesIO(data)) as archive:
-            parts = archive.infolist()
-            if len(parts) > MAX_PARTS:
-                raise ReadError(str(path), f"consists of {len(parts):,} parts, more than the limit of {MAX_PARTS:,}")
-            if any(part.flag_bits & 1 for part in parts):
-                raise ReadError(str(path), "is encrypted: save a copy without password")
-            account.unpack(sum(part.file_size for part in parts))
-            return _check_parts(path, archive, parts)
-    except _DAMAGE as error:
-        kind = path.suffix.removeprefix(".").upper()
-        if not data.startswith(b"PK"):
-            raise ReadError(str(path), f"is not a {kind} file: give it the extension of its type") from error
-        raise ReadError(str(path), f"is damaged or truncated ({error}): copy or save it again") from error
+    suffix = source.path.suffix
+    if source.data.startswith(_OLE):
+        if "EncryptedPackage".encode("utf-16-le") in source.data:
+            raise source.error("is encrypted: save a copy without password")
+        raise source.error(f"is an old Office file with a new extension: open it and save it as {suffix}")
+    if not source.data.startswith(b"PK"):
+        raise source.error(f"is not a {suffix.removeprefix('.').upper()} file: give it the extension of its type")
+    with zipfile.ZipFile(BytesIO(source.data)) as archive:
+        parts = archive.infolist()
+        if len(parts) > MAX_PARTS:
+            raise source.error(f"consists of {len(parts):,} parts, more than the limit of {MAX_PARTS:,}")
+        source.account.unpack(sum(part.file_size for part in parts))
+        return _check_parts(source, archive, parts)
 
 
-def _check_parts(path: Path, archive: zipfile.ZipFile, parts: Iterable[zipfile.ZipInfo]) -> list[str]:
+def _check_parts(source: FileSource, archive: zipfile.ZipFile, parts: Iterable[zipfile.ZipInfo]) -> list[str]:
     """Unpack each XML part in pieces and reject document types, which can define entities; Office writes none."""
     unknown = 0
     for part in parts:
@@ -167,7 +128,7 @@ def _check_parts(path: Path, archive: zipfile.ZipFile, parts: Iterable[zipfile.Z
                 window = before + piece
                 if _DECLARATION.search(window.replace(b"\0", b"")):
                     where = f"declares XML entities in {one_line(part.filename)!r}"
-                    raise ReadError(str(path), f"{where}, which no Office program does: it may be made to do harm")
+                    raise source.error(f"{where}, which no Office program does: it may be made to do harm")
                 if is_sheet:
                     unknown += len(_NO_VALUE.findall(window)) - len(_NO_VALUE.findall(before))
                 before = window[-64:]
@@ -195,17 +156,17 @@ def _stated_title(data: bytes) -> str | None:
 # Word
 
 
-def _read_word(builder: DocumentBuilder, path: Path, data: bytes) -> str | None:
+def _add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
     """Add a Word document without headers, footers, comments and deleted text."""
     import mammoth
 
     converted = mammoth.convert_to_html(
-        _prepared(data),
+        _with_formulas(source.data),
         style_map="p[style-name='Title'] => h1:fresh",
         include_embedded_style_map=False,
         convert_image=mammoth.images.img_element(lambda image: {}),
     )
-    root = parse_html(path, converted.value)
+    root = parse_html(source, converted.value)
     for link in root.xpath("//a[starts-with(@href, '#footnote-ref') or starts-with(@href, '#endnote-ref')]"):
         link.text = ""  # an arrow back to the text
     add_html(builder, root)
@@ -218,8 +179,8 @@ _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _OPERATORS = {"den": "/", "sup": "^", "sub": "_"}
 
 
-def _prepared(data: bytes) -> BytesIO:
-    """Return a Word document without images, with formulas as text, and without styles that nothing can refer to."""
+def _with_formulas(data: bytes) -> BytesIO:
+    """Return a Word document without images and with formulas as text."""
     from lxml import etree
 
     prepared = BytesIO()
@@ -228,15 +189,10 @@ def _prepared(data: bytes) -> BytesIO:
             if not name.lower().endswith((".xml", ".rels")):
                 continue
             content = source.read(name)
-            if b"oMath" in content or name == "word/styles.xml":
+            if b"oMath" in content:
                 root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
                 for formula in list(root.iter(f"{_MATH}oMath")):
                     _write_formula(formula)
-                for style in root.findall(f"{_WORD}style"):
-                    if style.get(f"{_WORD}styleId") is None:
-                        root.remove(style)
-                    elif style.get(f"{_WORD}type") is None:
-                        style.set(f"{_WORD}type", "paragraph")
                 content = etree.tostring(root)
             target.writestr(name, content)
     prepared.seek(0)
@@ -267,12 +223,12 @@ def _write_formula(formula: Any) -> None:
 # PowerPoint
 
 
-def _read_slides(builder: DocumentBuilder, path: Path, data: bytes) -> str | None:
+def _add_slides(builder: DocumentBuilder, source: FileSource) -> str | None:
     """Add the slides of a presentation with their notes."""
     from pptx import Presentation
 
     first = None
-    for number, slide in enumerate(Presentation(BytesIO(data)).slides, 1):
+    for number, slide in enumerate(Presentation(BytesIO(source.data)).slides, 1):
         builder.page(str(number))
         title = slide.shapes.title
         heading = " ".join(cleaned(title.text_frame.text).split()) if title is not None and title.has_text_frame else ""
@@ -288,18 +244,13 @@ def _read_slides(builder: DocumentBuilder, path: Path, data: bytes) -> str | Non
     return first
 
 
-def _shapes(shapes: Any) -> Iterator[Any]:
+def _shapes(shapes: Iterable[Any]) -> Iterator[Any]:
     """Yield the shapes from top to bottom, including the shapes in groups."""
-    from pptx.enum.shapes import MSO_SHAPE_TYPE
-
-    stack = [shapes]
-    while stack:
-        item = stack.pop()
-        if hasattr(item, "shape_type") and item.shape_type != MSO_SHAPE_TYPE.GROUP:
-            yield item
+    for shape in sorted(shapes, key=lambda shape: (shape.top or 0, shape.left or 0)):
+        if hasattr(shape, "shapes"):
+            yield from _shapes(shape.shapes)
         else:
-            inner = item.shapes if hasattr(item, "shape_type") else item
-            stack += sorted(inner, key=lambda shape: (shape.top or 0, shape.left or 0), reverse=True)
+            yield shape
 
 
 def _add_shape(builder: DocumentBuilder, shape: Any) -> None:
@@ -359,11 +310,11 @@ MAX_FORMAT = 255
 """Characters in a number format; the limit of Excel."""
 
 
-def _read_sheets(builder: DocumentBuilder, path: Path, data: bytes) -> str | None:
+def _add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
     """Add the visible sheets of a workbook, with the values as Excel shows them."""
     from openpyxl import load_workbook
 
-    workbook = load_workbook(BytesIO(data), read_only=True, data_only=True, keep_links=False)
+    workbook = load_workbook(BytesIO(source.data), read_only=True, data_only=True, keep_links=False)
     for sheet in workbook.worksheets:
         if sheet.sheet_state != "visible":
             builder.warnings.append(f"sheet {sheet.title!r} is hidden and left out: show it in Excel to have it read")
@@ -373,9 +324,9 @@ def _read_sheets(builder: DocumentBuilder, path: Path, data: bytes) -> str | Non
         sheet.reset_dimensions()  # the file may state a wrong size
         rows = ([_shown(cell) for cell in row] for row in islice(sheet.rows, MAX_ROWS))
         head = ""
-        for block in split_blocks(rows):
-            head = builder.table(block, head_before=head)
-    return None
+        for is_filled, block in groupby(rows, key=any):
+            if is_filled:
+                head = builder.table(block, head_before=head)
 
 
 def _shown(cell: Any) -> str:
@@ -436,19 +387,14 @@ MAX_FIELD = 10_000_000
 _SAMPLE = 200_000
 
 
-def _read_csv(path: Path, data: bytes, *, account: FileAccount, digest: str) -> ParsedFile:
-    decoded = decode_bytes(path, data)
-    builder = DocumentBuilder(account)
-    builder.warnings += decoded.warnings
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(decoded.text[:_SAMPLE])
+def _read_csv(source: FileSource) -> ParsedFile:
+    text, warnings = decode(source)
+    builder = DocumentBuilder(source.account)
+    builder.warnings += warnings
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader(StringIO(decoded.text, newline=""), delimiter=delimiter)
-    try:
-        builder.table(reader)
-    except csv.Error as error:
-        reason = f"cannot be read as CSV: {error} in line {reader.line_num:,}; a quotation mark may not be closed"
-        raise ReadError(str(path), reason) from error
-    return builder.parsed(digest=digest)
+    delimiter = "\t" if source.path.suffix.lower() == ".tsv" else _delimiter(text[:_SAMPLE])
+    builder.table(csv.reader(StringIO(text, newline=""), delimiter=delimiter))
+    return builder.parsed(digest=source.digest)
 
 
 def _delimiter(sample: str) -> str:
@@ -456,10 +402,7 @@ def _delimiter(sample: str) -> str:
     lines = sample.splitlines(keepends=True)[:100]
 
     def score(delimiter: str) -> tuple[float, int]:
-        try:
-            widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
-        except csv.Error:
-            return 0.0, 0
+        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
         usual = max(set(widths), key=widths.count, default=1)
         return (round(widths.count(usual) / len(widths), 1), usual) if usual > 1 else (0.0, 0)
 
@@ -470,141 +413,79 @@ def _delimiter(sample: str) -> str:
 
 MAX_MAILS = 5
 """Nesting depth of mails that are attached to mails."""
-MAX_MAIL_PARTS = 10_000
+MAX_MAIL_PARTS = 1_000
 MAX_HEADER = 20_000
 """Characters of a header that are read; a header with parameters may not be longer."""
-_MAX_LISTED = 20
 _HEADERS = ("From", "To", "Cc", "Date")
-_SIGNATURES = ("application/pkcs7-signature", "application/x-pkcs7-signature", "application/pgp-signature")
 _ENCRYPTED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "multipart/encrypted")
-_SUFFIXES = {"text/plain": ".txt", "text/html": ".html", "text/csv": ".csv", "message/rfc822": ".eml"}
 
 
-def _read_mail(path: Path, data: bytes, *, account: FileAccount, digest: str = "", depth: int = 1) -> ParsedFile:
-    """Read a mail with its attachments; `depth` - 1 mails enclose it.
+def _read_mail(source: FileSource) -> ParsedFile:
+    """Read a mail with its attachments.
 
     The text is the plain text version, or the HTML version if there is no other. The attachments become sections of the
     document, so that a hit in one shows both the mail and the attachment. They are read in memory, and their names are
     only displayed.
     """
-    try:
-        message = BytesParser(policy=_BoundedHeaders()).parsebytes(data)
-        if not any(name in message for name in ("From", "Subject", "Date", "Received", "Content-Type")):
-            raise ReadError(str(path), "is not a mail: it has no headers such as From and Subject")
-        return _read_message(message, path, account, digest, depth)
-    except HeaderParseError as error:
-        raise ReadError(str(path), str(error)) from error
-    except RecursionError as error:
-        raise ReadError(str(path), "has parts nested too deeply: save its text from the mail program") from error
-
-
-def _read_attachment(path: Path, data: bytes, account: FileAccount, depth: int) -> ParsedFile:
-    suffix = path.suffix.lower()
-    if not data:
-        raise ReadError(str(path), "is empty")
-    if suffix == ".eml":
-        if depth == MAX_MAILS:
-            raise ReadError(str(path), f"is attached to {MAX_MAILS} mails that are attached to one another")
-        return _read_mail(path, data, account=account, depth=depth + 1)
-    if suffix in PDF_SUFFIXES:
-        return parse_pdf(path, data, account=account)
-    if suffix in (*MARKDOWN_SUFFIXES, *TEXT_SUFFIXES):
-        decoded = decode_bytes(path, data)
-        account.add_text(len(decoded.text))
-        return (parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text)(decoded)
-    if reason := missing_extra(suffix) if suffix in OFFICE_SUFFIXES else suffix_reason(suffix):
-        raise ReadError(str(path), reason)
-    return parse_office(path, data, account=account)
+    if source.depth > MAX_MAILS:
+        raise source.error(f"is attached to {MAX_MAILS} mails that are attached to one another")
+    message = BytesParser(policy=_BoundedHeaders()).parsebytes(source.data)
+    if not any(name in message for name in ("From", "Subject", "Date", "Received", "Content-Type")):
+        raise source.error("is not a mail: it has no headers such as From and Subject")
+    builder = DocumentBuilder(source.account)
+    subject = _header(message, "Subject")
+    lines = [f"{name}: {text}" for name in _HEADERS if (text := _header(message, name))]
+    builder.paragraph("\n".join([f"Subject: {subject}", *lines] if subject else lines))
+    parts = list(islice(_leaves(message), MAX_MAIL_PARTS + 1))
+    if len(parts) > MAX_MAIL_PARTS:
+        raise source.error(f"has more than {MAX_MAIL_PARTS:,} parts")
+    if any(part.get_content_type() in _ENCRYPTED for part in (message, *parts)):
+        raise source.error("is encrypted: decrypt it in the mail program and save its text")
+    texts = list(filter(_is_text, parts))
+    plain = [part for part in texts if part.get_content_subtype() == "plain" and _payload(part).strip()]
+    for part in plain or texts:
+        _add_text(builder, part, source)
+    for part in parts:
+        if part not in texts:
+            _add_attachment(builder, part, source)
+    facts = {"mail_from": _header(message, "From"), "mail_to": _header(message, "To"), "mail_date": _date(message)}
+    metadata = {key: text for key, text in facts.items() if text}
+    return builder.parsed(title=subject, digest=source.digest, metadata=metadata)
 
 
 class _BoundedHeaders(Compat32):
     """Policy that rejects long headers with parameters, because they take quadratic time to parse."""
 
-    def header_source_parse(self, sourcelines: Sequence[str]) -> tuple[str, str]:
-        name, value = super().header_source_parse(list(sourcelines))
+    def header_source_parse(self, sourcelines: Any) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
         if len(value) > MAX_HEADER and name.lower().startswith("content-"):
-            limit = f"a {one_line(name)} header of more than {MAX_HEADER:,} characters"
-            raise HeaderParseError(f"has {limit}: save its text from the mail program")
+            raise ValueError(f"it has a header of more than {MAX_HEADER:,} characters")
         return name, value
 
 
-def _read_message(message: Message, path: Path, account: FileAccount, digest: str, depth: int) -> ParsedFile:
-    builder = DocumentBuilder(account)
-    subject = _header(message, "Subject")
-    lines = [f"{name}: {text}" for name in _HEADERS if (text := _header(message, name))]
-    builder.paragraph("\n".join([f"Subject: {subject}", *lines] if subject else lines))
-    attachments = []
-    for number, part in enumerate(_parts(message)):
-        if number == MAX_MAIL_PARTS:
-            raise ReadError(str(path), f"has more than {MAX_MAIL_PARTS:,} parts")
-        if part.get_content_type() in _ENCRYPTED:
-            raise ReadError(str(path), "is encrypted: decrypt it in the mail program and save its text")
-        if _is_attachment(part):
-            attachments.append(part)
-        else:
-            _add_text(builder, part, path)
-    added = (_add_attachment(builder, part, path, account, depth) for part in attachments)
-    unread = [reason for reason in added if reason]
-    builder.warnings += unread[:_MAX_LISTED]
-    if len(unread) > _MAX_LISTED:
-        builder.warnings.append(f"{len(unread) - _MAX_LISTED:,} more attachments were left out")
-    facts = {"mail_from": _header(message, "From"), "mail_to": _header(message, "To"), "mail_date": _date(message)}
-    return builder.parsed(title=subject, digest=digest, metadata={key: text for key, text in facts.items() if text})
-
-
 def _header(message: Message, name: str) -> str:
-    """Return a header on one line."""
-    value = message.get(name)
-    return one_line(_decoded("" if value is None else str(value)[:MAX_HEADER]), 1_000)
-
-
-def _decoded(value: str) -> str:
-    """Decode the encoded words of a header; a malformed header is returned unchanged."""
-    try:
-        return str(make_header(decode_header(value)))
-    except (HeaderParseError, LookupError, ValueError):
-        return value
+    """Return a header on one line; a malformed header is returned as it is written."""
+    value = str(message.get(name, ""))[:MAX_HEADER]
+    with suppress(HeaderParseError, LookupError, ValueError):
+        value = str(make_header(decode_header(value)))
+    return one_line(value, 1_000)
 
 
 def _date(message: Message) -> str:
     """Return the date in ISO format with its time zone; empty if the mail has no date."""
-    try:
-        date = parsedate_to_datetime(_header(message, "Date"))
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return ""
-    return date.isoformat()
+    with suppress(ValueError, TypeError, IndexError, OverflowError):
+        return parsedate_to_datetime(_header(message, "Date")).isoformat()
+    return ""
 
 
-# Parts
-
-
-def _parts(message: Message) -> Iterator[Message]:
-    """Yield the leaf parts; of alternatives, only the preferred one and the attachments of the others."""
-    stack: list[tuple[Message, bool]] = [(message, True)]
-    while stack:
-        part, is_chosen = stack.pop()
-        inner: Any = part.get_payload()
-        if part.get_content_type() in _ENCRYPTED:
-            yield part
-        elif part.get_content_maintype() == "multipart" and isinstance(inner, list):
-            chosen = _preferred(inner) if part.get_content_type() == "multipart/alternative" else None
-            stack += [(one, is_chosen and chosen in (None, one)) for one in reversed(inner)]
-        elif is_chosen or _filename(part):
-            yield part
-
-
-def _preferred(parts: list[Message]) -> Message | None:
-    """Return the plain text alternative, or the last one if there is none."""
-    for part in parts:
-        texts = [leaf for leaf in part.walk() if leaf.get_content_type() == "text/plain" and not _filename(leaf)]
-        if any(has_text(_payload(leaf).decode("latin-1")) for leaf in texts):
-            return part
-    return parts[-1] if parts else None
-
-
-def _is_attachment(part: Message) -> bool:
-    is_text = part.get_content_type() in ("text/plain", "text/html")
-    return not is_text or part.get_content_disposition() == "attachment" or bool(_filename(part))
+def _leaves(message: Message) -> Iterator[Message]:
+    """Yield the parts that contain no other parts."""
+    inner: Any = message.get_payload()
+    if message.get_content_maintype() == "multipart" and isinstance(inner, list):
+        for part in inner:
+            yield from _leaves(part)
+    else:
+        yield message
 
 
 def _payload(part: Message) -> bytes:
@@ -615,41 +496,36 @@ def _payload(part: Message) -> bytes:
     return payload if isinstance(payload, bytes) else b""
 
 
-def _add_text(builder: DocumentBuilder, part: Message, path: Path) -> None:
+def _add_text(builder: DocumentBuilder, part: Message, source: FileSource) -> None:
     data = _payload(part)
     if not data.strip():
         return
     try:
-        decoded = decode_bytes(path, data, charset=part.get_content_charset())
+        text, warnings = decode(replace(source, data=data), part.get_content_charset())
     except ReadError as error:
         builder.warnings.append(f"a part of its text was left out: it {error.reason}")
         return
-    builder.warnings += [f"its text {warning}" for warning in decoded.warnings]
+    builder.warnings += [f"its text {warning}" for warning in warnings]
     if part.get_content_type() == "text/html":
-        add_html(builder, parse_html(path, decoded.text))
+        add_html(builder, parse_html(source, text))
     else:
-        builder.paragraph(decoded.text, keeps_space=True)
+        builder.paragraph(text, keeps_space=True)
 
 
-def _add_attachment(
-    builder: DocumentBuilder, part: Message, path: Path, account: FileAccount, depth: int
-) -> str | None:
-    """Add an attachment as a section, or return why it was omitted; signatures and inline images are ignored."""
+def _add_attachment(builder: DocumentBuilder, part: Message, source: FileSource) -> None:
+    """Add an attachment as a section, or a warning if it cannot be read; signatures and inline images are ignored."""
     kind = part.get_content_type()
-    if kind in _SIGNATURES or (part.get_content_maintype() == "image" and part.get("Content-ID")):
-        return None
+    if kind.endswith("-signature") or (part.get_content_maintype() == "image" and part.get("Content-ID")):
+        return
     name = _name(part)
-    suffix = PurePosixPath(name).suffix or _SUFFIXES.get(kind, "")
+    path = source.path.with_name(name if PurePath(name).suffix else name + (guess_extension(kind) or ""))
     try:
-        named = path.with_name(PurePosixPath(name).stem + suffix)
-        parsed = _read_attachment(named, _payload(part), account, depth)
+        parsed = parse_office(FileSource(path, _payload(part), source.account, depth=source.depth + 1))
     except ReadError as error:
-        return f"attachment {name!r} was left out: it {error.reason}"
-    if not has_text(parsed.text):
-        return f"attachment {name!r} was left out: it has no text"
+        builder.warnings.append(f"attachment {name!r} was left out: it {error.reason}")
+        return
     builder.warnings += [f"attachment {name!r}: {warning}" for warning in parsed.warnings]
     builder.embed(f"Attachment: {name}", parsed)
-    return None
 
 
 def _name(part: Message) -> str:
@@ -657,31 +533,36 @@ def _name(part: Message) -> str:
     inner: Any = part.get_payload()
     name = _filename(part).replace("\\", "/").rpartition("/")[2]
     if not name and part.get_content_type() == "message/rfc822" and isinstance(inner, list) and inner:
-        name = _header(inner[0], "Subject").replace("/", " ")
-        name = f"{name}.eml" if name else "mail.eml"
+        name = f"{_header(inner[0], 'Subject').replace('/', ' ') or 'mail'}.eml"
     return one_line(printable(name.replace("\0", "")), 150).strip(". ") or "unnamed"
 
 
 def _filename(part: Message) -> str:
-    try:
-        return _decoded(part.get_filename() or "")
-    except (LookupError, ValueError, TypeError):  # its encoding is unknown or damaged
-        return "unnamed"
+    with suppress(HeaderParseError, LookupError, ValueError, TypeError):  # its encoding is unknown or damaged
+        return str(make_header(decode_header(part.get_filename() or "")))
+    return "unnamed"
 
 
-_PACKAGES: dict[str, Callable[[DocumentBuilder, Path, bytes], str | None]] = {
-    ".docx": _read_word,
-    ".docm": _read_word,
-    ".pptx": _read_slides,
-    ".pptm": _read_slides,
-    ".xlsx": _read_sheets,
-    ".xlsm": _read_sheets,
-}
-READERS: dict[str, Callable[..., ParsedFile]] = {
+def _is_text(part: Message) -> bool:
+    """Return whether a part is text of the mail and not an attachment."""
+    is_attached = part.get_content_disposition() == "attachment" or _filename(part)
+    return part.get_content_type() in ("text/plain", "text/html") and not is_attached
+
+
+def _read_pdf(source: FileSource) -> ParsedFile:
+    return parse_pdf(source.path, source.data, account=source.account)
+
+
+READERS: dict[str, Callable[[FileSource], ParsedFile]] = {
+    **dict.fromkeys((".docx", ".docm"), partial(_read_package, add=_add_word)),
+    **dict.fromkeys((".pptx", ".pptm"), partial(_read_package, add=_add_slides)),
+    **dict.fromkeys((".xlsx", ".xlsm"), partial(_read_package, add=_add_sheets)),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), read_html),
+    **dict.fromkeys((".csv", ".tsv"), _read_csv),
     ".eml": _read_mail,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".html": read_html,
-    ".htm": read_html,
-    ".xhtml": read_html,
+    # Files of these types are only read here if they are attached to a mail.
+    ".pdf": _read_pdf,
+    **dict.fromkeys(MARKDOWN_SUFFIXES, parse_markdown),
+    **dict.fromkeys(TEXT_SUFFIXES, parse_text),
 }
+"""Functions that read the files with these extensions."""

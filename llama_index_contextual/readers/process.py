@@ -26,8 +26,7 @@ from typing import IO, Any, Literal, cast
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
-from llama_index_contextual.readers.discovery import one_line
+from llama_index_contextual.readers.files import ParsedFile, ReadLimits, one_line
 
 START_SECONDS = 120.0
 PAGES_READ = "pages {} {}\n"  # pages read, and their total

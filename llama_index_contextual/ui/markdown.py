@@ -15,7 +15,7 @@ from markdown_it.utils import OptionsDict
 from markupsafe import Markup, escape
 
 from llama_index_contextual.index.analysis import Analyzer, match_spans
-from llama_index_contextual.readers.markdown import read_front_matter
+from llama_index_contextual.readers.text import read_front_matter
 
 IN_PASSAGE = "in-passage"
 """CSS class of the blocks of the passage."""

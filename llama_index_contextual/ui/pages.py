@@ -22,7 +22,7 @@ from typing import Any
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
-from llama_index_contextual.readers.discovery import IMAGE_SUFFIXES, PDF_SUFFIXES
+from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
 from llama_index_contextual.readers.ocr import OpenFile, PdfPages
 from llama_index_contextual.readers.process import ChildProcess, serve
 from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words

@@ -27,7 +27,7 @@ from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers.discovery import MARKDOWN_SUFFIXES
+from llama_index_contextual.readers.files import MARKDOWN_SUFFIXES
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.ui.markdown import highlight, render_markdown

@@ -19,7 +19,7 @@ from pypdf.errors import DependencyError, PyPdfError
 from pypdf.generic import Destination
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.discovery import one_line
+from llama_index_contextual.readers.files import one_line
 from llama_index_contextual.readers.pdf.pages import (
     BOLD_NAME,
     NO_PASSWORD,

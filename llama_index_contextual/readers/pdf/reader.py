@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
-from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits, has_text
-from llama_index_contextual.readers.discovery import read_limited
+from llama_index_contextual.readers.files import FileAccount, ParsedFile, ReadLimits, has_text, read_limited
 from llama_index_contextual.readers.pdf.pages import Line, PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
 from llama_index_contextual.readers.pdf.scans import no_text_note, page_content

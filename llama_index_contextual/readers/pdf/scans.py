@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from llama_index_contextual.readers.base import ParsedFile
+from llama_index_contextual.readers.files import ParsedFile
 from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, is_filled, page_lines
 
 LOW_CONFIDENCE = 0.8  # a page below this confidence is reported as hard to read

@@ -14,8 +14,8 @@ from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import documents
-from llama_index_contextual.readers.base import ParsedFile
-from llama_index_contextual.readers.markdown import read_markdown
+from llama_index_contextual.readers.files import FileSource, ParsedFile
+from llama_index_contextual.readers.text import parse_markdown
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
@@ -46,13 +46,13 @@ def former(tmp_path: Path, provider: LoopbackProvider) -> Project:
 def better(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a later release read Markdown better: with one more sentence."""
 
-    def read(path: Path, **options: object) -> ParsedFile:
-        parsed = read_markdown(path, **options)  # type: ignore[arg-type]
+    def read(source: FileSource) -> ParsedFile:
+        parsed = parse_markdown(source)
         return ParsedFile(
             f"{parsed.text.rstrip()} It was not read before.\n", parsed.map, parsed.title, digest=parsed.digest
         )
 
-    monkeypatch.setattr(documents, "read_markdown", read)
+    monkeypatch.setattr(documents, "parse_markdown", read)
 
 
 def test_a_rebuild_with_unchanged_text_and_prompt_sends_nothing(former: Project, provider: LoopbackProvider) -> None:

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits
+from llama_index_contextual.readers.files import FileAccount, FileSource, ParsedFile, ReadLimits
 from llama_index_contextual.readers.office import parse_office
 
 Rows = Sequence[Sequence[Any]]
@@ -19,7 +19,8 @@ SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 
 
 def read(name: str, data: bytes, **limits: Any) -> ParsedFile:
-    return parse_office(Path(name), data, account=FileAccount(Path(name), len(data), ReadLimits(**limits)))
+    path = Path(name)
+    return parse_office(FileSource(path, data, FileAccount(path, len(data), ReadLimits(**limits))))
 
 
 def saved(document: Any) -> bytes:

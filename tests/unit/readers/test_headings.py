@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import Table
-from llama_index_contextual.readers import text as headings
+from llama_index_contextual.readers.files import FileAccount, FileSource, ReadLimits
 from llama_index_contextual.readers.tables import TextLine, figure_tables, tables_in_text
-from llama_index_contextual.readers.text import plain_outline
+from llama_index_contextual.readers.text import parse_text, plain_headings
 from tests.unit.readers.examples import sections
 
 BODY = "The landlord lets the premises to the tenant for the term that is stated below, and the tenant pays the rent."
@@ -18,7 +20,7 @@ BODY = "The landlord lets the premises to the tenant for the term that is stated
 def between_paragraphs(block: str) -> list[tuple[int, str]]:
     """Return level and title of the headings of a block between two paragraphs."""
     text = f"{BODY}\n\n{block}\n\n{BODY}\n{BODY}\n"
-    found = plain_outline(text).headings
+    found = plain_headings(text)
     for heading in found:
         assert text[heading.start :].lstrip().startswith(heading.title[:10])
         assert heading.start == 0 or text[heading.start - 1] == "\n"
@@ -39,11 +41,6 @@ def test_what_only_looks_like_a_heading_is_none(block: str) -> None:
     assert between_paragraphs(block) == []
 
 
-def test_a_heading_may_stand_on_the_line_above_its_paragraph() -> None:
-    assert between_paragraphs(f"3.2 Lease approval\n{BODY}") == [(2, "3.2 Lease approval")]
-    assert between_paragraphs(f"Item 1. Business\n{BODY}") == [(1, "Item 1. Business")]
-
-
 def test_a_keyword_and_its_title_may_stand_on_two_lines() -> None:
     assert between_paragraphs("ARTICLE IV\nREPRESENTATIONS AND WARRANTIES") == [
         (1, "ARTICLE IV REPRESENTATIONS AND WARRANTIES")
@@ -55,46 +52,41 @@ def test_a_keyword_and_its_title_may_stand_on_two_lines() -> None:
 def test_levels_follow_keywords_and_numbers() -> None:
     lines = ["PART I", "ARTICLE 1", "1. Term", "1.1 Begin", "1.2.1 Notice", "ARTICLE 2", "2. Rent"]
     text = "\n\n".join(f"{line}\n\n{BODY}" for line in lines)
-    assert [(h.level, h.title) for h in plain_outline(text).headings] == list(
-        zip([1, 2, 3, 4, 5, 2, 3], lines, strict=True)
-    )
+    assert [(h.level, h.title) for h in plain_headings(text)] == list(zip([1, 2, 3, 4, 5, 2, 3], lines, strict=True))
 
 
 def test_running_headers_are_no_headings() -> None:
     page = f"ACME CORPORATION\n\n{BODY}\n\n"
-    assert plain_outline(page * 2).headings
-    assert plain_outline(page * 3).headings == ()
+    assert plain_headings(page * 2)
+    assert plain_headings(page * 3) == ()
 
 
 def test_a_text_in_capitals_has_no_headings_in_capitals() -> None:
     paragraphs = "\n\n".join(f"LINE {name}\n\n{BODY.upper()}" for name in ("ONE", "TWO", "SIX"))
-    assert plain_outline(paragraphs).headings == ()
+    assert plain_headings(paragraphs) == ()
+
+
+def title_of(text: str) -> str | None:
+    path = Path("a.txt")
+    return parse_text(FileSource(path, text.encode(), FileAccount(path, len(text), ReadLimits()))).title
 
 
 def test_the_line_that_opens_the_text_is_its_title() -> None:
-    assert plain_outline(f"\n  SUPPLY AGREEMENT\n\n{BODY}\n\n{BODY}\n\n{BODY}\n\n{BODY}").title == "SUPPLY AGREEMENT"
-    assert plain_outline(f"ARTICLE I\n\n{BODY}").title is None
-    assert plain_outline(f"{BODY}\n\nRECITALS\n\n{BODY}\n\n{BODY}\n\n{BODY}").title is None
+    assert title_of(f"\n  SUPPLY AGREEMENT\n\n{BODY}\n\n{BODY}\n\n{BODY}\n\n{BODY}") == "SUPPLY AGREEMENT"
+    assert title_of(f"ARTICLE I\n\n{BODY}") is None
+    assert title_of(f"{BODY}\n\nRECITALS\n\n{BODY}\n\n{BODY}\n\n{BODY}") is None
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_every_newline_counts(newline: str) -> None:
     text = f"{BODY}\n\n3.2 Lease approval\n\n{BODY}".replace("\n", newline)
-    (heading,) = plain_outline(text).headings
+    (heading,) = plain_headings(text)
     assert text[heading.start :].startswith("3.2 Lease approval")
-
-
-def test_long_texts_are_cut_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "".join(f"ARTICLE {number}\n\n{BODY}\n\n" for number in range(1, 30))
-    monkeypatch.setattr(headings, "MAX_HEADINGS", 10)
-    outline = plain_outline(text)
-    assert len(outline.headings) == 10
-    assert outline.warnings == ("has more than 10 headings: the later ones are left out",)
 
 
 @given(st.text(alphabet="aAIV1. \n\r\t=-é|", max_size=200))
 def test_offsets_are_line_starts_in_order(text: str) -> None:
-    starts = [heading.start for heading in plain_outline(text).headings]
+    starts = [heading.start for heading in plain_headings(text)]
     assert starts == sorted(set(starts))
     assert all(start == 0 or text[start - 1] in "\n\r" for start in starts)
 

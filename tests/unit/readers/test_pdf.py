@@ -15,7 +15,7 @@ from pypdf import PdfReader
 from pypdf.errors import DependencyError
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.files import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf.pages import PageContent, PdfEngine
 from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 from llama_index_contextual.readers.pdf.pypdf import PypdfSource

@@ -1,0 +1,608 @@
+"""The files to read: limits and results, discovery of files and their document ids, and safe opening.
+
+`discover` looks up each input and collects the files, and the reasons for skipping others. `walk` searches a folder
+with a glob. `open_file` and `read_once` read a file. `printable` and `one_line` make names safe to display.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import unicodedata
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from io import BufferedReader
+from itertools import chain, count, takewhile
+from pathlib import Path, PurePath
+from typing import Self
+
+import xxhash
+
+from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.metadata import DocumentMap
+
+TEXT_SUFFIXES = (".txt", ".text")
+MARKDOWN_SUFFIXES = (".md", ".markdown")
+PDF_SUFFIXES = (".pdf",)
+OFFICE_SUFFIXES = (
+    ".docx",
+    ".docm",
+    ".pptx",
+    ".pptm",
+    ".xlsx",
+    ".xlsm",
+    ".html",
+    ".htm",
+    ".xhtml",
+    ".csv",
+    ".tsv",
+    ".eml",
+)
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES, *OFFICE_SUFFIXES, *IMAGE_SUFFIXES)
+SPLIT = "split it into smaller files"
+"""Advice for files that exceed a limit."""
+CONVERT = "convert it to PDF, HTML or text"
+_SAVE_AS = {".doc": ".docx", ".rtf": ".docx", ".odt": ".docx", ".ppt": ".pptx", ".xls": ".xlsx", ".msg": ".eml"}
+_REPEATED = "something in it is repeated; save its text as .txt or .csv"
+
+
+# Limits and results
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadLimits:
+    """Limits for each file; a file that exceeds one of them is skipped.
+
+    Attributes:
+        max_bytes: Size of the file on disk, in bytes.
+        max_pages: Number of pages in a PDF, or in all PDFs attached to a mail.
+        max_seconds: Wall-clock time in seconds for parsing one file (except text and Markdown) or for reading one
+            scanned page, after which the child process is killed. The same limit applies to splitting each 10 million
+            characters into chunks.
+        max_characters: Number of characters in the extracted text.
+        max_unpacked_bytes: Unpacked size of an Office file, or of all Office files attached to a mail, in bytes.
+    """
+
+    max_bytes: int = 500_000_000
+    max_pages: int = 10_000
+    max_seconds: float = 300.0
+    max_characters: int = 500_000_000
+    max_unpacked_bytes: int = 1_000_000_000
+
+
+class FileAccount:
+    """Counter of the unpacked bytes, pages and characters that reading a file produces.
+
+    A mail and its attachments share one counter. In addition to `limits`, it limits growth relative to the file size,
+    because a few bytes of a merged cell, a number format or a reference to a slide can expand to any amount of text.
+
+    Args:
+        path: Path of the file, for error messages.
+        size: Size of the file on disk, in bytes.
+        limits: Limits for the file.
+
+    Attributes:
+        limits: Limits for the file.
+    """
+
+    MAX_GROWTH = 50
+    """Characters per byte; documents have 1 to 3, and a generated workbook of one long repeated value had 48."""
+    MAX_UNPACKED = 200
+    """Unpacked bytes per byte."""
+    SMALL_TEXT = 3_000_000
+    """Characters that every file may have, whatever its size."""
+    SMALL_ARCHIVE = 50_000_000
+    """Unpacked bytes that every file may have, whatever its size."""
+
+    def __init__(self, path: Path, size: int, limits: ReadLimits) -> None:
+        self.limits = limits
+        self._path, self._size = path, size
+        self._characters = self._unpacked = self._pages = 0
+
+    def add_text(self, characters: int) -> None:
+        """Count characters of text.
+
+        Raises:
+            ReadError: The total exceeds a limit; the other methods raise it too.
+        """
+        self._characters += characters
+        plausible = max(self.SMALL_TEXT, self.MAX_GROWTH * self._size)
+        self._check(self._characters, "characters", self.limits.max_characters, plausible)
+
+    def unpack(self, size: int) -> None:
+        """Count the bytes to which an archive will unpack."""
+        self._unpacked += size
+        plausible = max(self.SMALL_ARCHIVE, self.MAX_UNPACKED * self._size)
+        self._check(self._unpacked, "unpacked bytes", self.limits.max_unpacked_bytes, plausible)
+
+    def add_pages(self, pages: int) -> None:
+        """Count pages of a PDF."""
+        self._pages += pages
+        self._check(self._pages, "pages", self.limits.max_pages, self._pages)
+
+    def _check(self, count: int, unit: str, most: int, plausible: int) -> None:
+        if count > most:
+            raise ReadError(str(self._path), f"has more than {most:,} {unit}: {SPLIT}")
+        if count > plausible:
+            grown = f"becomes more than {plausible / 1e6:,.1f} million {unit} from {self._size:,} bytes"
+            raise ReadError(str(self._path), f"{grown}: {_REPEATED}")
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """The bytes of a file, or of a file attached to a mail.
+
+    Attributes:
+        path: Path of the file, for its extension and for error messages.
+        data: The bytes.
+        account: Counter of the file; a mail and its attachments share one.
+        digest: Hexadecimal xxh3-128 of the bytes; empty for an attachment.
+        depth: 1, plus the number of mails to which the file is attached.
+    """
+
+    path: Path
+    data: bytes
+    account: FileAccount
+    digest: str = ""
+    depth: int = 1
+
+    @classmethod
+    def open(cls, path: Path, limits: ReadLimits) -> Self:
+        """Read the bytes of a file once, so that the hash always matches them.
+
+        Raises:
+            ReadError: The file cannot be opened, is not a regular file, or has more bytes than the limit.
+        """
+        data, digest = read_limited(path, limits)
+        return cls(path, data, FileAccount(path, len(data), limits), digest)
+
+    def error(self, reason: str) -> ReadError:
+        """Return the error to raise if the file cannot be read."""
+        return ReadError(str(self.path), reason)
+
+
+def has_text(text: str) -> bool:
+    """Return whether the text has any character other than white space, control and format characters."""
+    return any(not char.isspace() and unicodedata.category(char) not in ("Cc", "Cf") for char in text)
+
+
+@dataclass(frozen=True)
+class ParsedFile:
+    """The text of one file with its structure and metadata.
+
+    Attributes:
+        text: The whole text. Offsets everywhere in this package count characters (code points) of this string.
+        map: Offsets of pages and headings in `text`, and its tables.
+        title: Title of the document, or None if it has none.
+        warnings: Problems such as "page 3 has no text: it needs OCR".
+        metadata: Further metadata, JSON scalars only (front matter of Markdown, running headers of a PDF).
+        digest: Hexadecimal xxh3-128 of the bytes that were parsed; empty if the reader does not compute it.
+        scanned: Numbers of the pages that have content but no text, which the caller should read with OCR.
+    """
+
+    text: str
+    map: DocumentMap = field(default_factory=DocumentMap)
+    title: str | None = None
+    warnings: tuple[str, ...] = ()
+    metadata: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    digest: str = ""
+    scanned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SkippedFile:
+    """A file that was not read, or an empty Document.
+
+    Attributes:
+        path: Path of the file as it was passed, or the id of the Document.
+        reason: Why it was skipped, and what to do about it.
+        absent: Whether the path that was passed does not lead to any file.
+    """
+
+    path: str
+    reason: str
+    absent: bool = False
+
+
+@dataclass(frozen=True)
+class FileWarning:
+    """A problem in a file that was still read.
+
+    Attributes:
+        path: Path of the file as it was passed.
+        message: Description of the problem.
+    """
+
+    path: str
+    message: str
+
+
+# Discovery
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """A file to read.
+
+    Attributes:
+        path: Path of the file, as it was passed.
+        doc_id: Id of the document: the path relative to the parent of the folder that was passed, or the file name.
+            It is longer if another file of the same call has that id.
+        size: Size on disk, in bytes.
+        shown: `path`, safe to print.
+        identity: Device and inode, to detect that the file was replaced before it is read.
+        ids: Possible ids of the document: the shortest first, then each with one more parent folder.
+    """
+
+    path: Path
+    doc_id: str
+    size: int
+    shown: str
+    identity: tuple[int, int] | None = field(default=None, repr=False, compare=False)
+    ids: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    def free_id(self, taken: Container[str]) -> str:
+        """Return the shortest id that is not taken, or the longest id plus a number if all are taken."""
+        longest = PurePath(self.ids[-1])
+        numbered = (longest.with_stem(f"{longest.stem} ({number})").as_posix() for number in count(2))
+        return next(doc_id for doc_id in chain(self.ids, numbered) if doc_id not in taken)
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """Result of `discover`.
+
+    Attributes:
+        files: The files to read, in the order of the inputs; files in a folder are sorted by name.
+        skipped: The inputs and files that are not read, with the reasons.
+    """
+
+    files: tuple[FileRef, ...]
+    skipped: tuple[SkippedFile, ...]
+
+
+def discover(
+    inputs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    *,
+    limits: ReadLimits = ReadLimits(),
+) -> Discovery:
+    """Find the files that the inputs refer to, without opening them.
+
+    Folders are searched recursively. Links, hidden files, hard links to files elsewhere, devices and pipes in a folder
+    are reported but not read. A file or link that is passed directly is read.
+
+    If two files would have the same document id, the id of the second contains more of its path.
+
+    Args:
+        inputs: Files, folders and globs ("contracts/**/*.pdf").
+        limits: Limits for each file; only `max_bytes` is checked here.
+
+    Raises:
+        InputError: An input is not a path.
+    """
+    search = _Search(limits)
+    for item in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
+        name = os.fspath(item) if isinstance(item, str | os.PathLike) else None
+        if not isinstance(name, str):
+            raise InputError(f"An input must be a path in text form, got {type(item).__name__}.", value=item)
+        search.add(name)
+    return Discovery(tuple(search.files), tuple(search.skipped))
+
+
+class _Search:
+    """Collection of files without duplicates, in which every document has its own id."""
+
+    def __init__(self, limits: ReadLimits) -> None:
+        self.files: list[FileRef] = []
+        self.skipped: list[SkippedFile] = []
+        self._limits = limits
+        self._by_identity: dict[tuple[int, int] | None, FileRef] = {}
+        self._ids: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Add the files that an input refers to."""
+        if not name.strip() or "\0" in name:
+            self._skip(name, "is not a path: it is empty or contains a NUL character", is_absent=True)
+            return
+        path = Path(name)
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            root, pattern = split_glob(path)
+            if not pattern:
+                reason = (
+                    "does not exist"
+                    if isinstance(error, FileNotFoundError)
+                    else f"cannot be accessed: {error.strerror}"
+                )
+                self._skip(name, reason, is_absent=not isinstance(error, PermissionError))
+            elif not self._add_folder(root, pattern):
+                self._skip(name, "matches no file", is_absent=True)
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            self._add_file(path, status, Path(os.path.realpath(path.parent)) / path.name)
+        elif not self._add_folder(path, ["**"]):
+            self._skip(name, "contains no file")
+
+    def _add_folder(self, root: Path, pattern: Sequence[str]) -> bool:
+        """Add the entries below a folder that match a pattern, and return whether there are any."""
+        entries = list(walk(root, pattern)) if os.path.isdir(root) else []
+        here = Counter(_identity(found) for _, found in entries if not isinstance(found, str))
+        is_unnamed = root.name in ("", "..")
+        folder = Path(os.path.realpath(root)) if is_unnamed else Path(os.path.realpath(root.parent)) / root.name
+        for parts, found in entries:
+            path = root.joinpath(*parts)
+            if isinstance(found, str):
+                self._skip(str(path), found)
+            elif found.st_nlink > here[_identity(found)]:
+                self._skip(str(path), "has a hard link outside the folder: name it directly to read it")
+            else:
+                self._add_file(path, found, folder.joinpath(*parts), len(parts) + bool(folder.name))
+        return bool(entries)
+
+    def _add_file(self, path: Path, status: os.stat_result, absolute: Path, depth: int = 1) -> None:
+        """Add a file under an id of its own, unless it must be skipped; the shortest id has `depth` components."""
+        suffix, shown, identity = path.suffix.lower(), printable(str(path)), _identity(status)
+        if (reason := special_reason(status.st_mode)) or (
+            reason := suffix_reason(suffix) if suffix not in SUFFIXES else size_reason(status.st_size, self._limits)
+        ):
+            self._skip(str(path), reason)
+        elif first := self._by_identity.get(identity):
+            self._skip(str(path), f"is the same file as {first.shown}, which is read once")
+        else:
+            names = [printable(part) for part in absolute.parts[1:]]
+            ids = tuple("/".join(names[-length:]) for length in range(depth, len(names) + 1))
+            ref = FileRef(path, "", status.st_size, shown, identity, ids)
+            ref = replace(ref, doc_id=ref.free_id(self._ids))
+            self._ids.add(ref.doc_id)
+            self._by_identity[identity] = ref
+            self.files.append(ref)
+
+    def _skip(self, name: str, reason: str, *, is_absent: bool = False) -> None:
+        self.skipped.append(SkippedFile(printable(name), reason, is_absent))
+
+
+def suffix_reason(suffix: str) -> str:
+    """Return the reason why files with this extension are not read, and what to do."""
+    kind = f"has the type {printable(suffix)}" if suffix else "has no file extension"
+    remedy = f"open it and save it as {_SAVE_AS[suffix]}" if suffix in _SAVE_AS else CONVERT
+    return f"{kind} and is not read: {remedy}"
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def size_reason(size: int, limits: ReadLimits) -> str | None:
+    """Return the reason why a file of this size is not read, or None if it is within the limit."""
+    if size <= limits.max_bytes:
+        return None
+    return f"has {size:,} bytes, more than the limit of {limits.max_bytes:,}: {SPLIT}"
+
+
+def special_reason(mode: int) -> str | None:
+    """Return the reason why a special file is not read, or None for a regular file."""
+    return None if stat.S_ISREG(mode) else "is not a regular file but, for example, a pipe, a socket or a device"
+
+
+def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning]:
+    """Return a warning if documents get longer ids because the shortest ones are taken.
+
+    Args:
+        refs: The files, with the ids of their documents.
+        hint: Advice to append to the warning.
+    """
+    longer = [ref for ref in refs if ref.doc_id != ref.ids[0]]
+    if not longer:
+        return []
+    first = longer[0]
+    more = f", and {len(longer) - 1} more have longer ids for this reason" if len(longer) > 1 else ""
+    taken = f"because {first.ids[0]!r} is the id of another document{more}{hint}"
+    return [FileWarning(first.shown, f"its document gets the id {first.doc_id!r}, {taken}")]
+
+
+# Search of a folder
+
+MAX_DEPTH = 64
+"""Number of nested folder levels that are searched."""
+_MAGIC = frozenset("*?[")
+
+
+def split_glob(path: Path) -> tuple[Path, list[str]]:
+    """Split a glob into its fixed folder and the components of its pattern, of which a plain path has none."""
+    fixed = list(takewhile(_MAGIC.isdisjoint, path.parts))
+    return Path(*fixed), list(path.parts[len(fixed) :])
+
+
+def _accepts(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether a path matches a glob: `*`, `?`, `[…]`, and `**` for any number of folders.
+
+    Extensions match regardless of case: `*.pdf` matches `A.PDF`.
+    """
+    if not pattern or not names:
+        return not names and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _accepts(pattern[1:], names) or (pattern[1:2] != ["**"] and _accepts(pattern, names[1:]))
+    return _matches(names[0], pattern[0]) and _accepts(pattern[1:], names[1:])
+
+
+def _can_continue(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Return whether a path below this one can match."""
+    fixed = list(takewhile(lambda part: part != "**", pattern))
+    is_longer = len(fixed) < len(pattern) or len(names) < len(fixed)
+    return is_longer and all(map(_matches, names, fixed))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    stem, suffix = os.path.splitext(name)
+    return fnmatchcase(name, pattern) or fnmatchcase(stem + suffix.lower(), pattern)
+
+
+def walk(
+    root: Path, pattern: Sequence[str], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], os.stat_result | str]]:
+    """Yield the entries below a folder that match a glob, sorted by name.
+
+    Args:
+        root: The folder.
+        pattern: Components of the glob.
+        above: Path of the subfolder to search, relative to `root`.
+
+    Yields:
+        The path of each entry relative to `root`, with the status of a file or the reason why the entry is not read.
+        Links, hidden files and hidden folders are not read.
+    """
+    try:
+        names = sorted(os.listdir(root.joinpath(*above)))
+    except OSError as error:
+        yield above, f"the folder cannot be opened: {error.strerror}"
+        return
+    for name in names:
+        parts = (*above, name)
+        path = root.joinpath(*parts)
+        continues = _can_continue(pattern, parts) and os.path.isdir(path)
+        if not continues and not _accepts(pattern, parts):
+            continue
+        found = _visit(path, len(parts))
+        if isinstance(found, str) or not stat.S_ISDIR(found.st_mode):
+            yield parts, found
+        elif continues:
+            yield from walk(root, pattern, parts)
+        else:
+            yield parts, "is a folder: end the pattern with /** to read the files in it"
+
+
+def _visit(path: Path, depth: int) -> os.stat_result | str:
+    """Return the status of an entry, or the reason why it is not read."""
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        return f"cannot be accessed: {error.strerror}"
+    if path.name.startswith("."):
+        return "is hidden: name it directly to read it"
+    # Python 3.11 cannot distinguish a Windows junction from a folder.
+    if stat.S_ISLNK(status.st_mode) or getattr(os.path, "isjunction", os.path.islink)(path):
+        return "is a link, and links in a folder are not followed: name its target to read it"
+    if stat.S_ISDIR(status.st_mode) and depth >= MAX_DEPTH:
+        return f"lies {MAX_DEPTH} folders deep: name it directly to read the files in it"
+    return status
+
+
+# Reading a file
+
+
+def content_hash(path: str | os.PathLike[str]) -> str:
+    """Return the xxh3-128 of a file's bytes as 32 hexadecimal digits.
+
+    Raises:
+        ReadError: The file cannot be opened.
+    """
+    try:
+        with open_file(Path(path)) as file:
+            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    except OSError as error:
+        raise ReadError(printable(os.fspath(path)), f"cannot be opened: {error.strerror}") from error
+
+
+def read_once(path: Path, *, max_bytes: int) -> tuple[bytes, str]:
+    """Return the bytes of a regular file and their hexadecimal xxh3-128.
+
+    The file is read only once, so that the hash always matches the bytes. At most `max_bytes` + 1 bytes are read.
+
+    Raises:
+        OSError: The file cannot be opened or is not a regular file.
+    """
+    with open_file(path) as file:
+        data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
+    return data, xxhash.xxh3_128_hexdigest(data)
+
+
+def read_limited(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
+    """Return the bytes and hash of a file, as `read_once` does.
+
+    Raises:
+        ReadError: The file cannot be opened, is not a regular file, or has more bytes than the limit.
+    """
+    try:
+        data, digest = read_once(path, max_bytes=limits.max_bytes)
+    except OSError as error:
+        raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
+    if len(data) > limits.max_bytes:
+        raise ReadError(str(path), f"has more than {limits.max_bytes:,} bytes: {SPLIT}")
+    return data, digest
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a regular file for reading, without blocking if a pipe has replaced it.
+
+    Raises:
+        OSError: The file cannot be opened or is not a regular file.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+# Printable names
+
+# Joiners are part of Indic and Persian words and of emoji sequences. Other format characters are invisible or control
+# text direction.
+_JOINERS = "\u200c\u200d"
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_ESCAPED = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+
+
+def _is_unsafe(char: str) -> bool:
+    return unicodedata.category(char) in _UNSAFE and char not in _JOINERS
+
+
+def printable(name: str) -> str:
+    r"""Escape control, bidi and invisible characters and lone surrogates in a file name.
+
+    Backslashes are doubled, so that different names always give different results.
+
+    Example:
+        >>> printable("a\x1b[31m.txt")
+        'a\\x1b[31m.txt'
+    """
+    if name.isascii() and name.isprintable() and "\\" not in name:
+        return name
+    return "".join(_escape(char) for char in name)
+
+
+def unescaped(name: str) -> str:
+    r"""Return the original of a name that was escaped with `printable`.
+
+    Example:
+        >>> unescaped(printable("a\x1b\\b.txt")) == "a\x1b\\b.txt"
+        True
+    """
+    return _ESCAPED.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1][1:], 16)), name)
+
+
+def _escape(char: str) -> str:
+    if char == "\\":
+        return "\\\\"
+    if not _is_unsafe(char):
+        return char
+    return f"\\x{ord(char):02x}" if char.isascii() else char.encode("ascii", "backslashreplace").decode()
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Return the text as one line of at most `limit` characters, without control, bidi and invisible characters."""
+    head = " ".join(text[: 4 * limit].split())
+    if not head.isascii() or not head.isprintable():
+        head = " ".join("".join(char for char in head if not _is_unsafe(char)).split())
+    return head if len(head) <= limit else head[: limit - 1].rstrip() + "…"
