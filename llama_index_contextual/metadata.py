@@ -64,9 +64,6 @@ TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
 _PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
 SECTION_SEPARATOR = " > "
 
-MAX_NESTING = 100
-"""Maximum nesting of lists and dicts in a value; Python's own functions fail at about a thousand."""
-
 
 @dataclass(frozen=True)
 class Heading:
@@ -99,6 +96,10 @@ class Table(NamedTuple):
     body: int
     end: int
     head: str
+
+    def moved(self, by: int) -> Table:
+        """Return the table with its offsets increased by a number of characters."""
+        return Table(self.start + by, self.body + by, self.end + by, self.head)
 
 
 @dataclass(frozen=True)
@@ -257,28 +258,19 @@ def _place(name: str, metadata: dict[str, Any]) -> list[str]:
 
 
 def shape_fault(metadata: object) -> str | None:
-    """Explain why the structure of metadata cannot be written as JSON and how to fix it, or return None.
+    """Explain why metadata cannot be written as a JSON object and how to fix it, or return None.
 
-    All keys must be strings, and values must not be nested too deeply.
+    Values of other types than those of JSON are not checked.
     """
     if not isinstance(metadata, dict):
         return f"its metadata is of type {type(metadata).__name__}: pass a dict"
     for key, value in metadata.items():
         if not isinstance(key, str):
             return f"its metadata has a key of type {type(key).__name__}: use text"
-        nested = [(value, 0)]
-        while nested:
-            item, depth = nested.pop()
-            if depth > MAX_NESTING:
-                return f"the value of {key!r} in its metadata contains itself or is nested too deeply: flatten it"
-            if isinstance(item, dict):
-                for name in item:
-                    if not isinstance(name, str):
-                        kind = type(name).__name__
-                        return f"the value of {key!r} in its metadata has a key of type {kind}: use text"
-                nested += [(below, depth + 1) for below in item.values()]
-            elif isinstance(item, (list, tuple)):
-                nested += [(below, depth + 1) for below in item]
+        try:
+            json.dumps(value, default=str)
+        except (TypeError, ValueError, RecursionError) as error:  # its keys, a cycle, or its depth
+            return f"the value of {key!r} in its metadata cannot be written as JSON ({error}): use simple values"
     return None
 
 

@@ -20,66 +20,20 @@ from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.utils import get_tqdm_iterable
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap, count_tokens
-from llama_index_contextual.metadata import (
-    CHUNK_INDEX,
-    FACTS,
-    FILE_KEYS,
-    METADATA_TEMPLATE,
-    OCR_CONFIDENCE,
-    PAGE_END,
-    PAGE_LABEL,
-    PAGE_START,
-    RESERVED_KEYS,
-    SECTION,
-    SECTION_SEPARATOR,
-    SEGMENT_END,
-    SEGMENT_INDEX,
-    SEGMENT_START,
-    SOURCE_LINE,
-    TABLE_HEAD,
-    TEXT_TEMPLATE,
-    TOKEN_COUNT,
-    DocumentMap,
-    Table,
-    excluded_embed_keys,
-    excluded_llm_keys,
-    facts_line,
-    source_line,
-    user_metadata,
-)
+from llama_index_contextual.metadata import DocumentMap, Table
 from llama_index_contextual.node_parser.segment import (
     SEGMENT_CORE,
     Origin,
     SpanNodeParser,
     check_overlap,
     heading_offsets_in,
-    is_segment,
     link_neighbours,
-    map_of,
     table_spans,
-    text_of,
 )
-from llama_index_contextual.readers.boundaries import (
-    FENCE_MARKS,
-    GRAPHEME,
-    NON_WORD_CHARACTER,
-    WORD_START,
-    Rank,
-    Span,
-    blocks,
-    containing,
-    grapheme_boundaries,
-    grapheme_floor,
-    heading_offsets,
-    is_clean,
-    is_grapheme_boundary,
-    is_outside,
-    lines_of,
-    skip_space,
-    strip_end,
-    structural_offsets,
-)
+from llama_index_contextual.readers import boundaries
+from llama_index_contextual.readers.boundaries import Rank, Span
 
 MAX_HEAD_TOKENS = 60
 """Maximum tokens of the column headers that a chunk includes in addition to its text."""
@@ -137,71 +91,63 @@ class ChunkNodeParser(SpanNodeParser):
         return [chunk for chunks in documents.values() for chunk in chunks]
 
     def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
-        tokens, base = TokenMap.of(part.text), part.origin.base
+        text, base = part.origin.text, part.origin.base
+        tokens = TokenMap.of(text)
         # Do not repeat the entire last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
-        headings = heading_offsets(part.text, heading_offsets_in(part.map.headings, base))
-        layout = Layout.of(tokens, self.chunk_size, headings, table_spans(part.text, part.map.tables, base or 0))
+        headings = boundaries.heading_offsets(text, heading_offsets_in(part.map.headings, base))
+        layout = Layout.of(tokens, self.chunk_size, headings, table_spans(text, part.map.tables, base or 0))
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
     def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:
-        parent, origin = part.node, part.origin
-        text = part.text[span.start : span.end]
-        return TextNode(
-            id_=origin.span_id("chunk", span.start, span.end, text),
-            text=text,
-            start_char_idx=None if origin.base is None else origin.base + span.start,
-            end_char_idx=None if origin.base is None else origin.base + span.end,
+        node = part.origin.node
+        parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
+        return part.origin.part(
+            "chunk",
+            span.start,
+            span.end,
             metadata=self._metadata(part, span, number),
             excluded_embed_metadata_keys=part.excluded_embed,
             excluded_llm_metadata_keys=part.excluded_llm,
-            metadata_template=METADATA_TEMPLATE,
-            metadata_separator=parent.metadata_separator,
-            text_template=TEXT_TEMPLATE,
-            relationships={
-                NodeRelationship.SOURCE: origin.source,
-                NodeRelationship.PARENT: part.parent,
-            },
+            relationships={NodeRelationship.SOURCE: part.origin.source, NodeRelationship.PARENT: parent},
         )
 
     def _metadata(self, part: _Part, span: ChunkSpan, number: int) -> dict[str, Any]:
-        left_out = {*RESERVED_KEYS, SEGMENT_CORE}
+        left_out = {*keys.RESERVED_KEYS, SEGMENT_CORE}
         if not self.include_metadata:
-            left_out |= {*user_metadata(part.node), *FILE_KEYS, SOURCE_LINE}
-        inherited = {key: value for key, value in part.node.metadata.items() if key not in left_out}
+            left_out |= {*keys.user_metadata(part.origin.node), *keys.FILE_KEYS, keys.SOURCE_LINE}
+        inherited = {key: value for key, value in part.origin.node.metadata.items() if key not in left_out}
         shift = part.origin.base or 0
         start, core, end = span.start + shift, span.core + shift, span.end + shift
         own: dict[str, Any] = {}
         if part.origin.base is not None:
             own = {
-                PAGE_START: part.map.page(start),
-                PAGE_END: part.map.page(end - 1),
-                PAGE_LABEL: part.map.page_label(start),
-                OCR_CONFIDENCE: part.map.ocr_confidence(start, end),
-                SECTION: _section(part.map, core, end),
+                keys.PAGE_START: part.map.page(start),
+                keys.PAGE_END: part.map.page(end - 1),
+                keys.PAGE_LABEL: part.map.page_label(start),
+                keys.OCR_CONFIDENCE: part.map.ocr_confidence(start, end),
+                keys.SECTION: _section(part.map, core, end),
             }
         own |= {
-            FACTS: part.facts or None,
-            SEGMENT_INDEX: part.index,
-            SEGMENT_START: part.segment[0],
-            SEGMENT_END: part.segment[1],
-            CHUNK_INDEX: number,
-            TOKEN_COUNT: span.tokens,
-            TABLE_HEAD: _head(part.map.table(start)),  # the last key, so that the headers are right above the text
+            keys.FACTS: part.facts or None,
+            keys.SEGMENT_INDEX: part.index,
+            keys.SEGMENT_START: part.segment[0],
+            keys.SEGMENT_END: part.segment[1],
+            keys.CHUNK_INDEX: number,
+            keys.TOKEN_COUNT: span.tokens,
+            keys.TABLE_HEAD: _head(part.map.table(start)),  # the last key, so that the headers are right above the text
         }
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
-        line = source_line(metadata)
-        return {SOURCE_LINE: line, **{k: v for k, v in metadata.items() if k != SOURCE_LINE}} if line else metadata
+        line = keys.source_line(metadata)
+        first = {keys.SOURCE_LINE: line} if line else {}
+        return first | metadata | first
 
 
 @dataclass(frozen=True)
 class _Part:
     """A node to split into chunks, treated as one segment of its document."""
 
-    node: BaseNode
-    text: str
     origin: Origin
-    parent: RelatedNodeInfo
     map: DocumentMap
     index: int
     segment: tuple[int, int]
@@ -214,22 +160,20 @@ class _Part:
 def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
     counts: Counter[str] = Counter()
     for node in nodes:
-        text, origin = text_of(node), Origin.of(node)
+        origin = Origin.of(node)
         index, start, core = counts[origin.source.node_id], origin.base or 0, 0
-        if is_segment(node):
-            index, start = node.metadata[SEGMENT_INDEX], node.metadata[SEGMENT_START]
+        if origin.is_segment:
+            index, start = node.metadata[keys.SEGMENT_INDEX], node.metadata[keys.SEGMENT_START]
             core = node.metadata[SEGMENT_CORE] - start
         counts[origin.source.node_id] = max(counts[origin.source.node_id], index) + 1
-        embed = excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
-        llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
-        values = user_metadata(node) if name_facts else {}
+        embed = keys.excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
+        llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
+        values = keys.user_metadata(node) if name_facts else {}
         facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
-        if line := facts_line(facts):  # replaces the single values, also for an LLM that may read them
+        if line := keys.facts_line(facts):  # replaces the single values, also for an LLM that may read them
             is_read = not set(facts) & set(llm)
-            embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (FACTS,))]
-        parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
-        segment, where = (start, start + len(text)), map_of(node, text, origin.base)
-        yield _Part(node, text, origin, parent, where, index, segment, core, embed, llm, line)
+            embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (keys.FACTS,))]
+        yield _Part(origin, origin.map(), index, (start, start + len(origin.text)), core, embed, llm, line)
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
@@ -247,8 +191,8 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
         return section
     held: Counter[str] = Counter()
     for a, b in pairwise(bounds):
-        names = (where.section(a) or "").split(SECTION_SEPARATOR)
-        held.update({SECTION_SEPARATOR.join(names[:depth]): b - a for depth in range(1, len(names) + 1)})
+        names = (where.section(a) or "").split(keys.SECTION_SEPARATOR)
+        held.update({keys.SECTION_SEPARATOR.join(names[:depth]): b - a for depth in range(1, len(names) + 1)})
     del held[""]
     holding = [path for path, length in held.items() if 2 * length >= end - start]
     return max(holding, key=len, default=max(held, key=held.__getitem__, default=section))
@@ -329,9 +273,9 @@ class ChunkCutter:
             floor: Offset after which the first chunk must begin.
         """
         text = self.tokens.text
-        tail = strip_end(text, core_start, len(text))
-        core = skip_space(text, core_start)
-        end = strip_end(text, 0, core)
+        tail = boundaries.strip_end(text, core_start, len(text))
+        core = boundaries.skip_space(text, core_start)
+        end = boundaries.strip_end(text, 0, core)
         start = self._overlap_start(core, end, floor)
         while core < tail:
             cut = self._cut(start, core, tail)
@@ -363,7 +307,7 @@ class ChunkCutter:
             next_core = self._choose(start, core, budget)
             if next_core is None:
                 return None
-            end = strip_end(text, start, next_core)
+            end = boundaries.strip_end(text, start, next_core)
             count = self.tokens.count(start, end)
             if count <= self.size:
                 return next_core, end, count
@@ -375,43 +319,39 @@ class ChunkCutter:
         text, first = self.tokens.text, self.tokens.index(start)
         limit = self.tokens.offset(first + budget)
         if limit < len(text) and (text[limit].isspace() or text[limit - 1].isspace()):
-            limit = skip_space(text, limit)
+            limit = boundaries.skip_space(text, limit)
         for rank, fill in _FILL:
             low = max(core + 1, self.tokens.offset(first + int(fill * budget)))
             if (offset := self.layout.last(rank, low, limit)) is not None:
                 return offset
         least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
         for low in (least, core + 1):
-            for offsets in (self._word_starts(low, limit), self._word_ends(low, limit, core)):
+            for offsets in (boundaries.word_starts(text, low, limit + 1), self._word_ends(low, limit, core)):
                 if whole := [offset for offset in offsets if not self.layout.whole_at(offset)]:
-                    return skip_space(text, whole[-1])
+                    return boundaries.skip_space(text, whole[-1])
         return None
-
-    def _word_starts(self, low: int, high: int) -> list[int]:
-        return [match.start() for match in WORD_START.finditer(self.tokens.text, low, high + 1)]
 
     def _word_ends(self, low: int, high: int, known: int) -> list[int]:
         """Return the offsets after characters that do not belong to a word, such as a comma without a space."""
-        text = self.tokens.text
-        ends = [match.end() for match in NON_WORD_CHARACTER.finditer(text, low - 1, high)]
-        return grapheme_boundaries(text, ends, known)
+        ends = boundaries.word_ends(self.tokens.text, low - 1, high)
+        return boundaries.grapheme_boundaries(self.tokens.text, ends, known)
 
     def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
         """Divide a word that does not fit into a chunk between graphemes, and such a grapheme between characters."""
         text, tokens = self.tokens.text, self.tokens
         stop = min(tail, core + _LONGEST_WORD * self.size)
         whole = self.layout.whole_at(core + 1)
-        word = NON_WORD_CHARACTER.search(text, core + 1, stop)
+        word = boundaries.NON_WORD_CHARACTER.search(text, core + 1, stop)
         unit = whole[1] if whole and whole[0] == core else word.start() if word else stop
-        end = unit if is_grapheme_boundary(text, unit, core) else stop
+        end = unit if boundaries.grapheme_floor(text, unit, core) == unit else stop
         budget = self.size
         while (count := tokens.count(core, end)) > self.size and end > core + 1:
             limit = max(core + 1, tokens.offset(tokens.index(core) + budget))
-            end = grapheme_floor(text, limit, core)
+            end = boundaries.grapheme_floor(text, limit, core)
             if end == core:
-                end = GRAPHEME.match(text, core, stop).end() if budget == self.size else limit
+                end = boundaries.GRAPHEME.match(text, core, stop).end() if budget == self.size else limit
             budget -= 1
-        return skip_space(text, end), end, count
+        return boundaries.skip_space(text, end), end, count
 
     def _overlap_start(self, core: int, end: int, floor: int) -> int:
         """Return the offset at which a chunk should begin to overlap the previous chunk.
@@ -450,7 +390,7 @@ class ChunkCutter:
         """Yield the offsets at which an overlap may begin: sentences, lines, words, and after other characters."""
         yield self.layout.beginnings(Rank.SENTENCE, low, high)
         yield self.layout.beginnings(Rank.LINE, low, high)
-        for offsets in (self._word_starts(low, high), self._word_ends(low + 1, high, known)):
+        for offsets in (boundaries.word_starts(self.tokens.text, low, high + 1), self._word_ends(low + 1, high, known)):
             yield (o for o in offsets if not (self.layout.whole_at(o) or self.tokens.text[o].isspace()))
 
 
@@ -486,19 +426,19 @@ class Layout:
         """
         text = tokens.text
         wholes, rows = _wholes(tokens, size, table_rows)
-        ranked = structural_offsets(text)
+        ranked = boundaries.structural_offsets(text)
         ranked[Rank.LINE] += [start for start, _ in wholes]
         ranked[Rank.HEADING] = headings
         cuts: dict[Rank, list[int]] = {}
         known: set[int] = set()
         for rank in sorted(Rank, reverse=True):
-            known |= {o for o in ranked[rank] if not containing(wholes, o) and is_clean(text, o)}
+            known |= {o for o in ranked[rank] if not boundaries.containing(wholes, o) and boundaries.is_clean(text, o)}
             cuts[rank] = sorted(known)
         return cls(cuts, wholes, rows)
 
     def whole_at(self, offset: int) -> Span | None:
         """Return the undivided span that contains `offset`, or None."""
-        return containing(self.wholes, offset)
+        return boundaries.containing(self.wholes, offset)
 
     def last(self, rank: Rank, low: int, high: int) -> int | None:
         """Return the last cut from `low` to `high` with at least this rank, or None."""
@@ -519,12 +459,12 @@ def _wholes(tokens: TokenMap, size: int, table_rows: Sequence[Span]) -> tuple[li
     text = tokens.text
     wholes = [row for row in table_rows if _fits(tokens, *row, size)]
     rows: list[int] = []
-    for start, end in blocks(text):
-        lines = lines_of(text, start, end)
+    for start, end in boundaries.blocks(text):
+        lines = boundaries.lines_of(text, start, end)
         if _fits(tokens, start, end, size):
             wholes.append((start, end))
-            rows += [] if text.startswith(FENCE_MARKS, start) else [line[0] for line in lines]
-        elif is_outside(table_rows, start, end):
+            rows += [] if text.startswith(boundaries.FENCE_MARKS, start) else [line[0] for line in lines]
+        elif boundaries.is_outside(table_rows, start, end):
             wholes += [line for line in lines if _fits(tokens, *line, size)]
     outer: list[Span] = []
     for start, end in sorted(wholes, key=lambda span: (span[0], -span[1])):

@@ -26,40 +26,12 @@ from llama_index.core.node_parser.node_utils import default_id_func
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 from llama_index.core.utils import get_tqdm_iterable
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.metadata import (
-    FILE_KEYS,
-    METADATA_TEMPLATE,
-    PAGES,
-    RESERVED_KEYS,
-    SEGMENT_END,
-    SEGMENT_INDEX,
-    SEGMENT_START,
-    TABLES,
-    TEXT_TEMPLATE,
-    DocumentMap,
-    Heading,
-    Table,
-    excluded_embed_keys,
-    excluded_llm_keys,
-    shape_fault,
-    user_metadata,
-)
-from llama_index_contextual.readers.boundaries import (
-    NON_WORD_CHARACTER,
-    WORD_START,
-    Rank,
-    blocks,
-    containing,
-    grapheme_boundaries,
-    heading_offsets,
-    is_clean,
-    lines_of,
-    skip_space,
-    strip_end,
-    structural_offsets,
-)
+from llama_index_contextual.metadata import DocumentMap, Heading, Table
+from llama_index_contextual.readers import boundaries
+from llama_index_contextual.readers.boundaries import Rank
 from llama_index_contextual.readers.tables import tables_in_text
 
 SEGMENT_CORE = "_contextual_segment_core"
@@ -69,33 +41,23 @@ _CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
 
 
-def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str:
-    """Return the UUIDv5 of a span, which is the same in every run for the same document, span and text.
-
-    Args:
-        kind: "segment" or "chunk", because a chunk may have the same span as its segment.
-        document_id: The id of the source document.
-        start: Offset of the first character in the document.
-        end: Offset of the end in the document (exclusive).
-        text: The text of the span.
-    """
-    digest = xxhash.xxh3_128_hexdigest(text.encode())
-    return str(uuid.uuid5(_NAMESPACE, f"{kind}\n{start}:{end}\n{digest}\n{document_id}"))
-
-
 @dataclass(frozen=True)
 class Origin:
-    """Position of an input node in its document.
+    """An input node and its position in its document.
 
     Attributes:
+        node: The node.
+        text: Its text without metadata.
         source: The document, with empty metadata.
-        base: Offset of the node's first character in the document, or None if unknown.
-        node_id: Id of the input node.
+        base: Offset of the text's first character in the document, or None if unknown.
+        is_segment: Whether the node is a segment, and not a node made from one, which has the same metadata keys.
     """
 
+    node: BaseNode
+    text: str
     source: RelatedNodeInfo
     base: int | None
-    node_id: str
+    is_segment: bool = False
 
     @classmethod
     def of(cls, node: BaseNode) -> Origin:
@@ -104,39 +66,61 @@ class Origin:
         Raises:
             InputError: The metadata of the node cannot be copied to its parts.
         """
-        if fault := shape_fault(node.metadata):
+        if fault := keys.shape_fault(node.metadata):
             raise InputError(f"Node {node.node_id!r} cannot be parsed: {fault}.", value=node)
-        source = node.source_node
+        text, source = node.get_content(metadata_mode=MetadataMode.NONE), node.source_node
         if source is None:
-            info = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type(), hash=node.hash)
-            return cls(info, 0, node.node_id)
+            return cls(node, text, RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type(), hash=node.hash), 0)
         info = RelatedNodeInfo(node_id=source.node_id, node_type=source.node_type, hash=source.hash)
         start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-        if start is None or end is None or end - start != len(text_of(node)):
-            return cls(info, None, node.node_id)
-        if SEGMENT_CORE in node.metadata and not is_segment(node):
+        base = None if start is None or end is None or end - start != len(text) else start
+        if SEGMENT_CORE not in node.metadata:
+            return cls(node, text, info, base)
+        first, last = node.metadata[keys.SEGMENT_START], node.metadata[keys.SEGMENT_END]
+        is_segment = len(text) == last - first and start in (None, first)
+        if base is not None and not is_segment:
             # A LlamaIndex parser has split a segment; the offsets are relative to the beginning of the segment.
-            start += node.metadata[SEGMENT_START]
-        return cls(info, start, node.node_id)
+            base += first
+        return cls(node, text, info, base, is_segment)
 
-    def span_id(self, kind: str, start: int, end: int, text: str) -> str:
-        """Return the id of a span; the offsets refer to the text of the input node."""
-        if self.base is None:
-            return span_id(kind, f"{self.source.node_id}\n{self.node_id}", start, end, text)
-        return span_id(kind, self.source.node_id, self.base + start, self.base + end, text)
+    def part(self, kind: str, start: int, end: int, **options: Any) -> TextNode:
+        """Return the node for a slice of the text.
 
+        Its id is a UUIDv5, which is the same in every run for the same document, span and text.
 
-def is_segment(node: BaseNode) -> bool:
-    """Return whether a node is a segment itself, and not a node made from one, which has the same metadata keys."""
-    if SEGMENT_CORE not in node.metadata:
-        return False
-    start, end = node.metadata[SEGMENT_START], node.metadata[SEGMENT_END]
-    return len(text_of(node)) == end - start and getattr(node, "start_char_idx", None) in (None, start)
+        Args:
+            kind: "segment" or "chunk", because a chunk may have the same span as its segment.
+            start: Offset of the first character in the text.
+            end: Offset of the end in the text (exclusive).
+            options: Further fields of the node.
+        """
+        text, shift = self.text[start:end], self.base or 0
+        span = None if self.base is None else (shift + start, shift + end)
+        document_id = self.source.node_id if span else f"{self.source.node_id}\n{self.node.node_id}"
+        digest = xxhash.xxh3_128_hexdigest(text.encode())
+        return TextNode(
+            id_=str(uuid.uuid5(_NAMESPACE, f"{kind}\n{shift + start}:{shift + end}\n{digest}\n{document_id}")),
+            text=text,
+            start_char_idx=span and span[0],
+            end_char_idx=span and span[1],
+            metadata_template=keys.METADATA_TEMPLATE,
+            metadata_separator=self.node.metadata_separator,
+            text_template=keys.TEXT_TEMPLATE,
+            **options,
+        )
 
+    def map(self) -> DocumentMap:
+        """Return the pages, headings and tables of the document, which a reader recorded in the metadata of the node.
 
-def text_of(node: BaseNode) -> str:
-    """Return the text of a node without metadata."""
-    return node.get_content(metadata_mode=MetadataMode.NONE)
+        If no reader has looked for tables, the tables in the text are added. Their offsets are relative to the
+        beginning of the document, or of the node if its position is unknown.
+        """
+        metadata = self.node.metadata
+        # All segments of a document have the same strings; parse them only once.
+        where = _recorded(tuple((key, metadata[key]) for key in keys.RESERVED_KEYS if key in metadata))
+        if self.is_segment or (self.base is not None and (keys.PAGES in metadata or keys.TABLES in metadata)):
+            return where
+        return replace(where, tables=[table.moved(self.base or 0) for table in tables_in_text(self.text)])
 
 
 def link_neighbours(nodes: Sequence[BaseNode]) -> None:
@@ -162,24 +146,6 @@ def _recorded(items: tuple[tuple[str, str], ...]) -> DocumentMap:
     return DocumentMap.from_metadata(dict(items))
 
 
-def map_of(node: BaseNode, text: str, base: int | None) -> DocumentMap:
-    """Return the pages, headings and tables of a node's document, which a reader recorded in the metadata of the node.
-
-    If no reader has looked for tables, the tables in the text are added. Their offsets are relative to the beginning of
-    the document, or of the node if its position is unknown.
-    """
-    # All segments of a document have the same strings; parse them only once.
-    where = _recorded(tuple((key, node.metadata[key]) for key in RESERVED_KEYS if key in node.metadata))
-    if is_segment(node) or (base is not None and (PAGES in node.metadata or TABLES in node.metadata)):
-        return where
-    shift = base or 0
-    tables = [
-        table._replace(start=table.start + shift, body=table.body + shift, end=table.end + shift)
-        for table in tables_in_text(text)
-    ]
-    return replace(where, tables=tables)
-
-
 def table_spans(text: str, tables: Sequence[Table], base: int) -> list[tuple[int, int]]:
     """Return the spans of table rows in the part of their document that begins at `base`.
 
@@ -191,7 +157,7 @@ def table_spans(text: str, tables: Sequence[Table], base: int) -> list[tuple[int
         if table.start >= base + len(text):
             break
         own: list[tuple[int, int]] = []
-        for start, end in lines_of(text, max(0, table.start - base), min(len(text), table.end - base)):
+        for start, end in boundaries.lines_of(text, max(0, table.start - base), min(len(text), table.end - base)):
             is_first = own and own[0][0] + base == table.start and start + base <= table.body
             if own and (is_first or _CONTINUED_ROW.match(text, start)):
                 own[-1] = own[-1][0], end
@@ -282,15 +248,15 @@ class SegmentCutter:
         Text that fits is one segment. Otherwise the cores cover all of the text except white space.
         """
         text = self.tokens.text
-        core = skip_space(text, 0)
-        tail = strip_end(text, core, len(text))
+        core = boundaries.skip_space(text, 0)
+        tail = boundaries.strip_end(text, core, len(text))
         if core < tail and len(self.tokens) <= self.size:
             yield SegmentSpan(0, 0, len(text))
             return
         start = core
         while core < tail:
             next_core = self._cut(core, self.size - (self.overlap if start < core else 0), tail)
-            end = strip_end(text, core, next_core)
+            end = boundaries.strip_end(text, core, next_core)
             yield SegmentSpan(self._fit(start, core, end), core, end)
             start, core = self._overlap_start(end, next_core, core), next_core
 
@@ -310,16 +276,16 @@ class SegmentCutter:
 
     def _best(self, low: int, high: int, known: int) -> int | None:
         text = self.tokens.text
-        whole = containing(self.wholes, low)
+        whole = boundaries.containing(self.wholes, low)
         if whole and whole[1] > high:
             if whole[0] > known and self.tokens.estimate(*whole) <= self.size // 2:
                 return whole[0]
-            lines = (start for start, _ in lines_of(text, low, high) if start > low and _begins_line(text, start))
-            return self._lowest(lines, known)
-        ranked = structural_offsets(text, low, high)
+            starts = [start for start, _ in boundaries.lines_of(text, low, high) if start > low]
+            return self._lowest((start for start in starts if _begins_line(text, start)), known)
+        ranked = boundaries.structural_offsets(text, low, high)
         ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
         for rank in sorted(ranked, reverse=True):
-            outside = (offset for offset in ranked[rank] if not containing(self.wholes, offset))
+            outside = (offset for offset in ranked[rank] if not boundaries.containing(self.wholes, offset))
             if (cut := self._lowest(outside, known)) is not None:
                 return cut
         return None
@@ -327,7 +293,8 @@ class SegmentCutter:
     def _lowest(self, offsets: Iterable[int], known: int) -> int | None:
         """Return the offset whose surrounding text has the lowest hash and that divides no grapheme or table row."""
         text = self.tokens.text
-        undivided = (o for o in offsets if not containing(self.rows, o) and is_clean(text, o, known))
+        outside = (o for o in offsets if not boundaries.containing(self.rows, o))
+        undivided = (o for o in outside if boundaries.is_clean(text, o, known))
         return min(undivided, key=lambda o: (self._hash(o), o), default=None)
 
     def _hash(self, offset: int) -> int:
@@ -339,13 +306,12 @@ class SegmentCutter:
         text = self.tokens.text
         half = known + max(1, (low - known) // 2)
         for first, last in ((low, high), (half, low)):
-            words = [match.start() for match in WORD_START.finditer(text, first, last)]
-            after = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
-            for offsets in (words, [offset for offset in after if offset < last]):
-                if whole := grapheme_boundaries(text, offsets, known):
-                    return skip_space(text, min(whole, key=self._hash))
-        starts = grapheme_boundaries(text, range(low, high), known)
-        return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
+            after = [offset for offset in boundaries.word_ends(text, first, last) if offset < last]
+            for offsets in (boundaries.word_starts(text, first, last), after):
+                if whole := boundaries.grapheme_boundaries(text, offsets, known):
+                    return boundaries.skip_space(text, min(whole, key=self._hash))
+        starts = boundaries.grapheme_boundaries(text, range(low, high), known)
+        return boundaries.skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
     def _overlap_start(self, end: int, next_core: int, core: int) -> int:
         """Return the start of the next segment, which shares 75 to 100 % of the overlap, or less if necessary."""
@@ -355,24 +321,23 @@ class SegmentCutter:
         high = tokens.offset(at - int(0.75 * self.overlap))
         if not self.overlap or low > high:
             return next_core
-        ranked = structural_offsets(tokens.text, low, high)
+        ranked = boundaries.structural_offsets(tokens.text, low, high)
         for rank in sorted(ranked, reverse=True):
-            if clean := [offset for offset in ranked[rank] if is_clean(tokens.text, offset, core)]:
+            if clean := [offset for offset in ranked[rank] if boundaries.is_clean(tokens.text, offset, core)]:
                 return clean[0]
         # A long word fills this range: begin at the first word after it.
-        words = [match.start() for match in WORD_START.finditer(tokens.text, low, end)]
-        return next(iter(grapheme_boundaries(tokens.text, words, core)), next_core)
+        words = boundaries.word_starts(tokens.text, low, end)
+        return next(iter(boundaries.grapheme_boundaries(tokens.text, words, core)), next_core)
 
     def _fit(self, start: int, core: int, end: int) -> int:
         """Move the start of the overlap forward until the segment fits when it is encoded alone."""
         while start < core and self.tokens.count(start, end) > self.size:
-            match = WORD_START.search(self.tokens.text, start + 1, core)
-            start = match.start() if match else core
+            start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, core)), core)
         return start
 
 
 def _begins_line(text: str, offset: int) -> bool:
-    return "\n" in text[strip_end(text, 0, offset) : offset]
+    return "\n" in text[boundaries.strip_end(text, 0, offset) : offset]
 
 
 class SegmentNodeParser(SpanNodeParser):
@@ -412,51 +377,34 @@ class SegmentNodeParser(SpanNodeParser):
         return out
 
     def _segments(self, node: BaseNode) -> list[TextNode]:
-        text, origin = text_of(node), Origin.of(node)
-        where, tokens = map_of(node, text, origin.base), TokenMap.of(text)
-        rows = table_spans(text, where.tables, origin.base or 0)
+        origin = Origin.of(node)
+        text, base, where = origin.text, origin.base or 0, origin.map()
+        tokens = TokenMap.of(text)
         cutter = SegmentCutter(
             tokens,
             self.segment_size,
             self.segment_overlap,
-            heading_offsets(text, heading_offsets_in(where.headings, origin.base)),
-            blocks(text),
-            [row for row in rows if tokens.estimate(*row) <= self.segment_size // 2],
+            boundaries.heading_offsets(text, heading_offsets_in(where.headings, origin.base)),
+            boundaries.blocks(text),
+            [row for row in table_spans(text, where.tables, base) if tokens.estimate(*row) <= self.segment_size // 2],
         )
-        metadata = {key: value for key, value in node.metadata.items() if key != TABLES}
-        metadata |= DocumentMap(tables=where.tables).to_metadata()
+        inherited = {key: value for key, value in node.metadata.items() if key != keys.TABLES}
+        inherited |= DocumentMap(tables=where.tables).to_metadata()
         if not self.include_metadata:
-            left_out = {*user_metadata(node), *FILE_KEYS}
-            metadata = {key: value for key, value in metadata.items() if key not in left_out}
-        return [self._node(node, origin, index, span, tokens, metadata) for index, span in enumerate(cutter.spans())]
-
-    def _node(
-        self,
-        parent: BaseNode,
-        origin: Origin,
-        index: int,
-        span: SegmentSpan,
-        tokens: TokenMap,
-        inherited: dict[str, Any],
-    ) -> TextNode:
-        part, base = tokens.text[span.start : span.end], origin.base
-        shift = base or 0
-        metadata = inherited | {
-            SEGMENT_INDEX: index,
-            SEGMENT_START: span.start + shift,
-            SEGMENT_END: span.end + shift,
-            SEGMENT_CORE: span.core + shift,
-        }
-        return TextNode(
-            id_=origin.span_id("segment", span.start, span.end, part),
-            text=part,
-            start_char_idx=None if base is None else span.start + base,
-            end_char_idx=None if base is None else span.end + base,
-            metadata=metadata,
-            excluded_embed_metadata_keys=[*excluded_embed_keys(parent.excluded_embed_metadata_keys), SEGMENT_CORE],
-            excluded_llm_metadata_keys=[*excluded_llm_keys(parent.excluded_llm_metadata_keys), SEGMENT_CORE],
-            metadata_template=METADATA_TEMPLATE,
-            metadata_separator=parent.metadata_separator,
-            text_template=TEXT_TEMPLATE,
-            relationships={NodeRelationship.SOURCE: origin.source},
-        )
+            left_out = {*keys.user_metadata(node), *keys.FILE_KEYS}
+            inherited = {key: value for key, value in inherited.items() if key not in left_out}
+        embed, llm = node.excluded_embed_metadata_keys, node.excluded_llm_metadata_keys
+        segments = []
+        for index, span in enumerate(cutter.spans()):
+            own = {keys.SEGMENT_START: span.start, keys.SEGMENT_END: span.end, SEGMENT_CORE: span.core}
+            segment = origin.part(
+                "segment",
+                span.start,
+                span.end,
+                metadata={**inherited, keys.SEGMENT_INDEX: index, **{key: at + base for key, at in own.items()}},
+                excluded_embed_metadata_keys=[*keys.excluded_embed_keys(embed), SEGMENT_CORE],
+                excluded_llm_metadata_keys=[*keys.excluded_llm_keys(llm), SEGMENT_CORE],
+                relationships={NodeRelationship.SOURCE: origin.source},
+            )
+            segments.append(segment)
+        return segments

@@ -158,7 +158,7 @@ def containing(spans: Sequence[Span], offset: int) -> Span | None:
 # Words and graphemes
 
 NON_WORD_CHARACTER = regex.compile(r"[^\w\p{L}\p{M}\p{N}]")
-WORD_START = re.compile(r"(?<=\s)\S")
+_WORD_START = re.compile(r"(?<=\s)\S")
 _REACH = 200
 GRAPHEME = regex.compile(r"\X")
 # There is always a boundary between two characters of these ranges, except CR LF: Latin without combining marks, CJK
@@ -182,14 +182,19 @@ def strip_end(text: str, start: int, end: int) -> int:
     return end
 
 
+def word_starts(text: str, low: int, high: int) -> list[int]:
+    """Return the offsets from `low` to `high` (exclusive) of characters that follow white space."""
+    return [match.start() for match in _WORD_START.finditer(text, low, high)]
+
+
+def word_ends(text: str, low: int, high: int) -> list[int]:
+    """Return the offsets after characters that do not belong to a word, such as a comma without a space."""
+    return [match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high)]
+
+
 def is_clean(text: str, offset: int, known: int = 0) -> bool:
     """Return whether a cut at `offset` divides no grapheme, other than white space with a combining mark."""
-    return text[offset - 1].isspace() or is_grapheme_boundary(text, offset, known)
-
-
-def is_grapheme_boundary(text: str, offset: int, known: int = 0) -> bool:
-    """Return whether no extended grapheme cluster (UAX #29) spans `offset`; `known` is an earlier boundary."""
-    return grapheme_floor(text, offset, known) == offset
+    return text[offset - 1].isspace() or grapheme_floor(text, offset, known) == offset
 
 
 def grapheme_floor(text: str, offset: int, known: int = 0) -> int:

@@ -124,10 +124,7 @@ class DocumentBuilder:
         self._break(2)
         base = self._size
         self.headings += [Heading(base + head.start, head.level + 1, head.title) for head in part.map.headings]
-        self.tables += [
-            table._replace(start=base + table.start, body=base + table.body, end=base + table.end)
-            for table in part.map.tables
-        ]
+        self.tables += [table.moved(base) for table in part.map.tables]
         self._append(part.text)
 
     def text(self) -> str:
