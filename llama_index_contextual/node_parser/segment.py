@@ -9,7 +9,6 @@ as soon as the windows of the old and the new text contain the same best offset.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import uuid
 from bisect import bisect_right
@@ -183,11 +182,6 @@ class SpanNodeParser(NodeParser):
         # The inherited version would overwrite these values: it searches for each text from the beginning of the
         # document, links nodes by SOURCE only, and drops PARENT.
         return nodes
-
-    async def _aparse_nodes(
-        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
-    ) -> list[BaseNode]:
-        return await asyncio.to_thread(self._parse_nodes, nodes, show_progress=show_progress, **kwargs)
 
 
 def check_overlap(size: int, overlap: int, prefix: str) -> None:

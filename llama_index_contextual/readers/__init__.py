@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llama_index_contextual.readers.files import (
-    Discovery,
-    FileRef,
-    FileWarning,
-    ParsedFile,
-    ReadLimits,
-    SkippedFile,
-    content_hash,
-    discover,
-)
+from llama_index_contextual.readers.files import FileRef, FileWarning, ReadLimits, SkippedFile, content_hash, discover
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.documents import DocumentReader, ReadResult, read_documents
 
 __all__ = [
-    "Discovery",
     "DocumentReader",
     "FileRef",
     "FileWarning",
-    "ParsedFile",
     "ReadLimits",
     "ReadResult",
     "SkippedFile",

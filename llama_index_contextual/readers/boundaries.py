@@ -23,7 +23,7 @@ class Rank(IntEnum):
 
 
 _NEWLINES = "\n\r\x0b\x0c\x85\u2028\u2029"
-_STOPS = ".!?…؟۔।॥։།။។"
+_STOPS = "!?…؟۔।॥։།။។"
 _WIDE_STOPS = "。！？｡"
 _CLOSING = r"\"'”’»)\]}*_」』）】》〉›"
 _ITEM_MARKS = r"\-*+•–#>|"
@@ -36,26 +36,16 @@ _NO_SENTENCE_BEFORE_STOP = (
 )
 
 
-def _sentence_end(stop: str) -> re.Pattern[str]:
-    if stop in _WIDE_STOPS:
-        return re.compile(rf"{stop}[{_WIDE_STOPS}{_CLOSING}]*\s*")
-    condition = "".join(rf"(?<!\W(?:{words})\.)" for words in _NO_SENTENCE_BEFORE_STOP) if stop == "." else ""
-    return re.compile(
-        rf"{re.escape(stop)}(?=[{_CLOSING}\s])(?:[{_CLOSING}]*(?=[{_NEWLINES}])|{condition}[{_CLOSING}]*)\s+"
-    )
-
-
-# One pattern per character: searching for one literal is several times faster than searching for a set.
-_LINE_ENDS = {mark: re.compile(rf"{mark}\s*") for mark in _NEWLINES}
-_SENTENCE_ENDS = {mark: _sentence_end(mark) for mark in _STOPS + _WIDE_STOPS}
-# The end of a line counts as the end of a sentence after a colon, semicolon or brace, and before a list item.
-_ITEMS = {"\n": re.compile(rf"\n(?:(?<=[:;{{}}]\n)|(?=[^\S\n]*[{_ITEM_MARKS}]))\s*")}
-_PARAGRAPH_ENDS = {"\n": re.compile(r"\n(?:[^\S\n]*\n)+\s*"), "\r": re.compile(r"\r(?:[^\S\r\n]*\r)+\s*")}
+_CONDITION = "".join(rf"(?<!\W(?:{words})\.)" for words in _NO_SENTENCE_BEFORE_STOP)
+_FULL_STOP = rf"\.(?=[{_CLOSING}\s])(?:[{_CLOSING}]*(?=[{_NEWLINES}])|{_CONDITION}[{_CLOSING}]*)\s+"
+_STOP = rf"[{_STOPS}](?=[{_CLOSING}\s])[{_CLOSING}]*\s+"
+_WIDE_STOP = rf"[{_WIDE_STOPS}][{_WIDE_STOPS}{_CLOSING}]*\s*"
 _PATTERNS = (
-    (Rank.LINE, _LINE_ENDS),
-    (Rank.SENTENCE, _SENTENCE_ENDS),
-    (Rank.SENTENCE, _ITEMS),
-    (Rank.PARAGRAPH, _PARAGRAPH_ENDS),
+    (Rank.LINE, re.compile(rf"[{_NEWLINES}]\s*")),
+    (Rank.SENTENCE, re.compile(f"{_FULL_STOP}|{_STOP}|{_WIDE_STOP}")),
+    # The end of a line counts as the end of a sentence after a colon, semicolon or brace, and before a list item.
+    (Rank.SENTENCE, re.compile(rf"\n(?:(?<=[:;{{}}]\n)|(?=[^\S\n]*[{_ITEM_MARKS}]))\s*")),
+    (Rank.PARAGRAPH, re.compile(r"(?:\n(?:[^\S\n]*\n)+|\r(?:[^\S\r\n]*\r)+)\s*")),
 )
 
 FENCE_MARKS = ("```", "~~~")
@@ -80,11 +70,8 @@ def structural_offsets(text: str, start: int = 0, stop: int | None = None) -> di
     # Read one more character to see whether the white space continues at `stop`.
     end = len(text) if stop is None else min(stop + 1, len(text))
     out: dict[Rank, list[int]] = {}
-    for rank, patterns in _PATTERNS:
-        offsets = out.setdefault(rank, [])
-        for mark, pattern in patterns.items():
-            if text.find(mark, start, end) >= 0:
-                offsets += [match.end() for match in pattern.finditer(text, start, end)]
+    for rank, pattern in _PATTERNS:
+        out.setdefault(rank, []).extend(match.end() for match in pattern.finditer(text, start, end))
     return {rank: [offset for offset in sorted(offsets) if offset <= last] for rank, offsets in out.items()}
 
 

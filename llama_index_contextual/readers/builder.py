@@ -75,14 +75,13 @@ class DocumentBuilder:
             self._break(1 if follows else 2)
             self._add(text)
 
-    def table(self, rows: Iterable[Sequence[str]], *, has_head: bool | None = None, head_before: str = "") -> str:
+    def table(self, rows: Iterable[Sequence[str]], *, head_before: str = "") -> str:
         """Add the rows of a table as lines, and return its column headers.
 
         Blank rows are omitted, as are leading columns that are blank in all of the first rows.
 
         Args:
             rows: The cells of each row.
-            has_head: Whether the first row with several cells holds the column headers; None decides by its content.
             head_before: Column headers to use if the table has none because it continues another table.
         """
         filled = (row for row in map(self._stripped, rows) if any(row))
@@ -91,9 +90,7 @@ class DocumentBuilder:
             return head_before
         margin = min(next(at for at, cell in enumerate(row) if cell) for row in first)
         at_head = next((at for at, row in enumerate(first) if sum(map(bool, row)) > 1), None)
-        if at_head is not None and has_head is None:
-            has_head = not any(is_figure(cell) and not _DAY.fullmatch(cell) for cell in first[at_head])
-        if not has_head:
+        if at_head is not None and any(is_figure(cell) and not _DAY.fullmatch(cell) for cell in first[at_head]):
             at_head = None
         head = head_before if at_head is None else row_line(first[at_head][margin:])[:MAX_HEAD]
         self._break(2)

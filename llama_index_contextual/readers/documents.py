@@ -48,8 +48,6 @@ from llama_index_contextual.readers.files import (
     has_text,
     notes_on_ids,
     printable,
-    size_reason,
-    special_reason,
 )
 from llama_index_contextual.readers.ocr import CHANGED, OcrReader, PageStore, engine_for
 from llama_index_contextual.readers.pdf.scans import ImagePages, Page, no_text_note, with_ocr_notes
@@ -231,7 +229,7 @@ class DocumentReader:
     def _parse(self, ref: FileRef) -> ParsedFile:
         suffix = ref.path.suffix.lower()
         try:
-            _check(ref, self._limits)
+            _check(ref)
             if suffix in OFFICE_SUFFIXES:
                 return self._in_child(lambda parser: parser.read(ref.path, reader="office", limits=self._limits))
             if suffix in PDF_SUFFIXES:
@@ -429,14 +427,12 @@ def _copies(files: Sequence[FileRef]) -> dict[FileRef, FileRef]:
     return copies
 
 
-def _check(ref: FileRef, limits: ReadLimits) -> None:
+def _check(ref: FileRef) -> None:
     """Check that the file has not been replaced since it was discovered."""
     try:
         status = os.stat(ref.path)
     except OSError as error:
         raise ReadError(ref.shown, f"cannot be opened: {error.strerror}") from error
-    if reason := special_reason(status.st_mode) or size_reason(status.st_size, limits):
-        raise ReadError(ref.shown, reason)
     if ref.identity not in (None, (status.st_dev, status.st_ino)):
         raise ReadError(ref.shown, CHANGED)
 

@@ -159,7 +159,12 @@ class FileSource:
         Raises:
             ReadError: The file cannot be opened, is not a regular file, or has more bytes than the limit.
         """
-        data, digest = read_limited(path, limits)
+        try:
+            data, digest = read_once(path, max_bytes=limits.max_bytes)
+        except OSError as error:
+            raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
+        if reason := size_reason(len(data), limits):
+            raise ReadError(str(path), reason)
         return cls(path, data, FileAccount(path, len(data), limits), digest)
 
     def error(self, reason: str) -> ReadError:
@@ -383,7 +388,7 @@ def size_reason(size: int, limits: ReadLimits) -> str | None:
     """Return the reason why a file of this size is not read, or None if it is within the limit."""
     if size <= limits.max_bytes:
         return None
-    return f"has {size:,} bytes, more than the limit of {limits.max_bytes:,}: {SPLIT}"
+    return f"has more than {limits.max_bytes:,} bytes: {SPLIT}"
 
 
 def special_reason(mode: int) -> str | None:
@@ -521,21 +526,6 @@ def read_once(path: Path, *, max_bytes: int) -> tuple[bytes, str]:
     with open_file(path) as file:
         data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
     return data, xxhash.xxh3_128_hexdigest(data)
-
-
-def read_limited(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
-    """Return the bytes and hash of a file, as `read_once` does.
-
-    Raises:
-        ReadError: The file cannot be opened, is not a regular file, or has more bytes than the limit.
-    """
-    try:
-        data, digest = read_once(path, max_bytes=limits.max_bytes)
-    except OSError as error:
-        raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
-    if len(data) > limits.max_bytes:
-        raise ReadError(str(path), f"has more than {limits.max_bytes:,} bytes: {SPLIT}")
-    return data, digest
 
 
 def open_file(path: Path) -> BufferedReader:

@@ -151,7 +151,7 @@ class _Walk:
             self.flush()
             for caption in element.iterchildren("caption"):
                 self._builder.paragraph(_flat(caption))
-            self._builder.table(_rows(element), has_head=_has_head(element))
+            self._builder.table(_rows(element))
             return False
         if tag in _BLOCKS:
             self.flush()
@@ -210,16 +210,6 @@ def _lists_data(table: Element) -> bool:
             return False
         is_wide = is_wide or (element.tag == "tr" and sum(cell.tag in ("td", "th") for cell in element) > 1)
     return is_wide
-
-
-def _has_head(table: Element) -> bool | None:
-    """Return True if the markup makes the first row with several cells a header row, or None if it does not."""
-    for row in table.iterdescendants("tr"):
-        cells = [cell for cell in row if cell.tag in ("td", "th") and _flat(cell)]
-        if len(cells) > 1:
-            is_in_head = row.getparent().tag == "thead"
-            return True if is_in_head or all(cell.tag == "th" for cell in cells) else None
-    return None
 
 
 def _rows(table: Element) -> Iterator[list[str]]:

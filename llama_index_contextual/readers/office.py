@@ -44,7 +44,6 @@ from llama_index_contextual.readers.files import (
 )
 from llama_index_contextual.readers.html import add_html, parse_html, read_html
 from llama_index_contextual.readers.pdf.reader import parse_pdf
-from llama_index_contextual.readers.pdf.title import sensible_title
 from llama_index_contextual.readers.text import decode, parse_markdown, parse_text
 
 MAX_PARTS = 20_000
@@ -90,8 +89,7 @@ def _read_package(source: FileSource, add: Callable[[DocumentBuilder, FileSource
     """Read an Office file; `add` adds its content to a document and returns its title, if it has one."""
     builder = DocumentBuilder(source.account)
     builder.warnings += _check_package(source)
-    title = add(builder, source) or _stated_title(source.data)
-    return builder.parsed(title=sensible_title(title), digest=source.digest)
+    return builder.parsed(title=add(builder, source), digest=source.digest)
 
 
 def _check_package(source: FileSource) -> list[str]:
@@ -141,18 +139,6 @@ _DECLARATION = re.compile(rb"<!(?:DOCTYPE|ENTITY)")
 _NO_VALUE = re.compile(rb"</f>(?:<v */>|<v></v>)?</c>")
 
 
-def _stated_title(data: bytes) -> str | None:
-    """Return the title in the properties of an Office file."""
-    from lxml import etree
-
-    with zipfile.ZipFile(BytesIO(data)) as archive:
-        if "docProps/core.xml" not in archive.namelist():
-            return None
-        root = etree.fromstring(archive.read("docProps/core.xml"), etree.XMLParser(resolve_entities=False))
-    title: str | None = root.findtext("{http://purl.org/dc/elements/1.1/}title")
-    return title
-
-
 # Word
 
 
@@ -161,7 +147,7 @@ def _add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
     import mammoth
 
     converted = mammoth.convert_to_html(
-        _with_formulas(source.data),
+        BytesIO(source.data),
         style_map="p[style-name='Title'] => h1:fresh",
         include_embedded_style_map=False,
         convert_image=mammoth.images.img_element(lambda image: {}),
@@ -172,52 +158,6 @@ def _add_word(builder: DocumentBuilder, source: FileSource) -> str | None:
     add_html(builder, root)
     titles = root.xpath("//h1")
     return builder.headings[0].title if titles and builder.headings and builder.headings[0].start == 0 else None
-
-
-_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
-_OPERATORS = {"den": "/", "sup": "^", "sub": "_"}
-
-
-def _with_formulas(data: bytes) -> BytesIO:
-    """Return a Word document without images and with formulas as text."""
-    from lxml import etree
-
-    prepared = BytesIO()
-    with zipfile.ZipFile(BytesIO(data)) as source, zipfile.ZipFile(prepared, "w") as target:
-        for name in dict.fromkeys(source.namelist()):  # a name that is listed twice would be unpacked twice
-            if not name.lower().endswith((".xml", ".rels")):
-                continue
-            content = source.read(name)
-            if b"oMath" in content:
-                root = etree.fromstring(content, etree.XMLParser(resolve_entities=False))
-                for formula in list(root.iter(f"{_MATH}oMath")):
-                    _write_formula(formula)
-                content = etree.tostring(root)
-            target.writestr(name, content)
-    prepared.seek(0)
-    return prepared
-
-
-def _write_formula(formula: Any) -> None:
-    """Replace a formula, which mammoth omits, with a run of text such as a/b."""
-    from lxml import etree
-
-    parts = []
-    for element in formula.iter():
-        if isinstance(element.tag, str) and element.tag.startswith(_MATH):
-            name = element.tag.removeprefix(_MATH)
-            parts.append(element.text or "" if name == "t" else _OPERATORS.get(name, ""))
-    run = etree.Element(f"{_WORD}r")
-    text = etree.SubElement(run, f"{_WORD}t")
-    text.text = "".join(parts)
-    run.tail = formula.tail
-    parent = formula.getparent()
-    if parent.tag == f"{_MATH}oMathPara":  # mammoth omits this element too
-        parent.addprevious(run)
-        parent.remove(formula)
-    else:
-        parent.replace(formula, run)
 
 
 # PowerPoint
@@ -288,7 +228,7 @@ def _add_chart(builder: DocumentBuilder, chart: Any) -> None:
         for at in range(max(map(len, values), default=0)):
             numbers = (_number(column[at], "General") if at < len(column) else "" for column in values)
             rows.append([labels[at] if at < len(labels) else "", *numbers])
-        builder.table(rows, has_head=True)
+        builder.table(rows)
 
 
 def _add_diagram(builder: DocumentBuilder, shape: Any) -> None:
@@ -549,10 +489,6 @@ def _is_text(part: Message) -> bool:
     return part.get_content_type() in ("text/plain", "text/html") and not is_attached
 
 
-def _read_pdf(source: FileSource) -> ParsedFile:
-    return parse_pdf(source.path, source.data, account=source.account)
-
-
 READERS: dict[str, Callable[[FileSource], ParsedFile]] = {
     **dict.fromkeys((".docx", ".docm"), partial(_read_package, add=_add_word)),
     **dict.fromkeys((".pptx", ".pptm"), partial(_read_package, add=_add_slides)),
@@ -561,7 +497,7 @@ READERS: dict[str, Callable[[FileSource], ParsedFile]] = {
     **dict.fromkeys((".csv", ".tsv"), _read_csv),
     ".eml": _read_mail,
     # Files of these types are only read here if they are attached to a mail.
-    ".pdf": _read_pdf,
+    ".pdf": parse_pdf,
     **dict.fromkeys(MARKDOWN_SUFFIXES, parse_markdown),
     **dict.fromkeys(TEXT_SUFFIXES, parse_text),
 }

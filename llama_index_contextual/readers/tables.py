@@ -2,19 +2,18 @@
 
 A chunk that begins inside a table does not contain its column headers. Readers and node parsers therefore look for
 tables and record the headers of each: `figure_tables` in lines with separate cells, as in a PDF, `tables_in_text` in
-Markdown and plain text. A table without recognisable headers is omitted, because there is nothing to add to its chunks.
+Markdown. A table without recognisable headers is omitted, because there is nothing to add to its chunks.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from llama_index_contextual.metadata import Table
-from llama_index_contextual.readers.boundaries import Span, code_fences, is_outside, pipe_blocks
+from llama_index_contextual.readers.boundaries import code_fences, is_outside, pipe_blocks
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.pages import Line
@@ -53,7 +52,7 @@ class TextLine(NamedTuple):
         return self.start + len(self.text)
 
 
-# Markdown and plain text
+# Markdown
 
 _PIPE = re.compile(r"(?<!\\)\|")
 _DELIMITER = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
@@ -62,23 +61,10 @@ _INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
 _CAPTION = re.compile(r"[*_]*(?:table|tab\.|tabelle|tableau|tabla|tabella)\b", re.IGNORECASE)
 
 
-_VISIBLE_LINE = re.compile(r"\S[^\n]*")
-_GAP = re.compile(r"(?<=[^\s.!?:;])(?: {2}| ?\t)[ \t]*+(?=[^\s|])")
-_CODE = frozenset("{};=")
-REACH = 1_000
-"""Maximum distance in characters between lines with gaps in one table, and between it and its column headers."""
-
-MIN_ALIGNED = 0.6
-"""Share of the rows of a table whose last cells must be aligned."""
-MIN_PROSE = 45
-"""Minimum characters in a line that the next line may continue as part of the same paragraph."""
-
-
 def tables_in_text(text: str) -> list[Table]:
-    """Return the tables in Markdown or plain text, except those in code, in the order of the text.
+    """Return the Markdown tables of a text, except those in code, in the order of the text.
 
-    These are tables with pipes and a row of hyphens below the column headers, and figures in columns that are aligned
-    with spaces or tabs.
+    These are lines with pipes and a row of hyphens below the column headers.
 
     Example:
         >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
@@ -86,11 +72,7 @@ def tables_in_text(text: str) -> list[Table]:
         [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee')]
     """
     fences = code_fences(text)
-    tables: list[Table] = []
-    for table in sorted([*_pipe_tables(text), *_aligned_tables(text)]):
-        if is_outside(fences, table.start, table.end) and (not tables or tables[-1].end <= table.start):
-            tables.append(table)
-    return tables
+    return [table for table in _pipe_tables(text) if is_outside(fences, table.start, table.end)]
 
 
 def _pipe_tables(text: str) -> Iterator[Table]:
@@ -122,63 +104,6 @@ def _caption_above(text: str, start: int) -> str:
     line = above.rpartition("\n")[2].strip()
     is_caption = _CAPTION.match(line) and len(line.split()) <= MAX_CAPTION_WORDS
     return _INLINE.sub("", line) if is_caption else caption_of(line)
-
-
-def _aligned_tables(text: str) -> Iterator[Table]:
-    for start, end in _stretches(text):
-        yield from (table for table in figure_tables(_text_lines(text, start, end)) if _is_aligned(text, table))
-
-
-def _is_aligned(text: str, table: Table) -> bool:
-    """Return whether the last cells of most rows begin or end at one position, or follow the same number of tabs."""
-    places: tuple[Counter[int], ...] = (Counter(), Counter(), Counter())
-    rows = 0
-    for match in _VISIBLE_LINE.finditer(text, text.rfind("\n", 0, table.body) + 1, table.end):
-        line = match.group().rstrip()
-        gaps = list(_GAP.finditer(line[:MAX_HEAD]))
-        if gaps:
-            indent = match.start() - text.rfind("\n", 0, match.start())
-            rows += 1
-            last_cell = indent + gaps[-1].end(), indent + len(line), line.count("\t") or -rows
-            for counter, place in zip(places, last_cell, strict=True):
-                counter[place] += 1
-    return rows > MIN_ROWS and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
-
-
-def _stretches(text: str) -> Iterator[Span]:
-    """Yield the parts of the text whose lines contain gaps, with some lines above each part."""
-    if "  " not in text and "\t" not in text:
-        return
-    first = last = -1
-    count = 0
-    for match in _GAP.finditer(text):
-        if first >= 0 and match.start() - last > REACH:
-            if count > MIN_ROWS:
-                yield first, last
-            first, count = -1, 0
-        if first < 0:
-            first = text.rfind("\n", 0, max(0, match.start() - REACH)) + 1
-        last, count = match.end(), count + 1
-    if first >= 0 and count > MIN_ROWS:
-        yield first, last
-
-
-def _text_lines(text: str, start: int, end: int) -> Iterator[TextLine]:
-    stop = text.find("\n", end)
-    paragraph: list[TextLine] = []
-    for match in _VISIBLE_LINE.finditer(text, start, len(text) if stop < 0 else stop):
-        line = match.group().rstrip()
-        indent = match.start() - text.rfind("\n", start, match.start()) - 1 if match.start() > start else 0
-        cells = 1 if _CODE.intersection(line) or "|" in line else 1 + len(_GAP.findall(line[:MAX_HEAD]))
-        before = paragraph[-1] if paragraph else None
-        if before and (cells > 1 or len(before.text) < MIN_PROSE or text.count("\n", before.end, match.start()) != 1):
-            yield _joined(paragraph)
-            paragraph = []
-        paragraph.append(TextLine(line, match.start(), cells, float(indent)))
-        if cells > 1:
-            yield paragraph.pop()
-    if paragraph:
-        yield _joined(paragraph)
 
 
 # Lines with cells

@@ -176,12 +176,12 @@ _MAX_FOREIGN = 0.4
 # Without this list, charset-normalizer takes Russian text in KOI8-R for Japanese, and Polish text in ISO 8859-2 for
 # ISO 8859-14 ("ṡycie" for "życie").
 _CONFUSED = ["iso8859_14", "mac_latin2", "shift_jis_2004", "shift_jisx0213", "euc_jis_2004", "euc_jisx0213"]
-_FOREIGN = re.compile(rb"[\x80-\xff]")
+_SAMPLE_LINES = 1_000
 
 
 def _legacy_encoding(data: bytes) -> str | None:
     """Return the most likely encoding of text that is not Unicode, based on a sample of its non-ASCII lines."""
-    sample = _foreign_lines(data)
+    sample = b"\n".join([line for line in data.split(b"\n") if not line.isascii()][:_SAMPLE_LINES])
     shares = {encoding: _share(sample, encoding) for encoding in _ALPHABETS}
     best = max(shares, key=lambda encoding: shares[encoding])
     if shares[best] >= _ENOUGH:
@@ -190,22 +190,6 @@ def _legacy_encoding(data: bytes) -> str | None:
 
     match = from_bytes(sample, cp_exclusion=_CONFUSED).best()
     return match.encoding if match else None
-
-
-def _foreign_lines(data: bytes, width: int = 4096) -> bytes:
-    lines: list[bytes] = []
-    size = at = 0
-    while size < _SAMPLE_BYTES and (foreign := _FOREIGN.search(data, at)):
-        start = max(data.rfind(b"\n", at, foreign.start()) + 1, foreign.start() - 200, at)
-        at = data.find(b"\n", foreign.start())
-        at = len(data) if at < 0 else at
-        line = data[start:at]
-        if len(line) > width:
-            # Cut at a byte below 0x30, which is never the second half of a character in these encodings.
-            line = line[: max(line.rfind(byte, 0, width) for byte in b" ,.!") + 1] or line[:width]
-        lines.append(line)
-        size += len(line)
-    return b"\n".join(lines)
 
 
 def _share(sample: bytes, encoding: str) -> float:

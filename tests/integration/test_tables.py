@@ -72,11 +72,10 @@ def markdown(firm: str, rows: list[tuple[str, ...]]) -> bytes:
     return "\n".join(lines).encode()
 
 
-def plain(firm: str, rows: list[tuple[str, ...]]) -> bytes:
-    """Return plain text with a table in columns."""
-    wide = [("(in thousands)", *YEARS), *rows]
-    lines = [f"{row[0]:<32}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in wide]
-    return "\n".join([f"{firm.upper()} COSTS BY PLACE", "", *lines, "", "The figures are not audited."]).encode()
+def comma_separated(firm: str, rows: list[tuple[str, ...]]) -> bytes:
+    """Return a table as CSV."""
+    lines = [[f"{firm} costs by place"], ["(in thousands)", *YEARS], *rows]
+    return "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines).encode()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,7 @@ def planted() -> tuple[dict[str, bytes], list[Planted]]:
     figures: list[Planted] = []
     for at, firm in enumerate(FIRMS):
         rows = rows_of(numbers)
-        suffix, write = ((".pdf", pdf), (".md", markdown), (".txt", plain))[at % 3]
+        suffix, write = ((".pdf", pdf), (".md", markdown), (".csv", comma_separated))[at % 3]
         files[firm.lower().replace(" ", "-") + suffix] = write(firm, rows)
         for label, *values in numbers.sample(rows[2 * len(rows) // 3 :], 2):
             year = numbers.choice(YEARS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llama_index_contextual.readers import Discovery, ReadResult
+from llama_index_contextual.readers import ReadResult
+from llama_index_contextual.readers.files import Discovery
 
 
 def write(path: Path, content: str | bytes) -> Path:

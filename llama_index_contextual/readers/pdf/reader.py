@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import RUNNING_LINES, DocumentMap
-from llama_index_contextual.readers.files import FileAccount, ParsedFile, ReadLimits, has_text, read_limited
+from llama_index_contextual.readers.files import FileAccount, FileSource, ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.pdf.pages import Line, PageContent, PageSource, PdfEngine
 from llama_index_contextual.readers.pdf.running import strip_running
 from llama_index_contextual.readers.pdf.scans import no_text_note, page_content
@@ -60,35 +60,34 @@ def read_pdf(
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` contains the cause.
     """
-    data, digest = read_limited(path, limits)
-    account = FileAccount(path, len(data), limits)
-    parsed = parse_pdf(path, data, account=account, password=password, engine=engine, scans=scans, on_page=on_page)
-    return replace(parsed, digest=digest)
+    source = FileSource.open(path, limits)
+    return parse_pdf(source, password=password, engine=engine, scans=scans, on_page=on_page)
 
 
 def parse_pdf(
-    path: Path,
-    data: bytes,
+    file: FileSource,
     *,
-    account: FileAccount,
     password: str | None = None,
     engine: PdfEngine = "pdfium",
     scans: Mapping[int, Mapping[str, Any]] | None = None,
     on_page: Callable[[int, int], None] | None = None,
 ) -> ParsedFile:
-    """Read the bytes of a PDF as `read_pdf` does; `path` is used for error messages."""
+    """Read the bytes of a PDF as `read_pdf` does."""
+    path, data, account = file.path, file.data, file.account
     _check(path, data)
     notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 
-        return read_source(PdfiumSource(path, data, password), path, account, notes, scans, on_page)
+        parsed = read_source(PdfiumSource(path, data, password), path, account, notes, scans, on_page)
+        return replace(parsed, digest=file.digest)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
     with apply_configuration(CONFIGURATION):
-        return read_source(PypdfSource(path, data, password), path, account, notes, scans, on_page)
+        parsed = read_source(PypdfSource(path, data, password), path, account, notes, scans, on_page)
+        return replace(parsed, digest=file.digest)
 
 
 def _check(path: Path, data: bytes) -> None:

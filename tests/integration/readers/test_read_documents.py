@@ -34,12 +34,12 @@ from llama_index_contextual.readers import (
     DocumentReader,
     FileRef,
     FileWarning,
-    ParsedFile,
     ReadLimits,
     content_hash,
     discover,
     read_documents,
 )
+from llama_index_contextual.readers.files import ParsedFile
 from tests.integration.readers.office_files import docx, pptx
 from tests.integration.readers.office_files import read as parse
 from tests.support.pdf_files import encrypted, lines, pdf_of
@@ -183,7 +183,7 @@ class TestBadFiles:
             "c_spaces.txt": "is empty",
             "d_binary.txt": "is a binary file, not text",
             "e_pdf.txt": "is a binary file, not text",
-            "h_huge.txt": "has 2,000,000 bytes, more than the limit of 1,500,000",
+            "h_huge.txt": "has more than 1,500,000 bytes",
             "i_other_password.pdf": "the PDF is encrypted, and the password given for it does not open it",
             "j_word.docx": "is damaged and cannot be read (File is not a zip file)",
             "k_\\x1b[2J\\u202e.txt": "is empty",
@@ -202,7 +202,7 @@ class TestBadFiles:
         with (tmp_path / "huge.txt").open("wb") as file:
             file.truncate(1_000_000_000)
         monkeypatch.setattr(os, "open", None)
-        assert "more than the limit of 500,000,000" in reasons(read_documents([tmp_path / "huge.txt"]))["huge.txt"]
+        assert "more than 500,000,000 bytes" in reasons(read_documents([tmp_path / "huge.txt"]))["huge.txt"]
         with pytest.raises(ReadError, match=r"split it into smaller files"):
             DocumentReader().read(FileRef(tmp_path / "huge.txt", "huge.txt", 5, "huge.txt"))
 

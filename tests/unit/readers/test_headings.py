@@ -91,7 +91,7 @@ def test_offsets_are_line_starts_in_order(text: str) -> None:
     assert all(start == 0 or text[start - 1] in "\n\r" for start in starts)
 
 
-# ---- tables in lines with cells, in Markdown and in plain text: where they are, and their column heads ---------------
+# ---- tables in lines with cells, and in Markdown: where they are, and their column heads ---------------
 
 
 def lines_of(page: str) -> list[TextLine]:
@@ -150,28 +150,6 @@ def test_pipes_alone_are_no_table_with_a_head(text: str) -> None:
 def test_tables_in_code_are_left_out() -> None:
     text = f"```\n{PIPES}```\n\n{PIPES}"
     assert [table.start for table in tables_in_text(text)] == [text.rindex("| Serv")]
-
-
-# ---- plain text ------------------------------------------------------------------------------------------------------
-
-
-def test_figures_in_columns_set_with_spaces_or_tabs_are_a_table() -> None:
-    for gap in ("    ", "\t"):
-        rows = [["Service", "2023", "2022"], ["Copy", "2.10", "1.90"], ["Scan", "3.00", "2.80"], ["Fax", "1.00", "–"]]
-        text = "Prices\n\n" + "\n".join(gap.join(row) for row in rows) + "\n\nPrices include tax.\n"
-        (table,) = tables_in_text(text)
-        assert table.head.splitlines()[-1].split() == ["Service", "2023", "2022"]
-        assert text[table.body :].startswith("Copy")
-        assert text[: table.end].endswith("–")
-
-
-def test_prose_with_wide_spaces_and_aligned_code_are_no_tables() -> None:
-    prose = "It  was  the best of times,  it  was the worst  of times,  in  1859  and  later.\n" * 20
-    code = "int  a    = 1;\nint  bb   = 2;\nint  ccc  = 3;\n" * 5
-    books = [f"Author {'A' * n}  Writer   A title of {'many ' * (n % 7)}words {190 + n} {n}" for n in range(30)]
-    assert tables_in_text("\n".join(["Name One  Name Two   A book about dogs", *books])) == []
-    assert tables_in_text(prose) == []
-    assert tables_in_text(code) == []
 
 
 # ---- any text --------------------------------------------------------------------------------------------------------

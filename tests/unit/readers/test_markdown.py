@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.metadata import OWN_KEYS, TITLE
-from llama_index_contextual.readers import ParsedFile, ReadLimits
+from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers import text as outline
-from llama_index_contextual.readers.files import FileSource
+from llama_index_contextual.readers.files import FileSource, ParsedFile
 from llama_index_contextual.readers.text import (
     MAX_FRONT_MATTER,
     TITLE_REACH,

@@ -64,16 +64,6 @@ class TestWord:
             table.cell(*cell).text = text
         assert read("a.docx", saved(document)).text == "- one\n- two\n\n1. first\n\nNorth  a\nNorth  b\nSouth  c"
 
-    def test_formulas_are_kept_as_text(self) -> None:
-
-        math = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
-        fraction = "<m:f><m:num><m:r><m:t>a</m:t></m:r></m:num><m:den><m:r><m:t>b</m:t></m:r></m:den></m:f>"
-        document = Document()
-        document.add_paragraph("Ratio ")._p.append(parse_xml(f"<m:oMath {math}>{fraction}</m:oMath>"))
-        block = f"<m:oMathPara {math}><m:oMath>{fraction}</m:oMath></m:oMathPara>"
-        document.add_paragraph("Block ")._p.append(parse_xml(block))
-        assert read("a.docx", saved(document)).text == "Ratio a/b\n\nBlock a/b"
-
     def test_headers_footers_and_deleted_text_are_left_out_and_images_named(self) -> None:
 
         word = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -83,15 +73,6 @@ class TestWord:
         paragraph._p.append(parse_xml(f"<w:del {word}><w:r><w:delText> deleted</w:delText></w:r></w:del>"))
         paragraph._p.append(parse_xml(f"<w:ins {word}><w:r><w:t> inserted</w:t></w:r></w:ins>"))
         assert read("a.docx", saved(document)).text == "Kept inserted"
-
-    def test_the_title_of_the_properties_counts_if_the_text_has_none(self) -> None:
-
-        document = Document()
-        document.add_paragraph("Only text")
-        document.core_properties.title = "Lease of a boat"
-        assert read("a.docx", saved(document)).title == "Lease of a boat"
-        document.core_properties.title = "Microsoft Word - untitled"
-        assert read("a.docx", saved(document)).title is None
 
 
 class TestPowerPoint:

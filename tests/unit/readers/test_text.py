@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers import ParsedFile, ReadLimits
-from llama_index_contextual.readers.files import FileSource
+from llama_index_contextual.readers import ReadLimits
+from llama_index_contextual.readers.files import FileSource, ParsedFile
 from llama_index_contextual.readers.text import parse_text
 from tests.unit.readers.examples import sections
 
@@ -98,10 +98,6 @@ class TestLegacyEncodings:
         parsed = read(text.encode("cp1252"))
         assert parsed.text == text
         assert parsed.warnings == ("is not UTF-8: read as cp1252; save it as UTF-8 if letters look wrong",)
-
-    def test_a_long_line_is_sampled_where_it_is_foreign(self, read: Reader) -> None:
-        text = "Das ist lang. " * 10_000 + GERMAN * 200
-        assert read(text.encode("cp1252")).text == text
 
 
 class TestBadInput:
