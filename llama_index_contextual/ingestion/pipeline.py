@@ -280,7 +280,7 @@ def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformCo
     """Return the segment parser and the chunk parser for the settings of a project."""
     return (
         SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_size // 10),
-        ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap, name_facts=True),
+        ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap),
     )
 
 

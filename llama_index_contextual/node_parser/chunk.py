@@ -26,6 +26,7 @@ from llama_index_contextual.metadata import DocumentMap, Table
 from llama_index_contextual.node_parser.segment import (
     SEGMENT_CORE,
     Origin,
+    PartSpan,
     SpanNodeParser,
     check_overlap,
     heading_offsets_in,
@@ -67,12 +68,6 @@ class ChunkNodeParser(SpanNodeParser):
         "times as large.",
     )
 
-    name_facts: bool = Field(
-        default=False,
-        description="Whether your own metadata are embedded and read as one line with their names, such as "
-        "'fund: Halpha, quarter: Q4 2024', instead of their values alone.",
-    )
-
     @model_validator(mode="after")
     def _check(self) -> ChunkNodeParser:
         check_overlap(self.chunk_size, self.chunk_overlap, "chunk")
@@ -80,8 +75,7 @@ class ChunkNodeParser(SpanNodeParser):
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
         documents: dict[str, list[TextNode]] = {}
-        named = self.name_facts and self.include_metadata
-        for part in _parts(get_tqdm_iterable(nodes, show_progress, "Chunking segments"), name_facts=named):
+        for part in _parts(get_tqdm_iterable(nodes, show_progress, "Chunking segments"), self.include_metadata):
             chunks = documents.setdefault(part.origin.source.node_id, [])
             for span in self._spans(part, chunks[-1].start_char_idx if chunks else None):
                 chunks.append(self._node(part, span, len(chunks)))
@@ -90,7 +84,7 @@ class ChunkNodeParser(SpanNodeParser):
                 link_neighbours(chunks)
         return [chunk for chunks in documents.values() for chunk in chunks]
 
-    def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
+    def _spans(self, part: _Part, last_start: int | None) -> Iterator[PartSpan]:
         text, base = part.origin.text, part.origin.base
         tokens = TokenMap.of(text)
         # Do not repeat the entire last chunk of the previous segment if it is short.
@@ -99,7 +93,7 @@ class ChunkNodeParser(SpanNodeParser):
         layout = Layout.of(tokens, self.chunk_size, headings, table_spans(text, part.map.tables, base or 0))
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
-    def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:
+    def _node(self, part: _Part, span: PartSpan, number: int) -> TextNode:
         node = part.origin.node
         parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
         return part.origin.part(
@@ -112,7 +106,7 @@ class ChunkNodeParser(SpanNodeParser):
             relationships={NodeRelationship.SOURCE: part.origin.source, NodeRelationship.PARENT: parent},
         )
 
-    def _metadata(self, part: _Part, span: ChunkSpan, number: int) -> dict[str, Any]:
+    def _metadata(self, part: _Part, span: PartSpan, number: int) -> dict[str, Any]:
         left_out = {*keys.RESERVED_KEYS, SEGMENT_CORE}
         if not self.include_metadata:
             left_out |= {*keys.user_metadata(part.origin.node), *keys.FILE_KEYS, keys.SOURCE_LINE}
@@ -157,7 +151,7 @@ class _Part:
     facts: str
 
 
-def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
+def _parts(nodes: Iterable[BaseNode], has_facts: bool) -> Iterator[_Part]:
     counts: Counter[str] = Counter()
     for node in nodes:
         origin = Origin.of(node)
@@ -168,7 +162,7 @@ def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
         counts[origin.source.node_id] = max(counts[origin.source.node_id], index) + 1
         embed = keys.excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
         llm = keys.excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
-        values = keys.user_metadata(node) if name_facts else {}
+        values = keys.user_metadata(node) if has_facts else {}
         facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
         if line := keys.facts_line(facts):  # replaces the single values, also for an LLM that may read them
             is_read = not set(facts) & set(llm)
@@ -208,33 +202,12 @@ def _head(table: Table | None) -> str | None:
         if count_tokens("\n".join([line, *lines])) > MAX_HEAD_TOKENS:
             break
         lines.insert(0, line)
-    return "\n".join(lines) or " ".join(_words_that_fit(table.head.splitlines()[-1:]))
-
-
-def _words_that_fit(lines: Sequence[str]) -> list[str]:
-    words = " ".join(lines).split()
+    words = table.head.split("\n")[-1].split()
     fitting = bisect_right(range(len(words)), MAX_HEAD_TOKENS, key=lambda n: count_tokens(" ".join(words[: n + 1])))
-    return words[:fitting]
+    return "\n".join(lines) or " ".join(words[:fitting])
 
 
 # Splitting one text
-
-
-@dataclass(frozen=True)
-class ChunkSpan:
-    """A chunk as offsets into its text.
-
-    Attributes:
-        start: Offset of the first character, including the overlap.
-        core: Offset of the first character that is not in the previous chunk.
-        end: End of the chunk (exclusive).
-        tokens: Number of tokens in the slice when it is encoded alone.
-    """
-
-    start: int
-    core: int
-    end: int
-    tokens: int
 
 
 # Minimum fill of a chunk for a cut of each rank: a heading justifies a half-empty chunk, the end of a line does not.
@@ -265,7 +238,7 @@ class ChunkCutter:
     size: int
     overlap: int
 
-    def spans(self, core_start: int = 0, floor: int = -1) -> Iterator[ChunkSpan]:
+    def spans(self, core_start: int = 0, floor: int = -1) -> Iterator[PartSpan]:
         """Yield the chunks of the text in order.
 
         Args:
@@ -283,7 +256,7 @@ class ChunkCutter:
                 start = self._overlap_start(core, end, start)
                 continue
             next_core, end, count = cut
-            yield ChunkSpan(start, core, end, count)
+            yield PartSpan(start, core, end, count)
             core, start = next_core, self._overlap_start(next_core, end, start)
 
     def _cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:

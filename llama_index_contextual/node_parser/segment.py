@@ -202,18 +202,20 @@ _MARGIN = 8
 
 
 @dataclass(frozen=True)
-class SegmentSpan:
-    """A segment as offsets into its document.
+class PartSpan:
+    """A segment or a chunk as offsets into its text.
 
     Attributes:
         start: Offset of the first character, including the overlap.
-        core: Offset of the first character that is not in the previous segment; the cores cover the document.
-        end: End of the segment (exclusive).
+        core: Offset of the first character that is not in the previous part.
+        end: End of the part (exclusive).
+        tokens: Number of tokens in the slice when it is encoded alone; 0 if they were not counted.
     """
 
     start: int
     core: int
     end: int
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ class SegmentCutter:
     wholes: Sequence[tuple[int, int]]
     rows: Sequence[tuple[int, int]] = ()
 
-    def spans(self) -> Iterator[SegmentSpan]:
+    def spans(self) -> Iterator[PartSpan]:
         """Yield the segments in the order of the text; none if it is only white space.
 
         Text that fits is one segment. Otherwise the cores cover all of the text except white space.
@@ -245,13 +247,13 @@ class SegmentCutter:
         core = boundaries.skip_space(text, 0)
         tail = boundaries.strip_end(text, core, len(text))
         if core < tail and len(self.tokens) <= self.size:
-            yield SegmentSpan(0, 0, len(text))
+            yield PartSpan(0, 0, len(text))
             return
         start = core
         while core < tail:
             next_core = self._cut(core, self.size - (self.overlap if start < core else 0), tail)
             end = boundaries.strip_end(text, core, next_core)
-            yield SegmentSpan(self._fit(start, core, end), core, end)
+            yield PartSpan(self._fit(start, core, end), core, end)
             start, core = self._overlap_start(end, next_core, core), next_core
 
     def _cut(self, core: int, capacity: int, tail: int) -> int:
@@ -275,7 +277,8 @@ class SegmentCutter:
             if whole[0] > known and self.tokens.estimate(*whole) <= self.size // 2:
                 return whole[0]
             starts = [start for start, _ in boundaries.lines_of(text, low, high) if start > low]
-            return self._lowest((start for start in starts if _begins_line(text, start)), known)
+            lines = (start for start in starts if "\n" in text[boundaries.strip_end(text, 0, start) : start])
+            return self._lowest(lines, known)
         ranked = boundaries.structural_offsets(text, low, high)
         ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
         for rank in sorted(ranked, reverse=True):
@@ -328,10 +331,6 @@ class SegmentCutter:
         while start < core and self.tokens.count(start, end) > self.size:
             start = next(iter(boundaries.word_starts(self.tokens.text, start + 1, core)), core)
         return start
-
-
-def _begins_line(text: str, offset: int) -> bool:
-    return "\n" in text[boundaries.strip_end(text, 0, offset) : offset]
 
 
 class SegmentNodeParser(SpanNodeParser):

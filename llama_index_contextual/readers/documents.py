@@ -6,31 +6,20 @@ import filecmp
 import os
 import queue
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from llama_index.core.schema import BaseNode, Document
 from llama_index.core.utils import get_tqdm_iterable
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.index.storable import has_surrogate, value_fault
-from llama_index_contextual.metadata import (
-    FILE_NAME,
-    FILE_PATH,
-    HEADINGS,
-    TITLE,
-    DocumentMap,
-    excluded_embed_keys,
-    excluded_llm_keys,
-    is_own_key,
-)
 from llama_index_contextual.readers.files import (
     IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
@@ -43,7 +32,6 @@ from llama_index_contextual.readers.files import (
     ParsedFile,
     ReadLimits,
     SkippedFile,
-    content_hash,
     discover,
     has_text,
     notes_on_ids,
@@ -110,13 +98,14 @@ class FileContent(NamedTuple):
     chunks: Sequence[BaseNode] | None = None
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class DocumentReader:
     """Reader for files of all supported types.
 
     All files except text and Markdown are parsed in child processes, one per core, and scanned pages are read by OCR.
     Use the reader as a context manager.
 
-    Args:
+    Attributes:
         limits: Limits for each file.
         passwords: Passwords of encrypted PDFs: one for all, or one per path, document id or file name; the password
             for "*" applies to all other files.
@@ -131,29 +120,19 @@ class DocumentReader:
         on_page: Called with the number of pages of that file that have been read, with or without OCR, and their total.
     """
 
-    def __init__(
-        self,
-        *,
-        limits: ReadLimits = ReadLimits(),  # noqa: B008
-        passwords: Mapping[str, str] | str | None = None,
-        pdf_engine: PdfEngine = "pdfium",
-        file_metadata: FileMetadata | None = None,
-        ocr: str | None = "auto",
-        page_store: PageStore | None = None,
-        on_file: Callable[[str], None] | None = None,
-        on_page: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self._limits = limits
-        self._passwords = passwords
-        self._pdf_engine = pdf_engine
-        self._file_metadata = file_metadata
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    passwords: Mapping[str, str] | str | None = None
+    pdf_engine: PdfEngine = "pdfium"
+    file_metadata: FileMetadata | None = None
+    ocr: str | None = "auto"
+    page_store: PageStore | None = None
+    on_file: Callable[[str], None] | None = None
+    on_page: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._parsers: list[ParserProcess] = []
         self._idle: queue.SimpleQueue[ParserProcess] = queue.SimpleQueue()
-        self._ocr_setting = ocr
-        self._page_store = page_store
-        self._on_file = on_file
-        self._on_page = on_page
         self._current: Path | None = None  # the file that `read_all` yields next
         self._ocr: OcrReader | None = None
         self._ocr_lock = threading.Lock()
@@ -161,9 +140,7 @@ class DocumentReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -202,8 +179,8 @@ class DocumentReader:
             pool.shutdown()
 
     def _next(self, ref: FileRef, parsed: Future[ParsedFile]) -> tuple[FileRef, FileContent | ReadError]:
-        if self._on_file is not None:
-            self._on_file(printable(ref.path.name))
+        if self.on_file is not None:
+            self.on_file(printable(ref.path.name))
         self._current = ref.path
         try:
             return ref, self._content(ref, parsed.result())
@@ -222,7 +199,7 @@ class DocumentReader:
     def _content(self, ref: FileRef, parsed: ParsedFile) -> FileContent:
         if not has_text(parsed.text):
             raise ReadError(ref.shown, "has no text: it contains only white space and invisible characters")
-        facts = user_facts(self._file_metadata, ref.path)
+        facts = user_facts(self.file_metadata, ref.path)
         warnings = tuple(FileWarning(ref.shown, text) for text in parsed.warnings)
         return FileContent(_document(ref, parsed, facts), warnings, parsed.digest, facts)
 
@@ -231,28 +208,24 @@ class DocumentReader:
         try:
             _check(ref)
             if suffix in OFFICE_SUFFIXES:
-                return self._in_child(lambda parser: parser.read(ref.path, reader="office", limits=self._limits))
+                return self._in_child(ref, reader="office")
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
                 return self._with_scanned_pages(ref, parsed) if parsed.scanned else parsed
             if suffix in IMAGE_SUFFIXES:
                 return self._read_image(ref)
             parse = parse_markdown if suffix in MARKDOWN_SUFFIXES else parse_text
-            return parse(FileSource.open(ref.path, self._limits))
+            return parse(FileSource.open(ref.path, self.limits))
         except ReadError as error:
             raise ReadError(ref.shown, error.reason) from error
 
     def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
-        password = password_of(ref, self._passwords)
-        return self._in_child(
-            lambda parser: parser.read(
-                ref.path, password=password, limits=self._limits, engine=self._pdf_engine, scans=scans
-            )
-        )
+        password = password_of(ref, self.passwords)
+        return self._in_child(ref, password=password, engine=self.pdf_engine, scans=scans)
 
     def _count_page(self, path: Path, done: int, total: int) -> None:
-        if self._on_page is not None and path == self._current:  # ignore files that are read ahead
-            self._on_page(done, total)
+        if self.on_page is not None and path == self._current:  # ignore files that are read ahead
+            self.on_page(done, total)
 
     def _with_scanned_pages(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
         """Return a PDF with the text of its scanned pages, or with a warning about them if there is no OCR."""
@@ -261,13 +234,8 @@ class DocumentReader:
             if not has_text(parsed.text):
                 raise ReadError(ref.shown, f"has no text layer: {ocr} to have it read by OCR, and ingest it again")
             return replace(parsed, warnings=(no_text_note(parsed.scanned, f" ({ocr})"), *parsed.warnings))
-        scans = ocr.read(
-            ref.path,
-            parsed.scanned,
-            password=password_of(ref, self._passwords),
-            digest=parsed.digest,
-            limits=self._limits,
-        )
+        password = password_of(ref, self.passwords)
+        scans = ocr.read(ref.path, parsed.scanned, password=password, digest=parsed.digest, limits=self.limits)
         whole = self._parse_pdf(ref, scans.pages)
         if whole.digest != parsed.digest:
             raise ReadError(ref.shown, CHANGED)
@@ -282,30 +250,30 @@ class DocumentReader:
         ocr = self._ocr_reader()
         if isinstance(ocr, str):
             raise ReadError(ref.shown, f"is an image: {ocr} to have it read by OCR, and ingest it again")
-        scans = ocr.read(ref.path, limits=self._limits)
+        scans = ocr.read(ref.path, limits=self.limits)
         if not any(page["boxes"] for page in scans.pages.values()):
             raise ReadError(ref.shown, scans.failed[0] if scans.failed else "is an image in which OCR found no text")
-        parsed = read_source(ImagePages(scans), ref.path, FileAccount(ref.path, ref.size, self._limits), [], {})
+        parsed = read_source(ImagePages(scans), ref.path, FileAccount(ref.path, ref.size, self.limits), [], {})
         return with_ocr_notes(replace(parsed, digest=scans.digest), scans)
 
     def _ocr_reader(self) -> OcrReader | str:
         """Return the reader for scanned pages, or advice on how to install or enable one."""
         with self._ocr_lock:
             if self._ocr is None:
-                engine = engine_for(self._ocr_setting)
+                engine = engine_for(self.ocr)
                 if isinstance(engine, str):
                     return engine
-                self._ocr = OcrReader(engine, store=self._page_store, on_page=self._count_page)
+                self._ocr = OcrReader(engine, store=self.page_store, on_page=self._count_page)
             return self._ocr
 
-    def _in_child(self, parse: Callable[[ParserProcess], ParsedFile]) -> ParsedFile:
+    def _in_child(self, ref: FileRef, **options: Any) -> ParsedFile:
         try:
             parser = self._idle.get_nowait()
         except queue.Empty:
             parser = ParserProcess(on_page=self._count_page)
             self._parsers.append(parser)
         try:
-            return parse(parser)
+            return parser.read(ref.path, limits=self.limits, **options)
         finally:
             self._idle.put(parser)
 
@@ -347,27 +315,23 @@ def read_documents(
         InputError: `file_metadata` returned a value that cannot be stored.
     """
     discovery = discover(inputs, limits=limits)
-    copies = _copies(discovery.files)
     result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
-    failed: dict[str, str] = {}
-    with DocumentReader(
-        limits=limits,
-        passwords=passwords,
-        pdf_engine=pdf_engine,
-        file_metadata=file_metadata,
-        ocr=ocr,
-    ) as reader:
-        files = get_tqdm_iterable(discovery.files, show_progress, "Reading files")
-        for _, content in reader.read_all(ref for ref in files if ref not in copies):
+    reader = DocumentReader(
+        limits=limits, passwords=passwords, pdf_engine=pdf_engine, file_metadata=file_metadata, ocr=ocr
+    )
+    by_digest: dict[str, FileRef] = {}
+    with reader:
+        for ref, content in reader.read_all(get_tqdm_iterable(discovery.files, show_progress, "Reading files")):
             if isinstance(content, ReadError):
-                failed[content.path] = content.reason
+                result.skipped.append(SkippedFile(content.path, content.reason))
+                continue
+            first = by_digest.setdefault(content.digest, ref)
+            # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another file.
+            if first is not ref and filecmp.cmp(first.path, ref.path, shallow=False):
+                result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
             else:
                 result.documents.append(content.document)
                 result.warnings.extend(content.warnings)
-    result.skipped.extend(SkippedFile(path, reason) for path, reason in failed.items())
-    for ref, first in copies.items():
-        reason = failed.get(first.shown, f"has the same content as {first.shown}")
-        result.skipped.append(SkippedFile(ref.shown, reason))
     return result
 
 
@@ -377,17 +341,17 @@ def with_headings(document: Document) -> Document:
     The text is Markdown if its file is Markdown, or if it has headings and comes from a file that a parser converted to
     Markdown, such as a PDF. Without a file name, a single line with # is not enough to recognise Markdown.
     """
-    if HEADINGS in document.metadata:
-        return document
-    suffix = PurePath(str(document.metadata.get(FILE_NAME) or document.metadata.get(FILE_PATH) or "")).suffix.lower()
-    if suffix and suffix not in (*MARKDOWN_SUFFIXES, *PDF_SUFFIXES, *OFFICE_SUFFIXES):
+    metadata = document.metadata
+    suffix = PurePath(str(metadata.get(keys.FILE_NAME) or metadata.get(keys.FILE_PATH) or "")).suffix.lower()
+    is_other = suffix and suffix not in (*MARKDOWN_SUFFIXES, *PDF_SUFFIXES, *OFFICE_SUFFIXES)
+    if keys.HEADINGS in metadata or is_other:
         return document
     front = read_front_matter(document.text)
     headings, _ = markdown_headings(document.text, front.end if front else 0)
     if not headings or (len(headings) == 1 and not suffix):
         return document
-    found = DocumentMap(headings=headings).to_metadata()
-    return document.model_copy(update={"metadata": {**document.metadata, **found}})
+    found = keys.DocumentMap(headings=headings).to_metadata()
+    return document.model_copy(update={"metadata": metadata | found})
 
 
 def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]:
@@ -403,7 +367,7 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
     for key, value in (facts or {}).items():
         if not isinstance(key, str) or not key.strip() or has_surrogate(key):
             raise InputError(f"A key of the metadata of a file must be a non-empty string, not {key!r}.", value=key)
-        if is_own_key(key):
+        if keys.is_own_key(key):
             problem = "is set by this package: choose another name"
             raise InputError(f"The key {key!r} of the metadata of a file {problem}.", value=key)
         is_scalar = value is None or isinstance(value, str | int | float)
@@ -411,20 +375,6 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
         if fault:
             raise InputError(f"The value of the metadata {key!r} of a file {fault}.", value=value)
     return dict(facts or {})
-
-
-def _copies(files: Sequence[FileRef]) -> dict[FileRef, FileRef]:
-    """Map each file that has the same bytes as an earlier file to that file; only files of equal size are hashed."""
-    sizes = Counter(ref.size for ref in files)
-    by_hash: dict[str, FileRef] = {}
-    copies: dict[FileRef, FileRef] = {}
-    for ref in (ref for ref in files if sizes[ref.size] > 1):
-        with suppress(ReadError, OSError):  # reported when the file is read
-            first = by_hash.setdefault(content_hash(ref.path), ref)
-            # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another file.
-            if first is not ref and filecmp.cmp(first.path, ref.path, shallow=False):
-                copies[ref] = first
-    return copies
 
 
 def _check(ref: FileRef) -> None:
@@ -438,12 +388,12 @@ def _check(ref: FileRef) -> None:
 
 
 def _document(ref: FileRef, parsed: ParsedFile, facts: Mapping[str, Any]) -> Document:
-    own = {FILE_NAME: ref.doc_id.rpartition("/")[2], FILE_PATH: ref.doc_id, **parsed.map.to_metadata()}
-    title = {TITLE: parsed.title} if parsed.title else {}
+    own = {keys.FILE_NAME: ref.doc_id.rpartition("/")[2], keys.FILE_PATH: ref.doc_id, **parsed.map.to_metadata()}
+    title = {keys.TITLE: parsed.title} if parsed.title else {}
     return Document(
         id_=ref.doc_id,
         text=parsed.text,
         metadata={**parsed.metadata, **own, **title, **facts},
-        excluded_embed_metadata_keys=excluded_embed_keys(key for key in parsed.metadata if key not in facts),
-        excluded_llm_metadata_keys=excluded_llm_keys(),
+        excluded_embed_metadata_keys=keys.excluded_embed_keys(key for key in parsed.metadata if key not in facts),
+        excluded_llm_metadata_keys=keys.excluded_llm_keys(),
     )

@@ -29,7 +29,6 @@ from mimetypes import guess_extension
 from pathlib import Path, PurePath
 from typing import Any
 
-from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.builder import DocumentBuilder, cleaned
 from llama_index_contextual.readers.files import (
@@ -49,6 +48,7 @@ from llama_index_contextual.readers.text import decode, parse_markdown, parse_te
 MAX_PARTS = 20_000
 """Files in an archive."""
 _PIECE = 1 << 20
+_DECLARATION = re.compile(rb"<!(?:DOCTYPE|ENTITY)")
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _INSTALL = 'pip install "llama-index-contextual[office]"'
 
@@ -88,12 +88,12 @@ def parse_office(source: FileSource) -> ParsedFile:
 def _read_package(source: FileSource, add: Callable[[DocumentBuilder, FileSource], str | None]) -> ParsedFile:
     """Read an Office file; `add` adds its content to a document and returns its title, if it has one."""
     builder = DocumentBuilder(source.account)
-    builder.warnings += _check_package(source)
+    _check_package(source)
     return builder.parsed(title=add(builder, source), digest=source.digest)
 
 
-def _check_package(source: FileSource) -> list[str]:
-    """Check an Office file before it is opened, and return warnings.
+def _check_package(source: FileSource) -> None:
+    """Check an Office file before it is opened.
 
     Raises:
         ReadError: It is not an Office file, is encrypted, is too large when unpacked, or declares XML entities.
@@ -110,33 +110,20 @@ def _check_package(source: FileSource) -> list[str]:
         if len(parts) > MAX_PARTS:
             raise source.error(f"consists of {len(parts):,} parts, more than the limit of {MAX_PARTS:,}")
         source.account.unpack(sum(part.file_size for part in parts))
-        return _check_parts(source, archive, parts)
+        for part in parts:
+            if part.filename.lower().endswith((".xml", ".rels", ".vml")):
+                _check_part(source, archive, part)
 
 
-def _check_parts(source: FileSource, archive: zipfile.ZipFile, parts: Iterable[zipfile.ZipInfo]) -> list[str]:
-    """Unpack each XML part in pieces and reject document types, which can define entities; Office writes none."""
-    unknown = 0
-    for part in parts:
-        if not part.filename.lower().endswith((".xml", ".rels", ".vml")):
-            continue
-        is_sheet = part.filename.startswith("xl/worksheets/")
-        before = b""
-        with archive.open(part) as file:
-            while piece := file.read(_PIECE):
-                window = before + piece
-                if _DECLARATION.search(window.replace(b"\0", b"")):
-                    where = f"declares XML entities in {one_line(part.filename)!r}"
-                    raise source.error(f"{where}, which no Office program does: it may be made to do harm")
-                if is_sheet:
-                    unknown += len(_NO_VALUE.findall(window)) - len(_NO_VALUE.findall(before))
-                before = window[-64:]
-    if not unknown:
-        return []
-    return [f"has {pluralize(unknown, 'formula')} without stored values, left blank: open it in Excel and save it"]
-
-
-_DECLARATION = re.compile(rb"<!(?:DOCTYPE|ENTITY)")
-_NO_VALUE = re.compile(rb"</f>(?:<v */>|<v></v>)?</c>")
+def _check_part(source: FileSource, archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
+    """Unpack an XML part in pieces and reject document types, which can define entities; Office writes none."""
+    before = b""
+    with archive.open(part) as file:
+        while piece := file.read(_PIECE):
+            if _DECLARATION.search((before + piece).replace(b"\0", b"")):
+                where = f"declares XML entities in {one_line(part.filename)!r}"
+                raise source.error(f"{where}, which no Office program does: it may be made to do harm")
+            before = piece[-64:]
 
 
 # Word

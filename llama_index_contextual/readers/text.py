@@ -68,7 +68,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 # The names of ISO 8859-1 and ASCII mean cp1252, as in browsers.
-_DECLARED = dict.fromkeys(("iso-8859-1", "iso8859-1", "latin-1", "latin1", "us-ascii", "ascii"), "cp1252")
+_DECLARED = ("iso8859-1", "ascii")
 _SIGNATURES = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf", b"\x89PNG")
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\b\x1a\x1b"})
 
@@ -88,10 +88,10 @@ def decode(source: FileSource, charset: str | None = None) -> tuple[str, list[st
     """
     data = source.data
     marked = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), None)
-    name = (charset or "").strip().lower()
     with suppress(LookupError, ValueError):  # unknown, not a text encoding, or not the encoding of this file
-        if name and not marked:
-            return _without_nul(source, data.decode(_DECLARED.get(name, name)), [])
+        if charset and not marked:
+            name = codecs.lookup(charset.strip()).name
+            return _without_nul(source, data.decode("cp1252" if name in _DECLARED else name), [])
     if not data:
         raise source.error("is empty")
     if data.startswith(_SIGNATURES) or (not marked and _looks_binary(data[:_SAMPLE_BYTES])):

@@ -83,7 +83,7 @@ def test_figures_of_facts_count_as_those_of_the_passage(tmp_path: Path) -> None:
 )
 def test_keys_that_the_user_excludes_stay_excluded(hidden: dict[str, Any], embedded: str, read: str) -> None:
     document = Document(text="Returns rose.", metadata={"fund": "Halpha", "tags": ["a", "b"]}, **hidden)
-    (node,) = ChunkNodeParser(name_facts=True).get_nodes_from_documents([document])
+    (node,) = ChunkNodeParser().get_nodes_from_documents([document])
     seen = {mode: node.get_content(metadata_mode=mode) for mode in (MetadataMode.EMBED, MetadataMode.LLM)}
     assert seen[MetadataMode.EMBED].removesuffix("Returns rose.").strip() == embedded
     lines = seen[MetadataMode.LLM].removesuffix("Returns rose.").strip().splitlines()

@@ -135,7 +135,6 @@ class TestDuplicates:
         assert reasons(result) == dict.fromkeys(("b.txt", "c.md"), f"has the same content as {first}")
 
     def test_a_colliding_hash_hides_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("llama_index_contextual.readers.documents.content_hash", lambda path: "same")
         monkeypatch.setattr("xxhash.xxh3_128_hexdigest", lambda data: "same")
         write(tmp_path / "docs/a.txt", GOOD)
         write(tmp_path / "docs/b.txt", GOOD.upper())

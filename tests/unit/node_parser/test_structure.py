@@ -15,8 +15,8 @@ from llama_index_contextual.readers.boundaries import (
     Rank,
     blocks,
     grapheme_boundaries,
+    grapheme_floor,
     heading_offsets,
-    is_grapheme_boundary,
     structural_offsets,
 )
 from tests.unit.node_parser.invariants import GRAPHEME
@@ -141,7 +141,7 @@ def test_the_section_is_the_one_in_which_most_of_the_chunk_stands() -> None:
 def test_grapheme_boundaries_are_those_of_the_whole_text(text: str, offset: int) -> None:
     expected = {match.start() for match in GRAPHEME.finditer(text)} | {0, len(text)}
     offset = min(offset, len(text))
-    assert is_grapheme_boundary(text, offset) == (offset in expected)
+    assert (grapheme_floor(text, offset) == offset) == (offset in expected)
     window = range(max(1, offset - 40), min(len(text), offset + 40))
     assert grapheme_boundaries(text, window) == [o for o in window if o in expected]
 

@@ -152,10 +152,6 @@ class TestExcel:
         assert "secret" not in parsed.text
         assert parsed.warnings == ("sheet 'Lists' is hidden and left out: show it in Excel to have it read",)
 
-    def test_formulas_without_a_value_are_counted(self) -> None:
-        parsed = read("a.xlsx", xlsx(S=[["a", 1], ["sum", "=SUM(B1:B1)"], ["twice", "=B1*2"]]))
-        assert parsed.warnings == ("has 2 formulas without stored values, left blank: open it in Excel and save it",)
-
     def test_a_workbook_with_macros_is_read_and_nothing_is_run(self) -> None:
         data = replaced(xlsx(S=[["text"]]), {"xl/vbaProject.bin": b"\xd0\xcf\x11\xe0 Sub AutoOpen()"})
         assert read("a.xlsm", data).text == "# S\n\ntext"
