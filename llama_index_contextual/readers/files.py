@@ -1,7 +1,7 @@
 """The files to read: limits and results, discovery of files and their document ids, and safe opening.
 
 `discover` looks up each input and collects the files, and the reasons for skipping others. `walk` searches a folder
-with a glob. `open_file` and `read_once` read a file. `printable` and `one_line` make names safe to display.
+with a glob. `FileSource.open` reads a file. `printable` and `one_line` make names safe to display.
 """
 
 from __future__ import annotations
@@ -160,12 +160,13 @@ class FileSource:
             ReadError: The file cannot be opened, is not a regular file, or has more bytes than the limit.
         """
         try:
-            data, digest = read_once(path, max_bytes=limits.max_bytes)
+            with open_file(path) as file:
+                data = file.read(min(limits.max_bytes, os.fstat(file.fileno()).st_size) + 1)
         except OSError as error:
             raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
         if reason := size_reason(len(data), limits):
             raise ReadError(str(path), reason)
-        return cls(path, data, FileAccount(path, len(data), limits), digest)
+        return cls(path, data, FileAccount(path, len(data), limits), xxhash.xxh3_128_hexdigest(data))
 
     def error(self, reason: str) -> ReadError:
         """Return the error to raise if the file cannot be read."""
@@ -513,19 +514,6 @@ def content_hash(path: str | os.PathLike[str]) -> str:
             return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     except OSError as error:
         raise ReadError(printable(os.fspath(path)), f"cannot be opened: {error.strerror}") from error
-
-
-def read_once(path: Path, *, max_bytes: int) -> tuple[bytes, str]:
-    """Return the bytes of a regular file and their hexadecimal xxh3-128.
-
-    The file is read only once, so that the hash always matches the bytes. At most `max_bytes` + 1 bytes are read.
-
-    Raises:
-        OSError: The file cannot be opened or is not a regular file.
-    """
-    with open_file(path) as file:
-        data = file.read(min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
-    return data, xxhash.xxh3_128_hexdigest(data)
 
 
 def open_file(path: Path) -> BufferedReader:

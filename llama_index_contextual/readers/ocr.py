@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers.files import IMAGE_SUFFIXES, ReadLimits, one_line, read_limited
+from llama_index_contextual.readers.files import IMAGE_SUFFIXES, FileSource, ReadLimits, one_line
 from llama_index_contextual.readers.pdf.scans import OcrPages, Page, confidence
 from llama_index_contextual.readers.process import ChildProcess, serve
 
@@ -296,7 +296,8 @@ class OpenFile:
         if self._file is None or self._digest != request["digest"]:
             self._file = None
             path = Path(request["path"])
-            data, self._digest = read_limited(path, ReadLimits(max_bytes=request["max_bytes"]))
+            source = FileSource.open(path, ReadLimits(max_bytes=request["max_bytes"]))
+            data, self._digest = source.data, source.digest
             if request["digest"] not in (None, self._digest):
                 raise ReadError(str(path), CHANGED)
             is_image = path.suffix.lower() in IMAGE_SUFFIXES
