@@ -361,6 +361,9 @@ def user_facts(file_metadata: FileMetadata | None, path: Path) -> dict[str, Any]
         InputError: `file_metadata` did not return a mapping of names to JSON scalars, or a name is reserved for this
             package.
     """
+    if file_metadata is not None and not callable(file_metadata):
+        problem = f"a function from a path to a dict, got {type(file_metadata).__name__}"
+        raise InputError(f"file_metadata must be {problem}: pass `lambda path: {{...}}`.", value=file_metadata)
     facts = file_metadata(str(path)) if file_metadata is not None else None
     if facts is not None and not isinstance(facts, Mapping):
         raise InputError(f"file_metadata must return a dict, got {type(facts).__name__}.", value=facts)

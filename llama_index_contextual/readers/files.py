@@ -161,10 +161,11 @@ class FileSource:
         """
         try:
             with open_file(path) as file:
-                data = file.read(min(limits.max_bytes, os.fstat(file.fileno()).st_size) + 1)
+                size = os.fstat(file.fileno()).st_size
+                data = file.read(size + 1) if size <= limits.max_bytes else b""
         except OSError as error:
             raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
-        if reason := size_reason(len(data), limits):
+        if reason := size_reason(max(size, len(data)), limits):
             raise ReadError(str(path), reason)
         return cls(path, data, FileAccount(path, len(data), limits), xxhash.xxh3_128_hexdigest(data))
 

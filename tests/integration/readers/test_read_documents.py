@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import tracemalloc
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -191,7 +192,7 @@ class TestBadFiles:
         odd = next(warning for warning in result.warnings if warning.path.endswith("i_odd_page.pdf"))
         assert odd.message.startswith("page 1 was left out: pypdf cannot parse it")
         assert [warning for warning in result.warnings if warning is not odd] == [
-            FileWarning(str(docs / "f_nul.txt"), "1 NUL character was replaced by U+FFFD"),
+            FileWarning(str(docs / "f_nul.txt"), "1 NUL character replaced by U+FFFD"),
             FileWarning(
                 str(docs / "g_latin.txt"), "is not UTF-8: read as cp1252; save it as UTF-8 if letters look wrong"
             ),
@@ -202,8 +203,13 @@ class TestBadFiles:
             file.truncate(1_000_000_000)
         monkeypatch.setattr(os, "open", None)
         assert "more than 500,000,000 bytes" in reasons(read_documents([tmp_path / "huge.txt"]))["huge.txt"]
+        monkeypatch.undo()
+        tracemalloc.start()
         with pytest.raises(ReadError, match=r"split it into smaller files"):
             DocumentReader().read(FileRef(tmp_path / "huge.txt", "huge.txt", 5, "huge.txt"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 100_000_000
 
     def test_a_file_that_is_exchanged_after_it_was_found_is_not_read(self, tmp_path: Path) -> None:
         secret = write(tmp_path / "secret.txt", "secret")

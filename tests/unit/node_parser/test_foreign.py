@@ -178,7 +178,7 @@ def test_metadata_is_of_json_scalars_and_what_the_user_excluded_stays_excluded()
     chunks = small()[1](small()[0]([source]))
     for chunk in chunks:
         assert all(isinstance(value, str | int | float | bool) for value in chunk.metadata.values())
-        assert chunk.get_content(MetadataMode.EMBED) == f"Alpha\n\n{chunk.get_content()}"
+        assert chunk.get_content(MetadataMode.EMBED) == f"fund: Alpha\n\n{chunk.get_content()}"
         assert chunk.get_content(MetadataMode.LLM).startswith("Source: a.md, page")
         assert "secret" not in chunk.get_content(MetadataMode.LLM)
         assert not any(key.startswith("_contextual") for key in chunk.metadata)

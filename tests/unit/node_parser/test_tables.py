@@ -59,7 +59,7 @@ def test_only_a_chunk_that_begins_inside_a_table_carries_its_head(segment_size: 
 def test_the_head_is_embedded_and_read_between_context_and_text() -> None:
     for chunk in StructuralContextualizer()(chunks_of(document())):
         head = chunk.metadata.get(TABLE_HEAD)
-        above = [chunk.metadata["context"], "Alpha", *([] if head is None else [head])]
+        above = [chunk.metadata["context"], "fund: Alpha", *([] if head is None else [head])]
         for mode in (MetadataMode.EMBED, MetadataMode.LLM):
             assert chunk.get_content(mode) == "\n".join(above) + f"\n\n{chunk.get_content()}"
 
