@@ -115,26 +115,19 @@ def _follows(node: TextNode, other: TextNode) -> bool:
 
 
 def joint_section(paths: Sequence[str | None]) -> str | None:
-    """Return one path for the sections of several chunks: the common part, then the rest of each path.
-
-    If there are more than three paths, only the first and the last are included.
+    """Return one label for the sections of several chunks; of more than three, only the first and the last.
 
     Args:
         paths: The section of each chunk, in the order of the text; None for a chunk without a section.
 
     Example:
-        >>> joint_section(["Manual > Faults > TS-998", "Manual > Faults > TS-999", "Manual > Repairs"])
-        'Manual > Faults > TS-998; Faults > TS-999; Repairs'
+        >>> joint_section(["Manual > Faults", "Manual > Faults", "Manual > Repairs"])
+        'Manual > Faults; Manual > Repairs'
     """
-    distinct = [path.split(keys.SECTION_SEPARATOR) for path in dict.fromkeys(paths) if path]
-    if len(distinct) < 2:
-        return next((path for path in paths if path), None)
-    shared = 0
-    while all(len(path) > shared + 1 for path in distinct) and len({path[shared] for path in distinct}) == 1:
-        shared += 1
-    rest = [keys.SECTION_SEPARATOR.join(path[shared:]) for path in distinct]
-    named = "; ".join(rest) if len(rest) <= _MOST_SECTIONS else f"{rest[0]} … {rest[-1]}"
-    return keys.SECTION_SEPARATOR.join([*distinct[0][:shared], named])
+    distinct = [path for path in dict.fromkeys(paths) if path]
+    if len(distinct) > _MOST_SECTIONS:
+        return f"{distinct[0]} … {distinct[-1]}"
+    return "; ".join(distinct) or None
 
 
 # ---- merging ---------------------------------------------------------------------------------------------------------

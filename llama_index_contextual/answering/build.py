@@ -7,19 +7,25 @@ setting with the same name, and shares its description.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import partial
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.chat_engine.types import ChatMode as LlamaIndexChatMode
 from llama_index.core.llms import LLM
 from llama_index.core.memory.types import BaseMemory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import ResponseMode
+from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.keywords import Option
 from llama_index_contextual.answering import chat_engine as chat
@@ -106,6 +112,13 @@ class EngineOptions(TypedDict, total=False):
 class ChatEngineOptions(EngineOptions, total=False):
     """Further options of `Project.as_chat_engine`."""
 
+    chat_mode: Annotated[
+        LlamaIndexChatMode | str | None,
+        Option(
+            '`mode` in LlamaIndex\'s words: "best" is "blend", "condense_question" and "condense_plus_context" are'
+            ' "condense", "context" is "simple".'
+        ),
+    ]
     search_mode: Annotated[Mode | None, Option("As `mode` in `retrieve`.")]
     turns: Annotated[
         int, Option("Number of previous exchanges used in searches and in the prompt.", default=chat.TURNS)
@@ -117,9 +130,22 @@ class ChatEngineOptions(EngineOptions, total=False):
             default=chat.HISTORY_TOKENS,
         ),
     ]
+    chat_store: Annotated[BaseChatStore | None, Option("Store of the history.")]
+    chat_store_key: Annotated[str, Option("Name of this conversation in the store.", default=chat.CHAT_STORE_KEY)]
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------
+
+_STOCK_OPTIONS = frozenset({"text_qa_template", "node_postprocessors", "streaming", "callback_manager"})
+"""Options that LlamaIndex's own engine has too."""
+
+_CHAT_MODES = {
+    "best": "blend",
+    "condense_question": "condense",
+    "condense_plus_context": "condense",
+    "context": "simple",
+}
+"""Modes of the chat engine, by LlamaIndex's names."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +211,29 @@ class EngineBuilder:
             **{name: given[name] for name in unchanged if name in given},
         )
 
+    def stock_engine(self, options: Mapping[str, Any], response_mode: ResponseMode | str) -> BaseQueryEngine:
+        """Return LlamaIndex's own engine over the same search, with a warning that it does not check citations.
+
+        Raises:
+            ConfigurationError: An option is given that it does not have.
+        """
+        given = _given(options)
+        if foreign := sorted(given.keys() - _STOCK_OPTIONS):
+            raise ConfigurationError(
+                f"`response_mode` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
+                setting=foreign[0],
+            )
+        warnings.warn(
+            "`response_mode` selects LlamaIndex's own engine: its answers are not checked for citations.",
+            UserWarning,
+            stacklevel=4,  # the caller of `Project.as_query_engine`, whose keywords are checked first
+        )
+        mode = ResponseMode(response_mode)
+        engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
+            self.retriever, llm=self.llm, response_mode=mode, **given
+        )
+        return engine
+
     def chat_engine(
         self, options: Mapping[str, Any], *, mode: chat.ChatMode, memory: BaseMemory | None
     ) -> chat.GroundedChatEngine:
@@ -194,7 +243,11 @@ class EngineBuilder:
             ConfigurationError: A value is invalid.
         """
         given = _given(options)
-        own = {name: given[name] for name in ("turns", "history_tokens") if name in given}
+        names = ("turns", "history_tokens", "chat_store", "chat_store_key")
+        own = {name: given[name] for name in names if name in given}
+        if "chat_mode" in given:
+            name = getattr(given["chat_mode"], "value", given["chat_mode"])
+            mode = cast(chat.ChatMode, _CHAT_MODES.get(name, name))
         return chat.GroundedChatEngine(self.query_engine(options), mode=mode, memory=memory, **own)
 
 

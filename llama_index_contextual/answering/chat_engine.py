@@ -17,6 +17,7 @@ from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import QueryBundle
+from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
@@ -36,6 +37,7 @@ ChatMode = Literal["blend", "condense", "simple"]
 
 TURNS = 3
 HISTORY_TOKENS = 1000
+CHAT_STORE_KEY = "chat_history"
 
 _MODES = ("blend", "condense", "simple")
 _ROLES = (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT)
@@ -74,9 +76,11 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         turns: Number of exchanges to consider.
         history_tokens: Maximum number of tokens of the exchanges in the prompt. The oldest exchanges are dropped first;
             an exchange that is too long loses its beginning.
-        memory: A LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`. The prompt
-            contains what the memory returns for the question, and `history_tokens` has no effect; searches still use
-            the last `turns` exchanges.
+        chat_store: The store of the history.
+        chat_store_key: Key of this conversation in the store.
+        memory: A LlamaIndex memory that holds the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a
+            store. The prompt contains what the memory returns for the question, and `history_tokens` has no effect;
+            searches still use the last `turns` exchanges.
 
     Raises:
         ConfigurationError: The mode is unknown, or a number is negative.
@@ -96,6 +100,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         mode: ChatMode = "blend",
         turns: int = TURNS,
         history_tokens: int = HISTORY_TOKENS,
+        chat_store: BaseChatStore | None = None,
+        chat_store_key: str = CHAT_STORE_KEY,
         memory: BaseMemory | None = None,
     ) -> None:
         if mode not in _MODES:
@@ -108,6 +114,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         self.history_tokens = history_tokens
         self._has_own_memory = memory is not None
         self.memory = memory or ChatMemoryBuffer.from_defaults(
+            chat_store=chat_store,
+            chat_store_key=chat_store_key,
             tokenizer_fn=str.split,  # without effect, but the default takes a second to load
         )
         self._condense_prompt: BasePromptTemplate = PromptTemplate(CONDENSE)

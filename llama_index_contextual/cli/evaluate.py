@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.table import Table
@@ -16,6 +16,7 @@ from llama_index_contextual.errors import InputError
 
 if TYPE_CHECKING:
     from llama_index_contextual.answering.batch import Predictions
+    from llama_index_contextual.answering.query_engine import GroundedQueryEngine
     from llama_index_contextual.evaluation.compare import Comparison, VariantProgress
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
@@ -124,7 +125,7 @@ def _evaluate_answers(project: Project, questions: Path | None, reports: Sequenc
     for path in reports:
         check_predictions_file(path)
     items = load_qa(questions)
-    engine = project.as_query_engine()
+    engine = cast("GroundedQueryEngine", project.as_query_engine())
     common.confirm(f"Let {engine.answer_stream.name} answer {pluralize(len(items), 'question')}?", yes=yes)
     predictions = answer_many(engine, items)
     for path in reports:

@@ -19,11 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypedDict, Unpack, overload
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.memory.types import BaseMemory
+from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import BaseNode, QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
@@ -39,7 +41,7 @@ from llama_index_contextual.answering.build import (
     by_intent,
 )
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
-from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.answering.response import AnswerAccount
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError, NoVersionError
@@ -480,10 +482,12 @@ class Project:
         llm: LLM | None = None,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         streaming: bool = False,
+        response_mode: ResponseMode | str | None = None,
         **options: Unpack[EngineOptions],
-    ) -> GroundedQueryEngine:
+    ) -> BaseQueryEngine:
         """Return a LlamaIndex query engine that answers only from the passages and checks its citations.
 
         Options that are None take the value of the project setting with the same name.
@@ -492,16 +496,24 @@ class Project:
             llm: LLM that writes the answer; None uses the project's LLM.
             mode: As in `retrieve`.
             similarity_top_k: Number of search results.
+            top_k: The same as `similarity_top_k`.
             filters: As in `retrieve`.
             streaming: Whether `query` returns a stream.
+            response_mode: "compact", or another mode of LlamaIndex's own `RetrieverQueryEngine`, which is then
+                returned; it does not check citations, and a UserWarning is issued.
             **options
 
         Raises:
             ConfigurationError: A value is invalid.
             ModelError: The project's LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
-        retriever = self._retriever({"mode": mode, "similarity_top_k": similarity_top_k, "filters": filters})
-        return self._engines(retriever, llm).query_engine({"streaming": streaming, **options})
+        retriever = self._retriever(
+            {"mode": mode, "similarity_top_k": similarity_top_k, "top_k": top_k, "filters": filters}
+        )
+        engines, given = self._engines(retriever, llm), {"streaming": streaming or None, **options}
+        if response_mode in (None, ResponseMode.COMPACT):
+            return engines.query_engine(given)
+        return engines.stock_engine(given, response_mode)
 
     @takes(ChatEngineOptions)
     def as_chat_engine(
@@ -510,6 +522,7 @@ class Project:
         llm: LLM | None = None,
         mode: ChatMode = "blend",
         similarity_top_k: int | None = None,
+        top_k: int | None = None,
         filters: MetadataFilters | None = None,
         memory: BaseMemory | None = None,
         **options: Unpack[ChatEngineOptions],
@@ -520,9 +533,10 @@ class Project:
             llm: LLM that writes the answers; None uses the project's LLM.
             mode: How to search for follow-up questions: "blend", "condense" or "simple".
             similarity_top_k: Number of search results.
+            top_k: The same as `similarity_top_k`.
             filters: As in `retrieve`.
-            memory: LlamaIndex memory for the conversation, such as `Memory` or `ChatMemoryBuffer`; it determines which
-                messages the prompt contains, and `history_tokens` has no effect.
+            memory: LlamaIndex memory for the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store;
+                it determines which messages the prompt contains, and `history_tokens` has no effect.
             **options
 
         Raises:
@@ -530,7 +544,9 @@ class Project:
             ModelError: The project's LLM cannot be loaded because of a missing key or package, or an unknown name.
         """
         search_mode = options.get("search_mode")
-        retriever = self._retriever({"mode": search_mode, "similarity_top_k": similarity_top_k, "filters": filters})
+        retriever = self._retriever(
+            {"mode": search_mode, "similarity_top_k": similarity_top_k, "top_k": top_k, "filters": filters}
+        )
         return self._engines(retriever, llm).chat_engine(options, mode=mode, memory=memory)
 
     def _engines(self, retriever: ProjectRetriever, llm: LLM | None) -> EngineBuilder:

@@ -34,7 +34,6 @@ from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import Completion
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError
-from llama_index_contextual.models import missing_for
 from llama_index_contextual.postprocessor import MergedChunk
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search.response import Source, visible
@@ -50,7 +49,6 @@ from llama_index_contextual.ui.views import (
     parameter,
     problem_of,
     project_of,
-    quoted,
     with_problems,
 )
 
@@ -364,11 +362,11 @@ def _form(
 ) -> Response:
     project, model, missing = project_of(request), "", None
     try:
-        model = project.as_query_engine().answer_stream.name
+        model = cast(GroundedQueryEngine, project.as_query_engine()).answer_stream.name
         if not project.documents():
             missing = problem_of(NoVersionError(f"Project {project.name!r} is empty."), project)
     except ModelError as error:
-        missing = _missing_model(project, error)
+        missing = Problem(title="There is no model for answers", text=str(error))
     return page(
         request,
         "ask.html",
@@ -385,19 +383,6 @@ def _form(
         documents=project.documents(),
         facets=facets_of(project, question.where),
         max_question=MAX_QUESTION,
-    )
-
-
-def _missing_model(project: Project, error: ModelError) -> Problem:
-    """Return the reason why a project cannot answer, and what to do."""
-    title = "There is no model for answers"
-    reason = missing_for(project.config.answer_llm or project.config.llm, setting="llm")
-    if project.state.has_llm or reason is None:
-        return Problem(title=title, text=str(error))
-    return Problem(
-        title=title,
-        text=f"{reason} Supply it, or choose another model; then start the server again:",
-        command=f"llama-index-contextual configure {quoted(project.name)} answer_llm=ollama:llama3.1",
     )
 
 
@@ -491,9 +476,10 @@ def _engine(project: Project, question: Question) -> GroundedQueryEngine:
     filters = parse_conditions(
         project, question.where, question.files, condition="The filter", listing="the view Project"
     )
-    return project.as_query_engine(
+    engine = project.as_query_engine(
         mode=cast(Mode, question.mode) or None, filters=filters, style=question.style or None, streaming=True
     )
+    return cast(GroundedQueryEngine, engine)
 
 
 def _shown(project: Project, engine: GroundedQueryEngine, draft: Draft, completion: Completion) -> ShownAnswer:

@@ -13,6 +13,7 @@ import pytest
 from llama_index.core import Document, Settings, StorageContext, load_index_from_storage
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.chat_engine.types import ChatMode
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
@@ -21,8 +22,11 @@ from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import BaseComponent, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai import OpenAI
@@ -348,6 +352,22 @@ def test_a_text_qa_template_keeps_the_grounding(reports: Project) -> None:
         reports.as_query_engine(llm=llm, text_qa_template=PromptTemplate("{context_str}"))
 
 
+def test_a_response_mode_is_grounded_or_says_that_it_is_not(reports: Project, recwarn: pytest.WarningsRecorder) -> None:
+    """`response_mode=`"""
+    for mode in ("compact", ResponseMode.COMPACT):
+        assert isinstance(reports.as_query_engine(llm=ScriptedLLM(), response_mode=mode), GroundedQueryEngine)
+    assert [warning for warning in recwarn if "response_mode" in str(warning.message)] == []
+    template = PromptTemplate("Mine: {context_str} {query_str}")
+    llm = ScriptedLLM()
+    with pytest.warns(UserWarning, match="its answers are not checked for citations"):
+        stock = reports.as_query_engine(llm=llm, response_mode="refine", text_qa_template=template)
+    assert type(stock) is RetrieverQueryEngine
+    stock.query(QUESTION)
+    assert llm.history[0].startswith("Mine: ")
+    with pytest.raises(ConfigurationError, match="LlamaIndex's own engine, which has no `style`"):
+        reports.as_query_engine(llm=llm, response_mode="refine", style="persona")
+
+
 def test_streaming(reports: Project) -> None:
     """`streaming=True`"""
     stream: Any = reports.as_query_engine(llm=ScriptedLLM(default=GOOD), streaming=True).query(QUESTION)
@@ -423,6 +443,23 @@ def test_the_memory_decides_what_the_prompt_contains(reports: Project) -> None:
     chat.chat("And why?")
     system, *_ = llm.history[1].partition(GOOD.replace(" [Source 1]", ""))
     assert system.endswith("\n\nFacts about And why?\n")  # one system message: the rules, then the memory's
+
+
+def test_a_chat_store(reports: Project) -> None:
+    """`chat_store=`"""
+    store = SimpleChatStore()
+    reports.as_chat_engine(llm=ScriptedLLM(default=GOOD), chat_store=store, chat_store_key="me").chat(QUESTION)
+    assert [message.content for message in store.get_messages("me")] == [QUESTION, GOOD]
+
+
+def test_chat_modes(reports: Project) -> None:
+    """`chat_mode=`"""
+    modes = {"best": "blend", "context": "simple", "condense_question": "condense", "condense_plus_context": "condense"}
+    for chat_mode, mode in modes.items():
+        assert reports.as_chat_engine(llm=MockLLM(), chat_mode=chat_mode).mode == mode
+    assert reports.as_chat_engine(llm=MockLLM(), chat_mode=ChatMode.CONTEXT).mode == "simple"
+    with pytest.raises(ConfigurationError, match="Chat mode 'react' is unknown"):
+        reports.as_chat_engine(llm=MockLLM(), chat_mode="react")
 
 
 def test_a_system_prompt_replaces_the_rules_and_a_style_is_added_to_them(reports: Project) -> None:

@@ -76,13 +76,13 @@ def test_pages_section_and_source_are_those_of_the_whole_passage() -> None:
         ([None, None], None),
         (["One", "One"], "One"),
         ([None, "A > B", "A > B"], "A > B"),
-        (["A > B", None, "A > C"], "A > B; C"),
+        (["A > B", None, "A > C"], "A > B; A > C"),
         (["A", "A > B"], "A; A > B"),
         (["A > B", "C > B"], "A > B; C > B"),
-        (["A > 1", "A > 2", "A > 3", "A > 4"], "A > 1 … 4"),
+        (["A > 1", "A > 2", "A > 3", "A > 4"], "A > 1 … A > 4"),
     ],
 )
-def test_the_common_part_of_sections_is_named_once(paths: list[str | None], named: str | None) -> None:
+def test_the_sections_of_a_passage_have_one_label(paths: list[str | None], named: str | None) -> None:
     assert joint_section(paths) == named
 
 
