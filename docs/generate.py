@@ -137,7 +137,7 @@ _STAGES = {
     "Calls and prices": (
         "llm_concurrency", "call_timeout", "requests_per_minute", "tokens_per_minute", "service_tier", "prices",
     ),
-    "Indexes": ("embed_model", "embed_window", "indexes", "faiss_index", "language", "keep_versions"),
+    "Indexes": ("embed_model", "embed_window", "indexes", "language", "keep_versions"),
     "Search": (
         "mode", "top_k", "fusion", "semantic_weight", "document_weight", "rrf_k", "acronym_table",
         "rerank", "rerank_candidates", "rerank_threshold",

@@ -28,7 +28,6 @@ prompts."""
 Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
-FaissIndex = Literal["auto", "flat", "rabitq"]
 
 STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
 """The styles of answers that have a name; any other text is added to the rules."""
@@ -216,11 +215,6 @@ class ProjectConfig(BaseModel):
     """Maximum number of tokens in a chunk."""
     chunk_overlap: int = Field(default=80, ge=0)
     """Approximate number of tokens that two neighbouring chunks share."""
-    faiss_index: FaissIndex = "auto"
-    """How vectors are stored: exactly (`flat`); as RaBitQ codes with 16-bit refinement, at half the size and faster
-    (`rabitq`); or as codes only if there are many vectors and a probe on them reaches a recall@20 of at least 0.99
-    (`auto`).
-    """
     backend: Annotated[str, AfterValidator(_backend)] = "files"
     """What keeps the vectors: files in the project's directory (`files`), or a Qdrant server (extra
     `qdrant`) at this address, such as `qdrant:http://localhost:6333`; its key is read from the environment variable

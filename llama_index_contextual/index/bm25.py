@@ -2,8 +2,8 @@
 
 The index stores how often each term occurs in each text, and the length of each text. The weight of a term in a text
 also depends on the number of texts, on their mean length and on the number of texts with the term, so it is computed
-when a query needs it. An index can therefore consist of several parts, and texts can be removed from each of them: the
-scores are the same, except for rounding, as those of a single index built from the remaining texts.
+when a query needs it. An index can therefore consist of several parts: the scores are the same, except for rounding, as
+those of a single index built from all texts.
 
 Source: the formula is Lucene's, with k1 = 1.5 and b = 0.75, as in bm25s (Lù, "BM25S: Orders of magnitude faster lexical
 search via eager sparse scoring", 2024).
@@ -122,17 +122,14 @@ class _Part:
 
     Args:
         counts: Its terms.
-        live: Which of its texts still exist; None if all do.
         start: The row in the index of its first text.
         mean: The mean length of the texts of all parts.
     """
 
-    def __init__(self, counts: TermCounts, live: NDArray[np.bool_] | None, start: int, mean: float) -> None:
+    def __init__(self, counts: TermCounts, start: int, mean: float) -> None:
         self.counts = counts
         self._start = start
         self._norms = np.asarray(_K1 * (1 - _B + _B * counts.lengths / mean), dtype=np.float64)
-        # Row of each text in the index; -1 for removed texts.
-        self._rows = None if live is None else np.where(live, np.cumsum(live) - 1 + start, -1).astype(np.int32)
 
     def entries(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
         """Return the rows that contain a term and its saturated frequencies, frequency / (norm + frequency)."""
@@ -141,11 +138,7 @@ class _Part:
             return None
         holders, frequencies = result
         saturated = frequencies / (self._norms[holders] + frequencies)
-        if self._rows is None:
-            return (holders + np.int32(self._start) if self._start else holders), saturated
-        rows = self._rows[holders]
-        exists = rows >= 0
-        return rows[exists], saturated[exists]
+        return (holders + np.int32(self._start) if self._start else holders), saturated
 
 
 class QueryTerms:
@@ -211,21 +204,20 @@ class LexicalIndex:
 
     Args:
         analyzer: Splits text into terms.
-        parts: The terms of each part, and which of its texts still exist (None if all do). The rows of a part come
-            after those of the previous parts; removed texts have no row.
+        parts: The terms of each part. The rows of a part come after those of the previous parts.
 
     Attributes:
         size: Number of texts.
     """
 
-    def __init__(self, analyzer: Analyzer, parts: Sequence[tuple[TermCounts, NDArray[np.bool_] | None]] = ()) -> None:
+    def __init__(self, analyzer: Analyzer, parts: Sequence[TermCounts] = ()) -> None:
         self.analyzer = analyzer
-        lengths = [counts.lengths if live is None else counts.lengths[live] for counts, live in parts]
+        lengths = [counts.lengths for counts in parts]
         starts = np.cumsum([0, *map(len, lengths)]).tolist()
         self.size = starts[-1]
         total = sum(int(of_part.sum(dtype=np.int64)) for of_part in lengths)
         mean = total / self.size if total else 1.0
-        self._parts = [_Part(*part, start, mean) for part, start in zip(parts, starts, strict=False)]
+        self._parts = [_Part(part, start, mean) for part, start in zip(parts, starts, strict=False)]
         self._respelled: LRUCache[str, dict[str, float]] = LRUCache(_RESPELLED)
         self._postings: LRUCache[str, Postings] = LRUCache(_CACHED_POSTINGS, lambda postings: len(postings[0]))
 
@@ -234,7 +226,7 @@ class LexicalIndex:
         """Index texts; row i is the i-th text."""
         builder = LexicalIndexBuilder(language=language)
         builder.add_texts(texts)
-        return cls(builder.analyzer, [(builder.build(), None)])
+        return cls(builder.analyzer, [builder.build()])
 
     def query(self, query: LexicalQuery) -> QueryTerms:
         """Return the terms of a query with their postings.
@@ -298,7 +290,7 @@ class LexicalIndex:
         return 0 if postings is None else len(postings[0])
 
     def _known(self, terms: Iterable[str]) -> set[str]:
-        """Return the terms that occur in any part, even if only in removed texts."""
+        """Return the terms that occur in any part."""
         return {term for term in terms if any(term in part.counts.vocabulary for part in self._parts)}
 
     def specificity(self, text: str) -> float:
@@ -378,24 +370,21 @@ class TermCountsBuilder:
         if self._pending_terms >= _PENDING:
             self._count()
 
-    def add_counts(self, counts: TermCounts, live: NDArray[np.bool_] | None) -> None:
+    def add_counts(self, counts: TermCounts, is_kept: NDArray[np.bool_]) -> None:
         """Add texts whose terms have already been counted.
 
         Args:
             counts: Their terms.
-            live: Which of the texts to add; None for all.
+            is_kept: Whether to add each of the texts; shape (texts,).
         """
         self._count()
         numbers = np.fromiter(map(self.vocabulary.__getitem__, counts.vocabulary), dtype=np.int64)
         terms = np.repeat(numbers, np.diff(counts.pointers))
-        # Copy, because the file of `counts` must not stay mapped.
-        rows, frequencies = counts.holders.astype(np.int64) + self._size, np.array(counts.frequencies)
-        if live is not None:
-            exists = live[counts.holders]
-            rows = (np.cumsum(live) - 1 + self._size)[counts.holders][exists]
-            terms, frequencies = terms[exists], frequencies[exists]
-        self._entries.append((terms << 32 | rows, frequencies))
-        self._lengths.append(np.array(counts.lengths) if live is None else counts.lengths[live])
+        exists = is_kept[counts.holders]
+        rows = (np.cumsum(is_kept) - 1 + self._size)[counts.holders][exists]
+        # Indexing copies: the file of `counts` must not stay mapped.
+        self._entries.append((terms[exists] << 32 | rows, counts.frequencies[exists]))
+        self._lengths.append(counts.lengths[is_kept])
         self._size += len(self._lengths[-1])
 
     def _count(self) -> None:
@@ -420,7 +409,7 @@ class TermCountsBuilder:
         order = np.argsort(entries, kind="stable")
         entries, frequencies = entries[order], frequencies[order]
         self._entries = [(entries, frequencies)]
-        # Terms that occur only in removed texts are left out.
+        # Terms that occur only in texts that were not copied are left out.
         numbers, first = np.unique(entries >> 32, return_index=True)
         terms = list(self.vocabulary)
         return TermCounts(

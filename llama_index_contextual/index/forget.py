@@ -40,8 +40,6 @@ class ForgetReport:
 def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> ForgetReport:
     """Remove all versions but the live one, and all ledger rows and file paths that it does not use.
 
-    The parts of the live version must not contain removed documents.
-
     A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
     written with other settings are removed. Running batches are abandoned, because their replies would bring removed
     contexts back. If it is interrupted, it can be run again.

@@ -1,41 +1,36 @@
-"""Manifests of versions and parts: names of the files, records of documents, and checks of the files.
+"""Manifests of versions: their parts with the checksums of all files, records of documents, and checks of the files.
 
 Files are checked before any library parses them. The headers of FAISS files are compared with the sizes of the files:
 FAISS allocates as much memory as the header specifies, so a damaged header can terminate the process.
 
 parts/p000001/                     a part, which several versions may share
-  part.json                        content of the part, with size and checksums of every file
-  docstore.sqlite                  chunks, records of the documents, and data to reconstruct them
-  documents.json                   copy of the records, used to list the documents of a damaged part
+  docstore.sqlite                  chunks, and data to reconstruct their documents
+  documents.json                   records of the documents
   default__vector_store.faiss      vectors (absent without the semantic index)
   born.bin, sample.bin             in place of the FAISS file if an engine stores the vectors
   bm25/                            lexical index (absent without it)
   bm25/documents/                  index of documents by name and opening
 versions/v000001/
-  manifest.json                    the parts of the version, and the documents removed from each
+  manifest.json                    the parts of the version, with size and checksums of every file
 
 Each chunk of a part has one row: row r is the r-th chunk in the document store and in each index. The rows of a
-document are consecutive, and the documents are in the order of their numbers.
+document are consecutive, and the documents are in the order of their records.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
 import json
-import re
 import struct
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar, overload
+from typing import Annotated, Any, Literal
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, Remedy
 from llama_index_contextual.index import files
@@ -43,14 +38,12 @@ from llama_index_contextual.index import files
 FORMAT = 1
 """Layout of versions, parts and project.json. Before the first release, they had a `format_version` instead."""
 MANIFEST = "manifest.json"
-PART_MANIFEST = "part.json"
 PARTS = "parts"
 BUILDING = ".building"
 """Suffix of a directory that is being written."""
 DOCSTORE = "docstore.sqlite"
 RECORDS = "documents.json"
-VECTOR_STORE = "vector_store.faiss"
-FAISS_FILE = f"default__{VECTOR_STORE}"  # as LlamaIndex names the file of a default vector store
+FAISS_FILE = "default__vector_store.faiss"  # as LlamaIndex names the file of a default vector store
 BM25_DIRECTORY = "bm25"
 DOCUMENTS_DIRECTORY = "bm25/documents"
 BORN_FILE = "born.bin"
@@ -58,97 +51,53 @@ BORN_FILE = "born.bin"
 SAMPLE_FILE = "sample.bin"
 
 _CHECKSUM = "xxh3"
-_PART_NAME = re.compile(r"p\d{6,}(-\d+)?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentRecord:
-    """Record of a document in a version.
-
-    Attributes:
-        doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
-        content_hash: xxh3 of the file, or of text and metadata if there is no file.
-        path: Path of its file, without links; None if it was passed as a Document or as nodes.
-        facts: The user's metadata for its file, or None.
-        file_name: Name of its file, or None.
-        title: Its title, or None.
-        chunks: Number of its chunks.
-        tokens: Number of tokens of its chunks; overlaps are counted twice.
-        characters: Length of its text.
-        fallback_chunks: Ids of chunks for which the LLM failed to write a context.
-    """
-
-    doc_id: str
-    content_hash: str
-    path: str | None = field(default=None, repr=False)
-    facts: Mapping[str, Any] | None = field(default=None, hash=False)
-    file_name: str | None = None
-    title: str | None = None
-    chunks: int = 0
-    tokens: int = 0
-    characters: int = 0
-    fallback_chunks: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fallback_chunks", tuple(self.fallback_chunks))  # a list when read from JSON
+# ---- manifests -------------------------------------------------------------------------------------------------------
 
 
-Files = Mapping[str, Mapping[str, Any]]
-"""Size (`bytes`), `xxh3` and `sha256` of each file, by its path relative to the directory that contains them."""
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"{name!r} is outside the part")
+    return name
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartManifest:
-    """Manifest of a part.
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FileEntry(_Entry):
+    """A file of a part.
 
     Attributes:
-        part: Name of the part.
-        documents: Number of its documents.
-        chunks: Number of their chunks.
-        dimensions: Length of the vectors, or None without vectors.
-        files: Its files.
-        format: Layout of the files.
+        bytes: Its size.
+        xxh3: A checksum that detects damage fast.
+        sha256: A checksum that proves its content.
     """
 
-    part: str
-    documents: int
-    chunks: int
-    dimensions: int | None
-    files: Files = field(default_factory=dict)
-    format: int = FORMAT
-
-    def to_json(self) -> bytes:
-        """Return the manifest as JSON, including a checksum of itself."""
-        return _sealed(asdict(self))
-
-    @classmethod
-    def from_json(cls, data: bytes, *, file: str) -> PartManifest:
-        """Read the manifest of a part.
-
-        Raises:
-            CorruptVersionError: The data is not the manifest of a part, or is damaged.
-            FormatError: The manifest was written by a newer release, or before the first one.
-        """
-        return _read(cls, data, file)
+    bytes: int
+    xxh3: str
+    sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartEntry:
+Files = Mapping[str, FileEntry]
+"""Files by their path relative to the directory that contains them."""
+
+
+class PartEntry(_Entry):
     """A part of a version.
 
     Attributes:
         name: Name of the part.
-        xxh3: Checksum of its part.json, which contains those of its files.
-        gone: Numbers of its documents that the version does not contain, as ranges (first, last).
+        files: Its files, by path.
     """
 
-    name: str
-    xxh3: str
-    gone: Sequence[tuple[int, int]] = ()
+    name: Annotated[str, Field(pattern=r"^p\d{6,}(-\d+)?$")]
+    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(_Entry):
     """Manifest of a version.
 
     Attributes:
@@ -170,13 +119,13 @@ class Manifest:
     version: str
     created: str
     package: str
-    config: Mapping[str, Any]
+    config: dict[str, Any]
     embed_model: str | None
     dimensions: int | None
     documents: int
     chunks: int
     size: int = 0
-    parts: Sequence[PartEntry] = ()
+    parts: list[PartEntry] = []
     automatic: bool = False
     keeps: str | None = None
     format: int = FORMAT
@@ -188,12 +137,7 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, including a checksum of itself."""
-        content = asdict(self)
-        if not self.automatic:
-            del content["automatic"]
-        if self.keeps is None:
-            del content["keeps"]
-        return _sealed(content)
+        return with_checksum(self.model_dump())
 
     @classmethod
     def from_json(cls, data: bytes, *, file: str) -> Manifest:
@@ -203,31 +147,35 @@ class Manifest:
             CorruptVersionError: The data is not a manifest, or is damaged.
             FormatError: The manifest was written by a newer release, or before the first one.
         """
-        return _read(cls, data, file)
+        try:
+            raw = json.loads(data)
+            require_format(raw, file)
+            return cls.model_validate(without_checksum(raw))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise damage_error(file, f"is not a manifest, or has changed ({type(error).__name__})") from error
 
 
-T = TypeVar("T", Manifest, PartManifest)
+def with_checksum(content: Mapping[str, Any]) -> bytes:
+    """Return a JSON object that includes a checksum of itself."""
+    return json.dumps({**content, _CHECKSUM: checksum(content)}, indent=1).encode()
 
 
-def _sealed(content: Mapping[str, Any]) -> bytes:
-    return json.dumps({**content, _CHECKSUM: checksum(content)}, ensure_ascii=False, indent=1).encode()
+def without_checksum(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object without its checksum.
+
+    Raises:
+        ValueError: The checksum is wrong or missing.
+    """
+    content = {key: value for key, value in raw.items() if key != _CHECKSUM}
+    if raw.get(_CHECKSUM) != checksum(content):
+        raise ValueError("The content does not match its checksum.")
+    return content
 
 
-def _read(kind: type[T], data: bytes, file: str) -> T:
-    try:
-        raw = json.loads(data)
-        require_format(raw, file)
-        if raw.pop(_CHECKSUM) != checksum(raw):
-            raise damage_error(file, "has changed since it was published")
-        kind(**raw)  # rejects unknown keys; pydantic rejects values of a wrong type
-        manifest: T = _types()[kind.__name__].validate_python(raw)
-        for name, entry in getattr(manifest, "files", {}).items():
-            _check_entry(name, entry)
-        for part in getattr(manifest, "parts", ()):
-            _check_part(part)
-        return manifest
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise damage_error(file, f"is not a manifest ({type(error).__name__})") from error
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the xxh3 (64 bits) of a JSON object in hexadecimal, regardless of white space and the order of keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None) -> None:
@@ -248,33 +196,6 @@ def require_format(raw: Mapping[str, Any], file: str, *, name: str | None = None
             f"{file} has format {raw['format']}, this release reads up to {FORMAT}: upgrade llama-index-contextual.",
             name=name,
         )
-
-
-@functools.cache
-def _types() -> Mapping[str, TypeAdapter[Any]]:
-    return {kind.__name__: TypeAdapter(kind) for kind in (Manifest, PartManifest)}
-
-
-def _check_entry(name: str, entry: Mapping[str, Any]) -> None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise ValueError(f"{name!r} is outside the version")
-    if not (type(entry["bytes"]) is int and isinstance(entry["xxh3"], str) and isinstance(entry["sha256"], str)):
-        raise TypeError(f"{name!r} has no size and checksums")
-
-
-def _check_part(part: PartEntry) -> None:
-    if not _PART_NAME.fullmatch(part.name):
-        raise ValueError(f"{part.name!r} is not the name of a part")
-    numbers = [-1, *(number for pair in part.gone for number in pair)]
-    if any(first > last for first, last in part.gone) or numbers != sorted(numbers):
-        raise ValueError(f"the documents of {part.name} that are gone are not in order")
-
-
-def checksum(content: Mapping[str, Any]) -> str:
-    """Return the xxh3 (64 bits) of a JSON object in hexadecimal, regardless of white space and the order of keys."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def damage_error(file: str, fault: str) -> CorruptVersionError:
@@ -311,127 +232,109 @@ _WITHOUT_THE_VERSION = Remedy(
 # ---- records of documents --------------------------------------------------------------------------------------------
 
 
-class RecordIndex:
-    """The records of a part, by number; the dictionaries are created when they are first used.
+@dataclass(frozen=True, kw_only=True)
+class DocumentRecord:
+    """Record of a document in a version.
 
-    Args:
-        records: The records.
+    Attributes:
+        doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
+        content_hash: xxh3 of the file, or of text and metadata if there is no file.
+        path: Path of its file, without links; None if it was passed as a Document or as nodes.
+        facts: The user's metadata for its file, or None.
+        file_name: Name of its file, or None.
+        title: Its title, or None.
+        chunks: Number of its chunks.
+        tokens: Number of tokens of its chunks; overlaps are counted twice.
+        characters: Length of its text.
+        fallback_chunks: Ids of chunks for which the LLM failed to write a context.
     """
 
-    def __init__(self, records: Sequence[DocumentRecord]) -> None:
-        self.records = records
+    doc_id: str
+    content_hash: str
+    path: str | None = field(default=None, repr=False)
+    facts: Mapping[str, Any] | None = field(default=None, hash=False)
+    file_name: str | None = None
+    title: str | None = None
+    chunks: int = 0
+    tokens: int = 0
+    characters: int = 0
+    fallback_chunks: Sequence[str] = ()
 
-    @cached_property
-    def chunks(self) -> NDArray[np.int64]:
-        """The number of chunks of each document; shape (documents,)."""
-        return np.fromiter((record.chunks for record in self.records), dtype=np.int64, count=len(self.records))
-
-    @cached_property
-    def by_id(self) -> Mapping[str, int]:
-        """The number of each document, by its id."""
-        return {record.doc_id: number for number, record in enumerate(self.records)}
-
-    @cached_property
-    def by_path(self) -> Mapping[str, Sequence[int]]:
-        """The numbers of the documents, by the path of their file."""
-        return _numbers(record.path for record in self.records)
-
-    @cached_property
-    def by_content(self) -> Mapping[str, Sequence[int]]:
-        """The numbers of the documents, by their content hash."""
-        return _numbers(record.content_hash for record in self.records)
-
-    @cached_property
-    def by_folded_id(self) -> Mapping[str, Sequence[int]]:
-        """The numbers of the documents, by their id in the form used by file systems that ignore case."""
-        return _numbers(_folded(record.doc_id) for record in self.records)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fallback_chunks", tuple(self.fallback_chunks))  # a list when read from JSON
 
 
-def _numbers(keys: Iterable[str | None]) -> Mapping[str, Sequence[int]]:
-    numbers: dict[str, list[int]] = {}
-    for number, key in enumerate(keys):
-        if key is not None:
-            numbers.setdefault(key, []).append(number)
-    return numbers
-
-
-class Records(Sequence[DocumentRecord]):
-    """The records of the documents of a version, in the order of its parts.
-
-    Args:
-        parts: The records of each part, and which of them are live (None if all are).
+class Records(list[DocumentRecord]):
+    """The records of the documents of a version, in the order of their chunks; they must not be changed.
 
     Example:
-        >>> records = Records.of([DocumentRecord(doc_id="a", content_hash="1")])
+        >>> records = Records([DocumentRecord(doc_id="a", content_hash="1")])
         >>> records.get("a") is records[0], records.get("b")
         (True, None)
     """
 
-    def __init__(self, parts: Sequence[tuple[RecordIndex, NDArray[np.bool_] | None]] = ()) -> None:
-        self._parts = parts
-
-    @classmethod
-    def of(cls, records: Sequence[DocumentRecord]) -> Records:
-        """Create an instance from a sequence of records."""
-        return records if isinstance(records, Records) else cls([(RecordIndex(records), None)])
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    @overload
-    def __getitem__(self, at: int) -> DocumentRecord: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[DocumentRecord]: ...
-
-    def __getitem__(self, at: int | slice) -> DocumentRecord | Sequence[DocumentRecord]:
-        return self._live[at]
-
-    def __iter__(self) -> Iterator[DocumentRecord]:
-        return iter(self._live)
+    @cached_property
+    def by_id(self) -> Mapping[str, DocumentRecord]:
+        """The record of each document, by its id."""
+        return {record.doc_id: record for record in self}
 
     @cached_property
-    def _live(self) -> Sequence[DocumentRecord]:
-        if len(self._parts) == 1 and self._parts[0][1] is None:
-            return self._parts[0][0].records
-        live: list[DocumentRecord] = []
-        for index, mask in self._parts:
-            numbers = range(len(index.records)) if mask is None else np.flatnonzero(mask).tolist()
-            live += map(index.records.__getitem__, numbers)
-        return live
+    def _by_path(self) -> Mapping[str | None, Sequence[DocumentRecord]]:
+        return self._grouped(lambda record: record.path)
+
+    @cached_property
+    def _by_content(self) -> Mapping[str | None, Sequence[DocumentRecord]]:
+        return self._grouped(lambda record: record.content_hash)
+
+    @cached_property
+    def _by_folded_id(self) -> Mapping[str | None, Sequence[DocumentRecord]]:
+        return self._grouped(lambda record: _folded(record.doc_id))
+
+    def _grouped(self, key: Callable[[DocumentRecord], str | None]) -> Mapping[str | None, Sequence[DocumentRecord]]:
+        groups: dict[str | None, list[DocumentRecord]] = {}
+        for record in self:
+            groups.setdefault(key(record), []).append(record)
+        return groups
 
     def get(self, doc_id: str) -> DocumentRecord | None:
         """Return the record of a document, or None."""
-        for index, live in self._parts:
-            number = index.by_id.get(doc_id)
-            if number is not None and (live is None or live[number]):
-                return index.records[number]
-        return None
+        return self.by_id.get(doc_id)
 
     def with_path(self, path: str) -> DocumentRecord | None:
         """Return the record of the document that was read from a file, or None."""
-        return next(iter(self._live_ones(lambda index: index.by_path.get(path, ()))), None)
+        return next(iter(self._by_path.get(path, ())), None)
 
-    def with_content(self, content_hash: str) -> list[DocumentRecord]:
+    def with_content(self, content_hash: str) -> Sequence[DocumentRecord]:
         """Return the records of the documents with a content hash."""
-        return self._live_ones(lambda index: index.by_content.get(content_hash, ()))
+        return self._by_content.get(content_hash, ())
 
-    def with_folded_id(self, doc_id: str) -> list[DocumentRecord]:
+    def with_folded_id(self, doc_id: str) -> Sequence[DocumentRecord]:
         """Return the records of the documents with an id, ignoring case and Unicode normalization."""
-        return self._live_ones(lambda index: index.by_folded_id.get(_folded(doc_id), ()))
-
-    def _live_ones(self, numbers_of: Callable[[RecordIndex], Sequence[int]]) -> list[DocumentRecord]:
-        return [
-            index.records[number]
-            for index, live in self._parts
-            for number in numbers_of(index)
-            if live is None or live[number]
-        ]
+        return self._by_folded_id.get(_folded(doc_id), ())
 
 
 def _folded(doc_id: str) -> str:
     """Return an id in the form that is compared by file systems that ignore case or normalize names."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", doc_id).casefold())
+
+
+def write_records(part: Path, records: Iterable[DocumentRecord]) -> None:
+    """Write the records of a part, given its directory."""
+    files.write(part / RECORDS, with_checksum({"records": [asdict(record) for record in records]}))
+
+
+def read_records(part: Path) -> Records:
+    """Return the records of a part, given its directory.
+
+    Raises:
+        CorruptVersionError: The file is missing or damaged.
+    """
+    shown = _shown(part, RECORDS)
+    content = _content(part / RECORDS, shown)
+    try:
+        return Records(DocumentRecord(**record) for record in without_checksum(json.loads(content))["records"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise damage_error(shown, "has changed since it was published") from error
 
 
 # ---- comparison with the files ---------------------------------------------------------------------------------------
@@ -472,59 +375,19 @@ def part_directory(version_directory: Path, name: str) -> Path:
     return version_directory.parent.parent / PARTS / name
 
 
-def read_part(directory: Path, entry: PartEntry) -> PartManifest:
-    """Read the manifest of a part.
-
-    Args:
-        directory: Directory of the part.
-        entry: Its entry in the manifest of a version.
-
-    Raises:
-        CorruptVersionError: The manifest is missing or damaged, or is not the one that the version refers to.
-        FormatError: The part was written by a newer release.
-    """
-    shown = _shown(directory, PART_MANIFEST)
-    content = _content(directory / PART_MANIFEST, shown)
-    is_published = files.xxh3_of(content) == entry.xxh3
-    try:
-        manifest = PartManifest.from_json(content, file=shown)
-    except FormatError:
-        if is_published:
-            raise
-        raise damage_error(shown, "has changed since it was published") from None
-    if manifest.part != directory.name:
-        raise damage_error(shown, f"belongs to part {manifest.part}")
-    if not is_published:
-        raise damage_error(shown, "is not the one that the version was published with")
-    return manifest
-
-
-def check_version(directory: Path, check: Check) -> Manifest:
-    """Compare a version and its parts with their manifests, and return the manifest of the version.
+def check_version(directory: Path) -> None:
+    """Compare a version and its parts with their manifest.
 
     Raises:
         CorruptVersionError: A file is missing or has changed.
         FormatError: A manifest was written by a newer release.
     """
-    manifest = read_manifest(directory)
-    for entry in manifest.parts:
-        place = part_directory(directory, entry.name)
-        check_contents(place, read_part(place, entry).files, check)
-    return manifest
-
-
-def check_contents(directory: Path, described: Files, check: Check) -> None:
-    """Compare files with their description, and their headers with their sizes.
-
-    Raises:
-        CorruptVersionError: A file is missing, has changed or cannot be read.
-    """
-    check_files(directory, described, check)
-    check_headers(directory, described)
+    for entry in read_manifest(directory).parts:
+        check_files(part_directory(directory, entry.name), entry.files, "xxh3")
 
 
 def check_files(directory: Path, described: Files, check: Check) -> None:
-    """Compare files with their description.
+    """Compare files with their description, and the headers of FAISS indexes with the sizes of their files.
 
     Raises:
         CorruptVersionError: A file is missing, has changed or cannot be read.
@@ -534,23 +397,14 @@ def check_files(directory: Path, described: Files, check: Check) -> None:
         try:
             if not path.is_file():
                 raise damage_error(shown, "is missing")
-            if (size := path.stat().st_size) != expected["bytes"]:
-                raise damage_error(shown, f"has {size} bytes instead of {expected['bytes']}")
-            if check != "size" and getattr(files, check)(path) != expected[check]:
+            if (size := path.stat().st_size) != expected.bytes:
+                raise damage_error(shown, f"has {size} bytes instead of {expected.bytes}")
+            if check != "size" and getattr(files, check)(path) != getattr(expected, check):
                 raise damage_error(shown, "has changed since it was published")
+            if name == FAISS_FILE:
+                check_faiss(path, shown=shown)
         except OSError as error:
             raise _reading_error(shown, error) from error
-
-
-def check_headers(directory: Path, described: Files) -> None:
-    """Compare the headers of FAISS indexes with the sizes of their files.
-
-    Raises:
-        CorruptVersionError: A header does not match the size of its file.
-    """
-    for name in described:
-        if name.endswith(".faiss"):
-            check_faiss(directory / name, shown=_shown(directory, name))
 
 
 def _content(path: Path, shown: str) -> bytes:
@@ -581,29 +435,20 @@ def _shown(directory: Path, name: str) -> str:
 
 
 def check_faiss(path: Path, *, shown: str | None = None) -> None:
-    """Check that the size of a flat FAISS index matches its header. Indexes of other types are not checked.
+    """Check that a file is a flat FAISS index and that its size matches its header.
 
     Raises:
-        CorruptVersionError: The file is not a FAISS index, or its header does not match its size.
+        CorruptVersionError: It is not.
     """
     shown = shown or path.name
     with open(path, "rb") as file:
         head = file.read(_FLAT_HEADER.size)
-    if not head.startswith(b"I"):
-        raise damage_error(shown, "is not a FAISS index")
-    if not head.startswith(_FLAT_IP):
-        return
-    if len(head) < _FLAT_HEADER.size:
-        raise damage_error(shown, "ends inside its header")
+    if not head.startswith(_FLAT_IP) or len(head) < _FLAT_HEADER.size:
+        raise damage_error(shown, "is not a flat FAISS index")
     _, dimensions, vectors, _, _, _, metric, floats = _FLAT_HEADER.unpack(head)
     size = path.stat().st_size - _FLAT_HEADER.size
-    if (
-        dimensions <= 0
-        or vectors < 0
-        or metric != _INNER_PRODUCT
-        or floats != dimensions * vectors
-        or size != floats * _FLOAT
-    ):
+    is_valid = dimensions > 0 and vectors >= 0 and metric == _INNER_PRODUCT and floats == dimensions * vectors
+    if not is_valid or size != floats * _FLOAT:
         raise damage_error(
             shown, f"claims to contain {vectors} vectors of {dimensions} numbers, but has a different size"
         )

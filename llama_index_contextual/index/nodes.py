@@ -8,13 +8,11 @@ Fields that nodes of one kind have in common (templates, excluded keys) are stor
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,23 +195,12 @@ class NodeTable(Nodes):
         """Return a JSON object that was stored with `put_extra`, or None."""
         return self._kv.get(key, collection)
 
-    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
-        """Store the records of the documents, in the order of their nodes."""
-        with self._lock, self._kv.transaction() as connection:
-            connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, record TEXT NOT NULL)")
-            rows = ((json.dumps(record),) for record in records)
-            connection.executemany("INSERT INTO documents (record) VALUES (?)", rows)
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the records that were stored by `write_records`."""
-        return [json.loads(row[0]) for row in self._kv.query("SELECT record FROM documents ORDER BY number")]
-
-    def copy_from(self, source: NodeTable, live: NDArray[np.bool_] | None, doc_ids: set[str]) -> None:
+    def copy_from(self, source: NodeTable, is_kept: NDArray[np.bool_], doc_ids: set[str]) -> None:
         """Append nodes of another store, and the data of their documents, without parsing them.
 
         Args:
             source: The other store.
-            live: Which of its nodes to copy; None for all.
+            is_kept: Whether to copy each of its nodes; shape (nodes,).
             doc_ids: Ids of the documents whose data to copy.
         """
         with self._lock, self._kv.transaction() as connection:
@@ -225,7 +212,7 @@ class NodeTable(Nodes):
                 (last,),
             ):
                 last = rows[-1][-1]
-                copied = [row[:-1] for row in rows if live is None or live[row[-1] - 1]]
+                copied = [row[:-1] for row in rows if is_kept[row[-1] - 1]]
                 # Only the shapes of these nodes, because a shape can contain data of its node, such as an image.
                 connection.executemany(_INSERT_SHAPE, ((row[-1],) for row in copied))
                 connection.executemany(
@@ -374,20 +361,8 @@ class NodeTable(Nodes):
             )
             connection.executemany("INSERT INTO fields (key) VALUES (?)", ((key,) for key in left if left[key] < 0))
 
-    def iterate(
-        self,
-        *,
-        doc_id: str | None = None,
-        span: tuple[int, int] | None = None,
-        live: NDArray[np.bool_] | None = None,
-    ) -> Iterator[BaseNode]:
-        """Yield nodes sorted by position; see `Nodes.iterate`.
-
-        Args:
-            doc_id: Only yield nodes of this document.
-            span: Only yield nodes with text between two character offsets, and nodes without offsets.
-            live: Only yield nodes in these rows; None for all.
-        """
+    def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
+        """Yield nodes sorted by position; see `Nodes.iterate`."""
         condition = ""
         parameters: list[str | int] = []
         if doc_id is not None:
@@ -400,34 +375,18 @@ class NodeTable(Nodes):
             f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT 512",
             [last, *parameters],
         ):
-            yield from (self._node(row, unpack) for row in rows if live is None or live[row[-1] - 1])
+            yield from (self._node(row, unpack) for row in rows)
             last = rows[-1][-1]
-
-    def sound_nodes(self, positions: Iterable[int]) -> dict[int, BaseNode]:
-        """Return the nodes at some positions in a possibly damaged file whose rows match their checksums."""
-        nodes: dict[int, BaseNode] = {}
-        unpack = unpacker()
-        for position in positions:
-            with contextlib.suppress(sqlite3.Error, ValueError):
-                ((shape, checksum, *row),) = self._kv.query(
-                    "SELECT shapes.body, checksum, id, doc_id, start_char, end_char, text, metadata, nodes.body"
-                    " FROM nodes JOIN shapes USING (shape) WHERE position = ?",
-                    (position,),
-                )
-                if checksum == row_checksum(shape, *row):
-                    nodes[position] = node_of(json.loads(shape), (row[0], None, *row[4:]), unpack)
-        return nodes
 
     def positions(self, node_ids: Sequence[str]) -> dict[str, int]:
         """Return the positions of the nodes among `node_ids` that exist."""
         return dict(self._fetch("id, position", node_ids))
 
-    def existing(self, node_ids: Sequence[str], live: NDArray[np.bool_] | None = None) -> Iterator[BaseNode]:
-        """Yield the nodes among `node_ids` that exist and, if `live` is given, are in live rows."""
+    def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
+        """Yield the nodes among `node_ids` that exist."""
         unpack = unpacker()
-        for row in self._fetch(f"{_COLUMNS}, position", node_ids):
-            if live is None or live[row[-1] - 1]:
-                yield self._node(row, unpack)
+        for row in self._fetch(_COLUMNS, node_ids):
+            yield self._node(row, unpack)
 
     def at(self, rows: Sequence[int]) -> Iterator[Chunk]:
         """Yield the chunks of some rows, given in ascending order."""
@@ -440,21 +399,20 @@ class NodeTable(Nodes):
             ):
                 yield self._chunk(row, unpack)
 
-    def distinct_metadata(self) -> list[tuple[str, str | int | float | None, str | None]]:
-        """Return the distinct (key, value, document id), sorted; values other than strings and numbers are None."""
+    def distinct_metadata(self) -> list[tuple[str, str | int | float | None]]:
+        """Return the distinct pairs of key and value, sorted; values other than strings and numbers are None."""
         return self._kv.query(
-            "SELECT DISTINCT field.key, CASE WHEN field.type IN ('text', 'integer', 'real') THEN field.atom END, doc_id"
+            "SELECT DISTINCT field.key, CASE WHEN field.type IN ('text', 'integer', 'real') THEN field.atom END"
             " FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1, 2"
         )
 
-    def children(self, parent_id: str, live: NDArray[np.bool_] | None = None) -> list[BaseNode]:
-        """Return the child nodes of a parent, in text order; if `live` is given, only those in live rows."""
+    def children(self, parent_id: str) -> list[BaseNode]:
+        """Return the child nodes of a parent, in text order."""
         unpack = unpacker()
         rows = self._kv.query(
-            f"SELECT {_COLUMNS}, position FROM nodes WHERE {_PARENT_SQL} = ? ORDER BY start_char, position",
-            (parent_id,),
+            f"SELECT {_COLUMNS} FROM nodes WHERE {_PARENT_SQL} = ? ORDER BY start_char, position", (parent_id,)
         )
-        return [self._node(row, unpack) for row in rows if live is None or live[row[-1] - 1]]
+        return [self._node(row, unpack) for row in rows]
 
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of all nodes, sorted; filters can refer to them."""

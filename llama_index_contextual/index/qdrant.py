@@ -148,12 +148,6 @@ class QdrantEngine:
         """
         _models()
         _check_address(config.backend.partition(":")[2])
-        if config.faiss_index != "auto":
-            raise ConfigurationError(
-                f"Qdrant stores the vectors itself: leave faiss_index at 'auto' instead of {config.faiss_index!r}, or"
-                f" set backend to 'files'.",
-                setting="faiss_index",
-            )
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 

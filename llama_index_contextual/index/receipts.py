@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from llama_index_contextual.index.ledger import Ledger
+from llama_index_contextual.index.ledger_file import LedgerFile
 
 ANSWERS = "answers"
 """Purpose of the rows with the cost of answers."""
@@ -124,10 +122,10 @@ class Receipts:
     """Receipts of one project.
 
     Args:
-        store: The open ledger.
+        store: The open ledger file.
     """
 
-    def __init__(self, store: Ledger) -> None:
+    def __init__(self, store: LedgerFile) -> None:
         self._store = store
 
     def write(self, receipt: RunCost) -> RunCost:

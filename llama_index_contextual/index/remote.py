@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +44,7 @@ from llama_index_contextual.index.filters import field_test, valid_filters
 from llama_index_contextual.index.manifest import BORN_FILE, MANIFEST, SAMPLE_FILE
 from llama_index_contextual.index.part import Part
 from llama_index_contextual.index.qdrant import AnyFacet, Condition, Junction, Key, QdrantEngine, StoredVector
-from llama_index_contextual.index.vectors import SAMPLE, part_sample, products, sample_of, sampled
+from llama_index_contextual.index.vectors import products
 from llama_index_contextual.index.versions import number
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ EXACT_CHUNKS = 20_000
 MIN_RECALL, PROBED_K = 0.99, 20
 EF = (128, 256, 512, 1_024, 2_048, 4_096)
 """Sizes of the list of candidates to try; if none is accurate enough, the search is exact."""
+
+SAMPLE = 1_024
+"""Maximum number of vectors per part with which the mean and deviation of the similarities are estimated."""
 
 TIES = 16
 """Number of additional hits to request, because equal scores are in no particular order."""
@@ -99,16 +102,16 @@ class RemoteVectorWriter:
         if len(self._waiting) >= _SENT:
             self._send()
 
-    def copy(self, part: Part) -> None:
-        """Add the vectors of the live rows of another part, without moving them in the engine."""
-        self._born.append(part.born if part.rows is None else part.born[part.rows])
+    def copy(self, part: Part, rows: NDArray[np.int64]) -> None:
+        """Add the vectors of some rows of another part, without moving them in the engine."""
+        self._born.append(part.born[rows])
 
     def _send(self) -> None:
         self._engine.write(self._waiting)
         self._waiting = []
 
-    def finish(self, directory: Path, ids: Sequence[str]) -> int | None:
-        """Send the remaining vectors, write the files of the part, and return the length of the vectors.
+    def finish(self, directory: Path, ids: Sequence[str]) -> None:
+        """Send the remaining vectors, and write the files of the part.
 
         Args:
             directory: Directory of the part.
@@ -119,13 +122,10 @@ class RemoteVectorWriter:
         """
         self._send()
         born = np.concatenate(self._born)
-        if not len(born):
-            return None
-        rows, _ = sampled(ids, SAMPLE)
-        sample = fetched(self._engine, [(ids[row], int(born[row])) for row in rows.tolist()])
-        files.write_array(directory / BORN_FILE, born)
-        files.write_array(directory / SAMPLE_FILE, sample)
-        return int(sample.shape[1])
+        if len(born):
+            sample = fetched(self._engine, [(ids[row], int(born[row])) for row in sampled(len(ids)).tolist()])
+            files.write_array(directory / BORN_FILE, born)
+            files.write_array(directory / SAMPLE_FILE, sample)
 
 
 class RemoteVersion:
@@ -147,18 +147,17 @@ class RemoteVersion:
         """Return a writer of the vectors of a part."""
         return RemoteVectorWriter(self._engine, self._version)
 
-    def end(self, before: OpenVersion | None, kept: Sequence[Part], parts: Sequence[Part]) -> None:
+    def end(self, before: OpenVersion | None, alive: Collection[str], parts: Sequence[Part]) -> None:
         """Mark the vectors that the new version does not contain as removed.
 
         Args:
             before: The previous version.
-            kept: Those of its parts that the new version contains.
+            alive: Ids of those of its documents whose vectors the new version contains.
             parts: The parts of the new version.
 
         Raises:
             CorruptVersionError: The number of vectors in the engine differs from that in the parts.
         """
-        alive = {record.doc_id for part in kept for record in part.records}
         if before is None or not alive:
             self._engine.end(None, self._version)
         elif gone := [record.doc_id for record in before.records if record.doc_id not in alive]:
@@ -224,8 +223,12 @@ class RemoteVectors:
         self._engine = open_engine(directory.parent.parent)
 
     @cached_property
-    def _sample(self) -> NDArray[np.float32]:
-        return sample_of(self.nodes.parts, self._dimensions)
+    def _sample(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Vectors of a sample of the rows, and the number of rows that each stands for."""
+        samples = [(part, part_sample(part, self._dimensions)) for part in self.nodes.parts if part.size]
+        weights = [np.full(len(sample), part.size / len(sample)) for part, sample in samples]
+        vectors = [np.zeros((0, self._dimensions), dtype=np.float32), *(sample for _, sample in samples)]
+        return np.concatenate(vectors), np.concatenate([np.zeros(0), *weights])
 
     def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> tuple[Hits, Scale]:
         """Rank by cosine similarity; see `ChunkIndex.rank_vectors`.
@@ -235,7 +238,8 @@ class RemoteVectors:
                 query.
             InputError: Too many distinct values pass a filter.
         """
-        similarities = products(self._sample, vector)
+        sample, weights = self._sample
+        similarities = products(sample, vector)
         if not len(similarities):
             return NO_HITS, NO_SCALE
         condition = self._condition(filters)
@@ -247,7 +251,8 @@ class RemoteVectors:
                 f"The collection {self._engine.collection.name!r} at {self._engine.collection.url} has no vectors of"
                 f" version {self._directory.name}: run `verify`, which says what to do."
             )
-        return hits, Scale(float(similarities.mean()), float(similarities.std()))
+        mean = np.average(similarities, weights=weights)
+        return hits, Scale(float(mean), math.sqrt(np.average((similarities - mean) ** 2, weights=weights)))
 
     def _nearest(self, query: NDArray[np.float32], k: int, condition: Condition, ef: int | None) -> Hits:
         k = min(k, len(self.nodes))
@@ -278,7 +283,7 @@ class RemoteVectors:
         (`python -m tests.benchmarks.engines recall --data ../shared/data`). The recall used is two standard errors
         below the mean.
         """
-        chance, sample = np.random.default_rng(0), self._sample
+        chance, (sample, _) = np.random.default_rng(0), self._sample
         groups = [chance.integers(0, len(sample), (_PROBES // 2, size)) for size in (4, 8)]
         questions = unit_vectors(np.concatenate([sample[group].mean(axis=1) for group in groups]))
         exact = [set(self._nearest(one, PROBED_K, True, None).rows.tolist()) for one in questions]
@@ -313,7 +318,7 @@ class RemoteVectors:
     def _leaf(self, item: Any) -> Condition:
         test = field_test(item)
         columns = [part.docstore.column(test.key) for part in self.nodes.parts]
-        facets = {facet(test.key, value) for column in columns for value in column.values if test.passes(value)}
+        facets = {facet(test.key, column.values[code]) for column in columns for code in test.matches(column)}
         if len(facets) > MAX_FACETS:
             raise InputError(
                 f"Filter {test.key!r}: more than {MAX_FACETS:,} different values pass, which is too many for the"
@@ -386,11 +391,20 @@ def check_vectors(version: OpenVersion) -> None:
             f" {expected}; documents concerned: {shown or 'none'}{', …' if documents[_MAX_LISTED:] else ''}."
         )
     for part in parts:
-        sample = part_sample(part)
-        places = np.flatnonzero(part.live[sample.rows])[:_CHECKED] if part.live is not None else slice(_CHECKED)
-        keys = part.vector_keys(sample.rows[places])
-        if not np.allclose(fetched(engine, keys), sample.vectors[places], atol=_TOLERANCE):
+        rows = sampled(part.size)[:_CHECKED]
+        stored = part_sample(part, version.manifest.dimensions or 0)[:_CHECKED]
+        if not np.allclose(fetched(engine, part.vector_keys(rows)), stored, atol=_TOLERANCE):
             raise CorruptVersionError(f"{COLLECTION_FILE} names a collection with other vectors of {version.name}.")
+
+
+def sampled(rows: int) -> NDArray[np.int64]:
+    """Return at most 1,024 of a number of rows, evenly spaced."""
+    return np.linspace(0, rows - 1, min(rows, SAMPLE)).round().astype(np.int64)
+
+
+def part_sample(part: Part, dimensions: int) -> NDArray[np.float32]:
+    """Return the vectors of the rows of a part given by `sampled`; shape (rows, dimensions)."""
+    return files.mapped(part.directory / SAMPLE_FILE, np.float32).reshape(-1, dimensions)
 
 
 def lost_documents(version: OpenVersion) -> list[str]:
@@ -404,8 +418,7 @@ def lost_documents(version: OpenVersion) -> list[str]:
     present = set(open_engine(version.directory.parent.parent).keys(number(version.name)))
     lost: list[str] = []
     for part in (part for part in version.parts if part.has_semantic):
-        documents = part.document_of if part.rows is None else part.document_of[part.rows]
-        keys = zip(part.vector_keys(), documents.tolist(), strict=True)
+        keys = zip(part.vector_keys(), part.document_of.tolist(), strict=True)
         numbers = {document for key, document in keys if key not in present}
-        lost += [part.record_index.records[document].doc_id for document in sorted(numbers)]
+        lost += [part.records[document].doc_id for document in sorted(numbers)]
     return lost

@@ -28,17 +28,18 @@ from llama_index_contextual.index.ledger_repair import check_ledger, expects_led
 from llama_index_contextual.index.manifest import (
     MANIFEST,
     PARTS,
+    DocumentRecord,
     Manifest,
     PartEntry,
-    check_contents,
+    check_files,
     is_damage,
     part_directory,
     read_manifest,
-    read_part,
+    read_records,
 )
-from llama_index_contextual.index.part import records_of_part
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
+    ledger_identity,
     read_config,
     write_lock,
 )
@@ -59,16 +60,7 @@ from llama_index_contextual.index.versions import (
 
 LEFTOVER = "was left by an interrupted run"
 
-_MAX_LISTED, _KEY_LENGTH = 5, 12
-_ROWS = {
-    "contexts": "context",
-    "embeddings": "embedding",
-    "batches": "batch",
-    "batch_requests": "request of a batch",
-    "batch_replies": "reply of a batch",
-    "runs": "receipt",
-    "pages": "scanned page",
-}
+_MAX_LISTED = 5
 _UPGRADE = "pip install --upgrade llama-index-contextual"
 
 
@@ -98,31 +90,23 @@ class Repair:
     Attributes:
         version: Name of the version that was published without the damaged parts, and is live.
         former: Name of the damaged version, which stays on disk until the next repair.
-        kept: Ids of documents in damaged parts that could be read and are in the new version.
-        missing: Ids of the documents that could not be read, each with the file or folder to ingest again; None if the
+        missing: Ids of the documents in damaged parts, each with the file or folder to ingest again; None if the
             document was not read from a file, or if the file no longer exists.
         unnamed: Number of other missing documents, whose ids could not be read.
-        cost: Cost of ingesting these files and folders again, using the contexts and vectors in the ledger; None if
-            there are none.
     """
 
     version: str
     former: str
-    kept: Sequence[str] = ()
     missing: Mapping[str, str | None] = field(default_factory=dict)
     unnamed: int = 0
-    cost: str | None = None
 
     def lines(self) -> list[str]:
         """Return a description of the repair."""
         lines = [f"Version {self.version} is live: {self.former} without its damaged parts."]
-        if self.kept:
-            lines.append(f"It contains {pluralize(len(self.kept), 'document')} of damaged parts that could be read.")
         again = [doc_id for doc_id, path in self.missing.items() if path is not None]
         if again:
-            cost = "" if self.cost is None else f" (this costs: {self.cost})"
             inputs = ", ".join(sorted({path for path in self.missing.values() if path is not None}))
-            lines.append(f"Ingest {pluralize(len(again), 'document')} again from {inputs}{cost}: {', '.join(again)}.")
+            lines.append(f"Ingest {pluralize(len(again), 'document')} again from {inputs}: {', '.join(again)}.")
         if lost := [doc_id for doc_id, path in self.missing.items() if path is None]:
             lines.append(
                 f"{pluralize(len(lost), 'document')} without a file can only be ingested again, or restored with the"
@@ -133,11 +117,11 @@ class Repair:
         return lines
 
 
-PartFaults = Mapping[PartEntry, Sequence[CorruptVersionError]]
-"""The errors of each part of a project, by its entry without removed documents."""
+PartFaults = Mapping[str, Sequence[CorruptVersionError]]
+"""The errors of each part of a project, by its name."""
 
 PublishSound = Callable[[str, PartFaults], Repair]
-"""Publishes the documents of a version, given its name, except documents in damaged parts that cannot be read."""
+"""Publishes a version, given its name, without its damaged parts."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +195,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
         LedgerError: The ledger cannot be checked, so it was not changed.
     """
     with write_lock(project_dir):
-        repair_ledger(project_dir)  # first, because it receives the contexts and vectors of damaged parts
+        repair_ledger(project_dir)
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
         checked = _check_versions(project_dir, names)
@@ -264,19 +248,14 @@ class _Checked:
     """Result of comparing versions with their checksums.
 
     Attributes:
-        parts: The errors of each part, by its entry.
+        parts: The errors of each part, by its name.
         faults: The errors of each damaged version.
         manifests: The manifests that can be read, by version.
     """
 
-    parts: dict[PartEntry, Sequence[CorruptVersionError]]
+    parts: dict[str, Sequence[CorruptVersionError]]
     faults: dict[str, list[Exception]] = field(default_factory=dict)
     manifests: dict[str, Manifest] = field(default_factory=dict)
-
-    def damaged_parts(self, name: str) -> list[PartEntry]:
-        """Return the damaged parts of a version, or an empty list if its manifest cannot be read."""
-        manifest = self.manifests.get(name)
-        return [entry for entry in manifest.parts if self.parts.get(replace(entry, gone=()))] if manifest else []
 
     def is_repairable(self, name: str) -> bool:
         """Return whether a version has a readable manifest and errors, all of which mean damage."""
@@ -292,10 +271,9 @@ def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults |
         try:
             manifest = checked.manifests[name] = read_manifest(directory)
             for entry in manifest.parts:
-                part = replace(entry, gone=())
-                if part not in checked.parts:
-                    checked.parts[part] = part_faults(part_directory(directory, entry.name), part)
-                faults += checked.parts[part]
+                if entry.name not in checked.parts:
+                    checked.parts[entry.name] = _part_faults(part_directory(directory, entry.name), entry)
+                faults += checked.parts[entry.name]
         except (CorruptVersionError, FormatError) as error:
             faults.append(error)
         # A writer may have removed an old version in the meantime.
@@ -304,25 +282,14 @@ def _check_versions(project_dir: Path, names: Sequence[str], known: PartFaults |
     return checked
 
 
-def part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
-    """Compare every file of a part with its SHA-256, and return the errors.
-
-    Args:
-        place: Directory of the part.
-        entry: Its entry in the manifest of a version.
-
-    Raises:
-        FormatError: The part was written by a newer release.
-    """
+def _part_faults(place: Path, entry: PartEntry) -> list[CorruptVersionError]:
+    """Compare every file of a part with its SHA-256, and return the errors."""
     faults: list[CorruptVersionError] = []
-    try:
-        for name, expected in read_part(place, entry).files.items():
-            try:
-                check_contents(place, {name: expected}, "sha256")
-            except CorruptVersionError as error:
-                faults.append(error)
-    except CorruptVersionError as error:  # of the manifest
-        faults.append(error)
+    for name, expected in entry.files.items():
+        try:
+            check_files(place, {name: expected}, "sha256")
+        except CorruptVersionError as error:
+            faults.append(error)
     return faults
 
 
@@ -357,7 +324,7 @@ def _check_vectors(project_dir: Path, names: Sequence[str], checked: _Checked) -
 
         directory = version_directory(project_dir, name)
         try:
-            with closing(OpenVersion(directory, reads=())) as version:
+            with closing(OpenVersion(directory)) as version:
                 check_vectors(version)
         except (CorruptVersionError, OSError, sqlite3.Error) as error:
             if not (directory / MANIFEST).exists():
@@ -376,22 +343,29 @@ def _versions(project_dir: Path, sound: Sequence[str], checked: _Checked) -> Ite
     """Yield the problems of versions; damage to a shared part is reported for the live or the newest of them."""
     live = live_if_sound(project_dir)
     problems: dict[str, Problem] = {}
-    documents_of: dict[str, Sequence[str]] = {}
+    named: set[str] = set()
     for name in sorted(checked.faults, key=lambda name: (name == live, number(name)), reverse=True):
         remedy = _remedy(project_dir, name, live, sound, checked)
-        parts = {entry.name: entry for entry in checked.damaged_parts(name)}
         for error in checked.faults[name]:
             file = getattr(error, "file", None) or f"{VERSIONS}/{name}"
             if file in problems:
                 continue
             fault, part = _fault(error, file), next(iter(PurePosixPath(file).parts[1:]), "")
-            if part in parts and part not in documents_of:
-                records = records_of_part(project_dir / PARTS / part, parts[part].gone)
-                documents_of[part] = tuple(record.doc_id for record in records)
-                fault += _list(documents_of[part])  # once, because several files of a part contain the same documents
-            is_old = live not in (None, name)
-            problems[file] = Problem(file, fault, remedy, harmless=is_old, documents=documents_of.get(part, ()))
+            records = records_of(project_dir, part) if part in checked.parts else []
+            documents = tuple(record.doc_id for record in records)
+            if part not in named:  # once, because several files of a part contain the same documents
+                fault += _list(documents)
+                named.add(part)
+            problems[file] = Problem(file, fault, remedy, harmless=live not in (None, name), documents=documents)
     yield from problems.values()
+
+
+def records_of(project_dir: Path, part: str) -> Sequence[DocumentRecord]:
+    """Return the records of the documents of a part that may be damaged; none if they cannot be read."""
+    try:
+        return read_records(project_dir / PARTS / part)
+    except CorruptVersionError:
+        return []
 
 
 def _remedy(project_dir: Path, name: str, live: str | None, sound: Sequence[str], checked: _Checked) -> str:
@@ -415,14 +389,12 @@ def _missing_inputs(project_dir: Path, name: str, live: str, checked: _Checked) 
     former, now = checked.manifests.get(name), checked.manifests.get(live)
     if former is None or now is None or now.keeps != name or live in checked.faults:
         return []
-    with closing(OpenVersion(version_directory(project_dir, live), reads=())) as version:
-        records = [
-            record
-            for entry in former.parts
-            for record in records_of_part(project_dir / PARTS / entry.name, entry.gone)
-            if version.record(record.doc_id) is None
-        ]
-    return sorted(set(inputs_of(records).values()))
+    present = {record.doc_id for entry in now.parts for record in records_of(project_dir, entry.name)}
+    lists = [records_of(project_dir, entry.name) for entry in former.parts]
+    if not all(lists):  # the records of a part cannot be read
+        return ["PATHS"]
+    missing = (record for records in lists for record in records if record.doc_id not in present)
+    return sorted(set(inputs_of(missing).values()))
 
 
 def _list(documents: Sequence[str]) -> str:
@@ -442,13 +414,13 @@ def _fault(error: Exception, file: str) -> str:
 
 
 def _ledger(project_dir: Path) -> Iterator[Problem]:
-    path = project_dir / LEDGER_FILE
+    path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
     repair = _command(project_dir, "verify", "--repair")
     restore = (
         "restore it from a backup, or begin a new one, in which case all contexts are requested and paid for again"
     )
     if is_missing(path):
-        if expects_ledger(project_dir):
+        if expects_ledger(project_dir, recorded):
             fault = "is empty" if path.exists() else "is missing"
             yield Problem(LEDGER_FILE, f"{fault}: {restore}", repair)
         return
@@ -465,13 +437,11 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         yield Problem(LEDGER_FILE, f"is damaged ({state.malformed})", repair)
         return
     if state.damaged:
-        rows = "; ".join(
-            f"{pluralize(len(keys), name)}: {', '.join(key[:_KEY_LENGTH] for key in keys[:_MAX_LISTED])}"
-            f"{', …' if len(keys) > _MAX_LISTED else ''}"
-            for table, keys in sorted(state.damaged.items())
-            for name in (_ROWS[table],)
-        )
-        yield Problem(LEDGER_FILE, f"has damaged rows, which are not used and will be requested again ({rows})", repair)
+        rows = pluralize(sum(map(len, state.damaged.values())), "damaged row")
+        yield Problem(LEDGER_FILE, f"has {rows}, which are not used and will be requested again", repair)
+    if recorded is not None and state.identity != recorded:
+        message = "is not the ledger of this project: restore that from a backup, or accept this one"
+        yield Problem(LEDGER_FILE, message, repair)
 
 
 def _leftovers(project_dir: Path) -> Iterator[Problem]:

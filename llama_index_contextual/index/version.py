@@ -1,15 +1,13 @@
 """A published version: the chunks and indexes of its parts, opened read-only.
 
-Every file is compared with its checksum before it is parsed. The rows of a version are the live rows of its parts, in
+Every file is compared with its checksum before it is parsed. The rows of a version are the rows of its parts, in
 the order of the parts.
 """
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +21,6 @@ from llama_index_contextual.index.base import NO_HITS, NO_SCALE, Chunk, Hits, Sc
 from llama_index_contextual.index.bm25 import LexicalIndex, QueryTerms
 from llama_index_contextual.index.documents import DocumentIndex
 from llama_index_contextual.index.manifest import (
-    BM25_DIRECTORY,
-    DOCUMENTS_DIRECTORY,
     DocumentRecord,
     Records,
     read_manifest,
@@ -40,11 +36,6 @@ if TYPE_CHECKING:
     from llama_index_contextual.index.vectors import FaissVectors
 
 
-def _starts(parts: Sequence[Part]) -> NDArray[np.int64]:
-    """Return the row of the version at which each part starts, and the number of rows."""
-    return np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
-
-
 class VersionNodes(Nodes):
     """The chunks of a version.
 
@@ -53,19 +44,20 @@ class VersionNodes(Nodes):
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        self._live_parts: Sequence[Part] | None = parts
-        self._starts = _starts(parts)
+        self._open_parts: Sequence[Part] | None = parts
+        # The row of the version at which each part starts, and the number of rows.
+        self._starts = np.cumsum([0, *(part.size for part in parts)], dtype=np.int64)
 
     @property
     def parts(self) -> Sequence[Part]:
         """The parts."""
-        if self._live_parts is None:
+        if self._open_parts is None:
             raise sqlite3.ProgrammingError("The version is closed.")
-        return self._live_parts
+        return self._open_parts
 
     def close(self) -> None:
-        """Release the parts; the store cannot be used afterwards."""
-        self._live_parts = None
+        """Prevent further use of the parts."""
+        self._open_parts = None
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -75,60 +67,43 @@ class VersionNodes(Nodes):
     @cached_property
     def ids(self) -> Sequence[str]:
         """Node ids by row."""
-        ids: list[str] = []
-        for part in self.parts:
-            of_part = part.docstore.ids
-            ids += of_part if part.live is None else itertools.compress(of_part, part.live)
-        return ids
-
-    def first_rows(self) -> Iterator[tuple[int, Part]]:
-        """Yield the parts with chunks, each with its first row."""
-        starts = zip(self._starts.tolist(), self.parts, strict=False)
-        return ((start, part) for start, part in starts if part.size)
+        return [node_id for part in self.parts for node_id in part.docstore.ids]
 
     def places(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Part, NDArray[np.int64]]]:
         """Yield, for each part with any of the rows, their positions in `rows`, the part, and their rows there."""
-        for start, part in self.first_rows():
+        for start, part in zip(self._starts.tolist(), self.parts, strict=False):
             selected = np.flatnonzero((rows >= start) & (rows < start + part.size))
             if len(selected):
-                of_part = rows[selected] - start
-                yield selected, part, of_part if part.rows is None else part.rows[of_part]
+                yield selected, part, rows[selected] - start
 
     def rows(self, node_ids: Sequence[str]) -> list[int]:
         """Return the rows of nodes in the indexes."""
         rows: dict[str, int] = {}
         for part, start in zip(self.parts, self._starts.tolist(), strict=False):
-            for node_id, row in _live_rows(part, node_ids):
-                rows[node_id] = start + (row if part.rows is None else int(np.searchsorted(part.rows, row)))
+            rows.update((node_id, start + at - 1) for node_id, at in part.docstore.positions(node_ids).items())
         return [rows[node_id] for node_id in node_ids]
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
         """Return a mask of the rows that pass the filters, or None without filters."""
-        if filters is None:
-            return None
-        from llama_index_contextual.index.filters import valid_filters
-
-        if valid_filters(filters) is None:
-            return None
-        masks = (part.mask(filters) for part in self.parts)
-        return np.concatenate([np.zeros(0, dtype=np.bool_), *(mask for mask in masks if mask is not None)])
+        masks = [mask for part in self.parts if (mask := part.docstore.mask(filters)) is not None]
+        return np.concatenate(masks) if masks else None
 
     # ---- chunks and documents ----------------------------------------------------------------------------------------
 
     def existing(self, node_ids: Sequence[str]) -> Iterator[BaseNode]:
         """Yield the nodes among `node_ids` that exist."""
         for part in self.parts:
-            yield from part.docstore.existing(node_ids, part.live)
+            yield from part.docstore.existing(node_ids)
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
         """Return the ids of existing nodes among `node_ids`."""
-        return [node_id for part in self.parts for node_id, _ in _live_rows(part, node_ids)]
+        return [node_id for part in self.parts for node_id in part.docstore.known(node_ids)]
 
     def iterate(self, *, doc_id: str | None = None, span: tuple[int, int] | None = None) -> Iterator[BaseNode]:
         """Yield nodes sorted by part and position; see `Nodes.iterate`."""
         for part in self.parts:
-            if doc_id is None or part.has(doc_id):
-                yield from part.docstore.iterate(doc_id=doc_id, span=span, live=part.live)
+            if doc_id is None or doc_id in part.records.by_id:
+                yield from part.docstore.iterate(doc_id=doc_id, span=span)
 
     def ids_of_document(self, doc_id: str) -> list[str]:
         """Return the ids of a document's nodes in text order."""
@@ -137,8 +112,8 @@ class VersionNodes(Nodes):
 
     def ids_by_document(self) -> dict[str, list[str]]:
         """Return the node ids of every document."""
-        of_parts = ((part, part.docstore.ids_by_document()) for part in self.parts)
-        return {doc_id: ids for part, of_part in of_parts for doc_id, ids in of_part.items() if part.has(doc_id)}
+        of_parts = (part.docstore.ids_by_document() for part in self.parts)
+        return {doc_id: ids for of_part in of_parts for doc_id, ids in of_part.items()}
 
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
         """Return a JSON object that was stored for a document, or None."""
@@ -146,11 +121,11 @@ class VersionNodes(Nodes):
         return None if part is None else part.docstore.get_extra(collection, key)
 
     def _part_of(self, doc_id: str) -> Part | None:
-        return next((part for part in self.parts if part.has(doc_id)), None)
+        return next((part for part in self.parts if doc_id in part.records.by_id), None)
 
     def children(self, parent_id: str) -> list[BaseNode]:
         """Return the child nodes of a parent, in text order."""
-        return [node for part in self.parts for node in part.docstore.children(parent_id, part.live)]
+        return [node for part in self.parts for node in part.docstore.children(parent_id)]
 
     # ---- metadata ----------------------------------------------------------------------------------------------------
 
@@ -158,35 +133,26 @@ class VersionNodes(Nodes):
         """Return the ids of the documents with at least one node that passes the filters."""
         ids: set[str] = set()
         for part in self.parts:
-            numbers = part.document_of if part.rows is None else part.document_of[part.rows]
-            mask = part.mask(filters)
-            passing = np.unique(numbers if mask is None else numbers[mask])
-            ids.update(part.record_index.records[number].doc_id for number in passing.tolist())
+            mask = part.docstore.mask(filters)
+            passing = np.unique(part.document_of if mask is None else part.document_of[mask])
+            ids.update(part.records[number].doc_id for number in passing.tolist())
         return ids
 
     def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
         """Return the distinct strings and numbers of each metadata key, sorted, except for the keys in `skip`."""
         values: dict[str, dict[str | int | float, None]] = {}
-        for part in self.parts:
-            for key, value, doc_id in part.shared("metadata values", part.docstore.distinct_metadata):
-                if value is not None and key not in skip and (doc_id is None or part.has(doc_id)):
-                    values.setdefault(key, {})[value] = None
+        for key, value in self._distinct_metadata():
+            if value is not None and key not in skip:
+                values.setdefault(key, {})[value] = None
         return {key: sorted(values[key], key=lambda value: (isinstance(value, str), value)) for key in sorted(values)}
 
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of all nodes, sorted; filters can refer to them."""
-        keys: set[str] = set()
+        return sorted({key for key, _ in self._distinct_metadata()})
+
+    def _distinct_metadata(self) -> Iterator[tuple[str, str | int | float | None]]:
         for part in self.parts:
-            distinct = part.shared("metadata values", part.docstore.distinct_metadata)
-            keys.update(key for key, _, doc_id in distinct if doc_id is None or part.has(doc_id))
-        return sorted(keys)
-
-
-def _live_rows(part: Part, node_ids: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the nodes among `node_ids` that are live in a part, with their rows there."""
-    for node_id, position in part.docstore.positions(node_ids).items():
-        if part.is_live(position - 1):
-            yield node_id, position - 1
+            yield from part.shared("metadata values", part.docstore.distinct_metadata)
 
 
 class VersionIndex:
@@ -254,19 +220,15 @@ class VersionIndex:
         """The terms of the chunks; None without a lexical index."""
         if self._language is None:
             return None
-        parts = [(part.shared(BM25_DIRECTORY, part.load_terms), part.live) for part in self.docstore.parts]
-        return LexicalIndex(Analyzer(self._language, has_periods=True), parts)
+        return LexicalIndex(Analyzer(self._language, has_periods=True), [part.terms for part in self.docstore.parts])
 
     @cached_property
     def documents(self) -> DocumentIndex | None:
         """The index of documents; None without a lexical index."""
         if self._language is None:
             return None
-        parts = self.docstore.parts
-        entries = [(part.shared(DOCUMENTS_DIRECTORY, part.load_document_terms), part.live_entries) for part in parts]
-        live = ((part.chunks_of, part.live_documents) for part in parts)
-        chunks_of = (chunks if mask is None else chunks[mask] for chunks, mask in live)
-        sizes = np.concatenate([np.zeros(0, dtype=np.int64), *chunks_of])
+        entries = [part.document_terms for part in self.docstore.parts]
+        sizes = np.concatenate([np.zeros(0, dtype=np.int64), *(part.chunks_of for part in self.docstore.parts)])
         sizes = sizes[sizes > 0]
         return DocumentIndex(
             LexicalIndex(Analyzer(self._language, has_periods=True), entries),
@@ -285,8 +247,6 @@ class OpenVersion:
 
     Args:
         directory: versions/<name> of a project.
-        reads: Names of the files in each part to compare with their checksums (None for all); only the sizes of the
-            other files are checked.
         without: Names of parts that are left out because they are damaged.
 
     Raises:
@@ -294,19 +254,14 @@ class OpenVersion:
         FormatError: The version was written by a newer release.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        reads: Collection[str] | None = None,
-        without: Collection[str] = (),
-    ) -> None:
+    def __init__(self, directory: Path, *, without: Collection[str] = ()) -> None:
         self.directory = directory
         self.name = directory.name
         self.without = without
         manifest = read_manifest(directory)
-        self.manifest = replace(manifest, parts=[entry for entry in manifest.parts if entry.name not in without])
-        self.parts = open_parts(directory, self.manifest, reads)
+        entries = [entry for entry in manifest.parts if entry.name not in without]
+        self.manifest = manifest.model_copy(update={"parts": entries})
+        self.parts = open_parts(directory, self.manifest)
 
     @property
     def is_remote(self) -> bool:
@@ -326,7 +281,7 @@ class OpenVersion:
     @cached_property
     def records(self) -> Records:
         """The records of the documents, in the order of their first chunk."""
-        return Records([(part.record_index, part.live_documents) for part in self.parts])
+        return Records(record for part in self.parts for record in part.records)
 
     def record(self, doc_id: str) -> DocumentRecord | None:
         """Return the record of a document, or None."""

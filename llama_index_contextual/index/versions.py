@@ -331,7 +331,7 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
     if target not in names:
         known = ", ".join(names) or "none"
         raise InputError(f"There is no version {target or 'before the live one'}; versions: {known}.", value=to)
-    check_version(version_directory(project_dir, target), "xxh3")
+    check_version(version_directory(project_dir, target))
     write_current(project_dir, target)
     return target
 

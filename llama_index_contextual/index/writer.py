@@ -1,11 +1,9 @@
 """Build a version: keep documents of the previous version, write parts with new documents, merge parts and publish.
 
-A version keeps the parts of the previous version and adds a part with the new documents, so the work depends only on
-the new documents. To keep searches fast and to free the space of removed documents, parts are merged when there are
-more than eight small ones, and a part is rewritten when more than a tenth of its chunks are removed; see `merges`.
-
-Only parts of the previous version are merged, before new documents are added. No work on the new documents is therefore
-lost if a merge is interrupted. Readers are not affected, because the parts that they use remain in place.
+A version keeps the parts of the previous version and adds a part with the new documents, so adding documents takes the
+same time in a project of any size. A part with a document that was removed or changed is written again without it. To
+keep searches fast, small parts are merged when there are more than eight; see `merged_from`. Readers are not affected,
+because the parts that they use remain in place.
 """
 
 from __future__ import annotations
@@ -25,22 +23,21 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import versions
 from llama_index_contextual.index.collection import delete_unused_collection, drop_unpublished, use_engine
-from llama_index_contextual.index.manifest import PARTS, DocumentRecord, Manifest
-from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter, open_written
+from llama_index_contextual.index.manifest import DocumentRecord, Manifest
+from llama_index_contextual.index.part import DocumentFrame, Part, PartWriter
 from llama_index_contextual.index.version import OpenVersion, VersionNodes
 
 if TYPE_CHECKING:
     from llama_index_contextual.index.remote import RemoteVectorWriter, RemoteVersion
     from llama_index_contextual.index.vectors import VectorWriter
 
-PART_CHUNKS = 50_000
-"""Maximum number of chunks of a part; the memory for building a version depends on it."""
+PART_CHUNKS = 10_000
+"""Maximum number of chunks of a part; the time for changing a document depends on it."""
 
 MAX_SMALL_PARTS = 8
-"""Maximum number of parts after the last full part, not counting the part that is being added."""
+"""Maximum number of parts after the last full part, not counting those that are being added."""
 
 _FULL = 0.5  # share of the maximum at which a part counts as full and is not merged with others
-_MAX_GONE = 0.1  # maximum share of removed chunks in a part
 _GROWTH = 2  # a part is merged with later ones if it is at most this many times as large
 
 
@@ -67,8 +64,6 @@ class VersionBuilder:
         self._remote = self._remote_version()
         self._name = versions.next_name(self.project_dir)
         self._parts: list[Part] = []
-        self._kept_parts: list[Part] | None = None
-        self._left_out: set[str] = set()  # documents that were dropped when parts were merged
         self._opened: list[Part] = []
         self._writer: PartWriter | None = None
         self._dimensions = None if self.before is None else self.before.manifest.dimensions
@@ -101,19 +96,16 @@ class VersionBuilder:
         # Imported here, because faiss is slow to import.
         from llama_index_contextual.index.vectors import VectorWriter
 
-        return VectorWriter(self.config.faiss_index)
+        return VectorWriter()
 
     @property
     def documents(self) -> int:
         """Number of documents of the new version so far."""
-        return self.appended + sum(len(part.records) for part in self._kept())
+        return self.appended + len(self._kept_ids())
 
-    def _kept(self) -> list[Part]:
-        """Return the parts of the previous version, after merging, without the dropped documents."""
-        if self._kept_parts is None:
-            parts = (part.without(self.dropped) for part in self._base)
-            self._kept_parts = [part for part in parts if len(part.records)]
-        return self._kept_parts
+    def _kept_ids(self) -> set[str]:
+        """Return the ids of the documents in shared parts of the previous version that are kept."""
+        return {record.doc_id for part in self._base for record in part.records} - self.dropped
 
     def append(
         self,
@@ -152,14 +144,14 @@ class VersionBuilder:
         """Return one of the ids that is already in the new version, or None."""
         if self._writer is not None and (known := self._writer.known(node_ids)):
             return known[0]
-        for part in (*self._kept(), *self._parts):
+        for part in (*self._base, *self._parts):
             for node_id, position in part.docstore.positions(node_ids).items():
-                if part.is_live(position - 1):
+                if part in self._parts or part.records[part.document_of[position - 1]].doc_id not in self.dropped:
                     return node_id
         return None
 
     def _require_dimensions(self, dimensions: int) -> None:
-        if self._dimensions is None or not (self._writer or self._parts or self._kept()):
+        if self._dimensions is None or not (self._writer or self.documents):
             self._dimensions = dimensions
         if dimensions != self._dimensions:
             raise InputError(
@@ -172,26 +164,13 @@ class VersionBuilder:
             self._parts.append(self._finish(self._writer))
 
     def keep(self, records: Iterable[DocumentRecord]) -> None:
-        """Keep documents of the previous version.
-
-        The first call, before documents are added, also merges parts. A later call is for documents that should not be
-        dropped after all. Documents are copied if the parts of the previous version cannot be shared, or if the
-        documents were left out of a merged part.
-        """
-        self._kept_parts = None  # `dropped` may have changed
-        if self._writer is None and not self._parts:
-            self._merge_kept()
-        if self.before is None or (self._shares and not self._left_out):
-            return
-        for record in records:
-            if not self._shares or record.doc_id in self._left_out:
+        """Keep documents of the previous version, which are copied if its parts cannot be shared."""
+        if self.before is not None and not self._shares:
+            for record in records:
                 self.take_over(self.before, record)
 
     def take_over(self, before: OpenVersion, record: DocumentRecord) -> None:
         """Copy a document from the previous version, including its vectors, with a new record."""
-        for part in before.parts:
-            if part.has(record.doc_id):
-                part.require_sound()
         nodes = list(before.docstore.iterate(doc_id=record.doc_id))
         vectors = None
         if self.config.builds_semantic and nodes:
@@ -199,21 +178,17 @@ class VersionBuilder:
             vectors = before.index.vectors(np.asarray(rows, dtype=np.int64))
         self.append(record, nodes, vectors, before.frame(record.doc_id))
 
-    def publish(
-        self, *, embed_model: str | None, rewrite: bool = False, automatic: bool = False, keeps: str | None = None
-    ) -> Manifest:
+    def publish(self, *, embed_model: str | None, automatic: bool = False, keeps: str | None = None) -> Manifest:
         """Finish the parts, and make the version live.
 
         Args:
             embed_model: Name of the embedding model, or None without a semantic index.
-            rewrite: Whether to rewrite every part that contains removed documents.
             automatic: Whether the version is published by a program that watches folders.
             keeps: Name of the previous version, if it must be kept as long as this one.
         """
         self._finish_part()
-        parts = [*self._kept(), *self._parts]
-        if rewrite:
-            parts = [self._merge([part]) if part.gone else part for part in parts]
+        kept_ids = self._kept_ids()
+        parts = [*self._kept_parts(), *self._parts]
         has_vectors = any(part.has_semantic and part.size for part in parts)
         manifest = Manifest(
             version=self._name,
@@ -230,7 +205,7 @@ class VersionBuilder:
             keeps=keeps,
         )
         if self._remote is not None:
-            self._remote.end(self.before, self._kept(), parts)
+            self._remote.end(self.before, kept_ids, parts)
         versions.publish(self.project_dir, manifest, keep_versions=self.config.keep_versions)
         if self._remote is not None:
             directory = versions.version_directory(self.project_dir, self._name)
@@ -239,36 +214,33 @@ class VersionBuilder:
             delete_unused_collection(self.project_dir)
         return manifest
 
-    def _merge_kept(self) -> None:
-        """Merge parts of the previous version, leaving out removed documents."""
-        parts = self._kept()
-        base: list[Part] = []
-        at = 0
-        for first, last in merges([(part.size, int(part.chunks_of.sum())) for part in parts]):
-            base += [*parts[at:first], self._merge(parts[first:last])]
-            at = last
-        if at:
-            self._base = [*base, *parts[at:]]
-            self._left_out |= self.dropped
-            self._kept_parts = None
+    def _kept_parts(self) -> list[Part]:
+        """Return the parts of the previous version without dropped documents, after merging small ones."""
+        base = [part for part in self._base if not self.dropped.issuperset(part.records.by_id)]
+        sizes = [sum(record.chunks for record in part.records if record.doc_id not in self.dropped) for part in base]
+        start = merged_from(sizes)
+        groups = [[part] for part in base[:start]]
+        if start < len(base):
+            groups.append(base[start:])
+        are_whole = (len(group) == 1 and self.dropped.isdisjoint(group[0].records.by_id) for group in groups)
+        return [group[0] if is_whole else self._merge(group) for group, is_whole in zip(groups, are_whole, strict=True)]
 
     def _merge(self, parts: Sequence[Part]) -> Part:
         self._writer = self._make_writer()
         for part in parts:
-            self._writer.copy(part)
+            self._writer.copy(part, self.dropped)
         return self._finish(self._writer)
 
     def _finish(self, writer: PartWriter) -> Part:
-        entry = writer.finish()
+        part = writer.finish()
         self._writer = None
-        part = open_written(self.project_dir / PARTS / entry.name, entry)
         self._opened.append(part)
         return part
 
     def discard(self) -> None:
         """Remove the unpublished version and its parts, which frees their space; the live version is not affected."""
         opened, self._opened = self._opened, []
-        self._parts, self._base, self._kept_parts = [], [], None
+        self._parts, self._base = [], []
         for part in opened:
             part.release()
         if self._writer is not None:
@@ -276,34 +248,28 @@ class VersionBuilder:
         versions.remove_leftovers(self.project_dir)
 
 
-def merges(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the parts to merge or to rewrite, as ranges (first, last + 1).
+def merged_from(sizes: Sequence[int]) -> int:
+    """Return the index of the first part to merge with all later ones, or the number of parts if none are merged.
 
-    A part is rewritten if more than a tenth of its chunks are removed. If there are more than eight parts after the
-    last full one, some are merged, so that a version has at most nine of them including the part that is added next.
-    The last two are merged, together with each part before them that is at most twice as large as the parts merged so
-    far. The sizes of the remaining parts therefore decrease quickly, and the number of times that a chunk is copied
-    grows only with the logarithm of the number of chunks. If all small parts were merged into the first one whenever
-    they exceed a tenth of it, or eight in number, adding files one by one would copy every chunk for every eighth file.
+    Parts are merged if there are more than eight after the last full one: the last two, together with each part before
+    them that is at most twice as large as the parts merged so far. The sizes of the remaining parts therefore decrease
+    quickly, and the number of times that a chunk is copied grows only with the logarithm of the number of chunks.
 
     Args:
-        sizes: Numbers of live chunks and of all chunks of each part.
+        sizes: Numbers of chunks of the parts.
 
     Example:
-        >>> merges([(1_000, 1_000)] + [(10, 10)] * 7)
-        []
-        >>> merges([(1_000, 1_000)] + [(10, 10)] * 8)
-        [(1, 9)]
+        >>> merged_from([1_000] + [10] * 7), merged_from([1_000] + [10] * 8)
+        (8, 1)
     """
-    ranges = [(at, at + 1) for at, (live, total) in enumerate(sizes) if total - live > _MAX_GONE * total]
-    full = [at for at, (live, _) in enumerate(sizes) if live >= _FULL * PART_CHUNKS]
+    full = [at for at, size in enumerate(sizes) if size >= _FULL * PART_CHUNKS]
     start = full[-1] + 1 if full else 0
     if len(sizes) - start <= MAX_SMALL_PARTS:
-        return ranges
-    first, together = len(sizes) - 1, sizes[-1][0]
-    while first > start and (first == len(sizes) - 1 or sizes[first - 1][0] <= _GROWTH * together):
-        if together + sizes[first - 1][0] > PART_CHUNKS:
+        return len(sizes)
+    first, together = len(sizes) - 1, sizes[-1]
+    while first > start and (first == len(sizes) - 1 or sizes[first - 1] <= _GROWTH * together):
+        if together + sizes[first - 1] > PART_CHUNKS:
             break
         first -= 1
-        together += sizes[first][0]
-    return [*(one for one in ranges if one[0] < first), (first, len(sizes))]
+        together += sizes[first]
+    return first

@@ -31,7 +31,6 @@ from llama_index_contextual.errors import (
     CorruptVersionError,
     FormatError,
     InputError,
-    ModelError,
     NoVersionError,
     Remedy,
 )
@@ -47,7 +46,9 @@ from llama_index_contextual.index.project_file import (
     write_config,
     write_lock,
 )
-from llama_index_contextual.index.verify import PartFaults, Repair
+from llama_index_contextual.index.remote import lost_documents
+from llama_index_contextual.index.sources import inputs_of
+from llama_index_contextual.index.verify import PartFaults, Repair, records_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.index.writer import VersionBuilder
@@ -59,7 +60,6 @@ from llama_index_contextual.ingestion.pipeline import (
     abuild,
     acollect_replies,
     cut,
-    make_stages,
     model_notices,
     paid_stages,
     spending_of,
@@ -75,7 +75,6 @@ from llama_index_contextual.ingestion.plan import (
     plan_run,
     remedy_for,
 )
-from llama_index_contextual.ingestion.repair import publish_sound
 from llama_index_contextual.ingestion.report import (
     IngestProgress,
     IngestReport,
@@ -639,7 +638,7 @@ def remove(state: ProjectState, doc_ids: Sequence[str] | str) -> IngestReport:
 
 
 def _publish(
-    state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), rewrite: bool = False
+    state: ProjectState, before: OpenVersion, *, dropped: Collection[str] = (), keeps: str | None = None
 ) -> Manifest:
     """Publish a version without some of its documents, with the settings that it was built with."""
     config = _settings_of(before.manifest, state.config)
@@ -647,7 +646,7 @@ def _publish(
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
         builder.keep(record for record in before.records if record.doc_id not in dropped)
-        return builder.publish(embed_model=before.manifest.embed_model, rewrite=rewrite)
+        return builder.publish(embed_model=before.manifest.embed_model, keeps=keeps)
 
 
 def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
@@ -658,8 +657,7 @@ def _settings_of(manifest: Manifest, config: ProjectConfig) -> ProjectConfig:
 
 def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
     """Remove all data that is not in the live version; see `Project.forget`."""
-    # All files are verified, because the other versions are removed.
-    with write_lock(state.directory), state.open_live(OpenVersion) as live:
+    with write_lock(state.directory), state.open_live() as live:
         if live is None:
             raise NoVersionError(
                 f"Project {state.name!r} has no version yet",
@@ -671,32 +669,26 @@ def forget_rest(state: ProjectState, *, dry_run: bool) -> ForgetReport:
             )
         if not dry_run:
             AnswerFile(state.directory / ANSWERS_FILE).clear()
-        if dry_run or not any(part.gone for part in live.parts):
-            return forget(state.directory, live, dry_run=dry_run)
-        rewritten = _publish(state, live, rewrite=True).version
-        live.close()
-        with contextlib.closing(OpenVersion(version_directory(state.directory, rewritten))) as live:
-            return forget(state.directory, live)
+        return forget(state.directory, live, dry_run=dry_run)
 
 
 def publish_repaired(state: ProjectState, live: str, faults: PartFaults) -> Repair:
-    """Publish the live version without damaged parts; the lock must be held. See `Project.verify`."""
+    """Publish the live version without its damaged parts; the lock must be held. See `Project.verify`."""
     directory = version_directory(state.directory, live)
-    manifest = read_manifest(directory)
-    config = _settings_of(manifest, state.config)
-    embed_model = None
-    if manifest.embed_model is not None:
-        with contextlib.suppress(ModelError, ConfigurationError):  # its vectors are in the ledger under its name
-            embed_model = state.embed_model_of(config.embed_model, manifest.embed_model)
-    with project_ledger(state.directory) as ledger:
-        stages = make_stages(config, ledger=ledger, llm=state.llm, embed_model=embed_model, model_id=state.model_id)
-        stages = replace(stages, embed_model_name=manifest.embed_model)
-        repair = publish_sound(directory, faults, config, stages)
-    inputs = sorted({path for path in repair.missing.values() if path is not None})
-    try:
-        return replace(repair, cost=estimate_run(state, inputs, {}).in_short()) if inputs else repair
-    except ConfigurationError:  # the embedding model was passed as an object and is needed to ingest anything
-        return repair
+    whole = read_manifest(directory)
+    damaged = [entry.name for entry in whole.parts if faults[entry.name]]
+    missing = [record for part in damaged for record in records_of(state.directory, part)]
+    with contextlib.closing(OpenVersion(directory, without=damaged)) as before:
+        lost = set(lost_documents(before))
+        missing += (record for record in before.records if record.doc_id in lost)
+        manifest = _publish(state, before, dropped=lost, keeps=live)
+    inputs = inputs_of(missing)
+    return Repair(
+        version=manifest.version,
+        former=live,
+        missing={record.doc_id: inputs.get(record.doc_id) for record in missing},
+        unnamed=max(0, whole.documents - manifest.documents - len(missing)),
+    )
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------

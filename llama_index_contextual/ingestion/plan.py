@@ -366,7 +366,7 @@ class Intake:
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
         if len(paths) + len(nodes) != len(inputs):
             raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
-        intake, documents = cls(options or RunOptions()), Records.of(records)
+        intake, documents = cls(options or RunOptions()), Records(records)
         has_copies = bool(paths) and intake._take_paths(paths, documents)
         intake._take_nodes(nodes, documents)
         intake._require_paths(has_copies=has_copies)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Protocol, TypedDict, Unpack
 
@@ -20,7 +20,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.contextual import aembed
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, ModelError, NoVersionError, Remedy
 from llama_index_contextual.index.ledger import Ledger
-from llama_index_contextual.index.manifest import DOCSTORE, Manifest
+from llama_index_contextual.index.manifest import Manifest
 from llama_index_contextual.index.project_file import embed_object, record_embed_object
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
@@ -34,6 +34,7 @@ from llama_index_contextual.models import (
     load_llm,
     missing_for,
     model_name,
+    require_independent_vectors,
     settings_llm,
 )
 from llama_index_contextual.search.live import LiveIndexes
@@ -163,7 +164,7 @@ class ProjectState:
         if passed is not None:
             return embedding_identity(passed)
         remembered = self.remembered
-        return self.config.embed_model if remembered is None else remembered.name
+        return require_independent_vectors(self.config.embed_model) if remembered is None else remembered.name
 
     def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
         """Return the embedding model for a version that may have been built with other settings.
@@ -260,17 +261,13 @@ class ProjectState:
     # ---- versions ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def open_live(self, open_version: Callable[[Path], OpenVersion] | None = None) -> Iterator[OpenVersion | None]:
-        """Open the live version to change the project; None if there is none yet. The lock must be held.
-
-        Only the document stores of its parts are checked against their checksums; see `index/part.py`.
-        """
+    def open_live(self) -> Iterator[OpenVersion | None]:
+        """Open the live version to change the project; None if there is none yet. The lock must be held."""
         name = current_name(self.directory)
         if name is None:
             yield None
             return
-        opened = open_version or partial(OpenVersion, reads=(DOCSTORE,))
-        with closing(opened(version_directory(self.directory, name))) as version:
+        with closing(OpenVersion(version_directory(self.directory, name))) as version:
             yield version
 
     @contextmanager

@@ -209,10 +209,10 @@ def first_query(project: Project) -> float:
     return round((time.process_time() - started) * 1e3, 2)
 
 
-def change(root: Path, chunks: int, kind: str) -> Figures:
+def change(root: Path, chunks: int) -> Figures:
     """Add files to a project of some size, and remove a document."""
-    project = project_of(root, f"change-{chunks}", faiss_index=kind)
-    result: Figures = {"chunks": chunks, "index": kind, "fill": fill(project, chunks)}
+    project = project_of(root, f"change-{chunks}")
+    result: Figures = {"chunks": chunks, "fill": fill(project, chunks)}
     result["first_ever_query_ms"], result["warm_ms"] = first_query(project), milliseconds(project)
     for path in new_files(root / "added", 3):
         result.setdefault("add", []).append(measured(lambda path=path: project.ingest([path])))
@@ -224,14 +224,14 @@ def change(root: Path, chunks: int, kind: str) -> Figures:
     return result
 
 
-def singles(root: Path, number: int, kind: str) -> Figures:
+def singles(root: Path, number: int) -> Figures:
     """Add files one by one, and at once, and compare the searches of both."""
     paths = new_files(root / "files", number)
-    result: Figures = {"files": number, "index": kind}
+    result: Figures = {"files": number}
     ways: dict[str, list[list[Path]]] = {"at_once": [paths], "one_by_one": [[path] for path in paths]}
     projects = []
     for name, steps in ways.items():
-        project = project_of(root, name, WordEmbedding(), faiss_index=kind)
+        project = project_of(root, name, WordEmbedding())
         projects.append(project)
         result[name] = measured(lambda project=project, steps=steps: [project.ingest(step) for step in steps])
         result[name]["disk_MB"] = sum(p.stat().st_size for p in files.walk(project.directory / "parts")) / 1e6
@@ -285,14 +285,14 @@ def narrowed(kind: str, share: int, serial: int) -> MetadataFilters:
     return MetadataFilters(filters=[MetadataFilter(key=key, operator=operator, value=value)])
 
 
-def filters(root: Path, chunks: int, kind: str) -> Figures:
+def filters(root: Path, chunks: int) -> Figures:
     """Compare queries with filters with unfiltered ones: filters that were asked before, and new ones for each query.
 
     Every query is measured with all filters in turn, so that a busy machine slows all of them.
     """
-    project = project_of(root, f"filters-{chunks}", faiss_index=kind)
+    project = project_of(root, f"filters-{chunks}")
     fill(project, chunks, facts=facts)
-    result: dict[str, Any] = {"chunks": chunks, "index": kind}
+    result: dict[str, Any] = {"chunks": chunks}
     serial = itertools.count(1)
     docstore = project.state.live.current().docstore
     for of in ("number", "list", "date", "number", "list", "date"):
@@ -345,13 +345,13 @@ def zipf_texts(number: int) -> list[str]:
     return [f"{drawn(generator, 40).capitalize()} {generator.integers(1_000_000)}." for _ in range(CHUNKS)]
 
 
-def opened(root: Path, kind: str) -> Project:
-    return project_of(root, "limits", RandomEmbedding(dimensions=256), context="none", faiss_index=kind)
+def opened(root: Path) -> Project:
+    return project_of(root, "limits", RandomEmbedding(dimensions=256), context="none")
 
 
-def build(root: Path, chunks: int, kind: str) -> Figures:
+def build(root: Path, chunks: int) -> Figures:
     """Publish a version with as many chunks."""
-    project = opened(root, kind)
+    project = opened(root)
     with PeakMemory() as memory:
         took = fill(project, chunks, zipf_texts)
     return {
@@ -363,18 +363,17 @@ def build(root: Path, chunks: int, kind: str) -> Figures:
     }
 
 
-def query(root: Path, chunks: int, kind: str) -> Figures:
+def query(root: Path, chunks: int) -> Figures:
     """Open the project, ask once, and then many times."""
     generator = np.random.default_rng(2)
     questions = [drawn(generator, 8) for _ in range(WARM_UP + QUERIES)]
-    project = opened(root, kind)
+    project = opened(root)
     with PeakMemory() as memory:
         first = measured(lambda: project.retrieve(questions[0]))
         times = [measured(functools.partial(project.retrieve, question)) for question in questions][WARM_UP:]
     parts = project.live_version.parts
     result: Figures = {
         "parts": len(parts),
-        "indexes": dict(Counter(type(part.index).__name__ for part in parts)),
         "query_own_MB": memory.own,
         "query_total_MB": memory.total,
     }
@@ -385,9 +384,9 @@ def query(root: Path, chunks: int, kind: str) -> Figures:
     return result
 
 
-def add(root: Path, chunks: int, kind: str) -> Figures:
+def add(root: Path, chunks: int) -> Figures:
     """Ingest one more file of ten chunks, while a reader is open."""
-    project = opened(root, kind)
+    project = opened(root)
     generator = np.random.default_rng(4)
     project.retrieve(drawn(generator, 8))
     path = root / "more.txt"
@@ -430,7 +429,7 @@ class PeakMemory(threading.Thread):
         self.own, self.total = max(self.own, round(own)), max(self.total, round(total))
 
 
-STEPS: dict[str, Callable[[Path, int, str], Figures]] = {step.__name__: step for step in (build, query, add)}
+STEPS: dict[str, Callable[[Path, int], Figures]] = {step.__name__: step for step in (build, query, add)}
 ROWS = (
     ("build, processor", "{build_processor_s:,.0f} s"),
     ("build, wall clock", "{build_wall_s:,.0f} s"),
@@ -450,12 +449,12 @@ ROWS = (
 )
 
 
-def limits(root: Path, chunks: int, kind: str) -> Figures:
+def limits(root: Path, chunks: int) -> Figures:
     """Run each step in a process of its own."""
-    result: Figures = {"chunks": chunks, "index": kind}
+    result: Figures = {"chunks": chunks}
     for step in STEPS:
         command = [sys.executable, "-m", "tests.benchmarks.growth", step, "--folder", str(root)]
-        command += ["--chunks", str(chunks), "--index", kind]
+        command += ["--chunks", str(chunks)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         result |= json.loads(done.stdout.splitlines()[-1])
     return result
@@ -469,7 +468,7 @@ def print_table(results: Sequence[Figures]) -> None:
         print(" | ".join([f"| {name}", *(cell.format(**result) for result in results)]) + " |")
 
 
-COMMANDS: dict[str, Callable[[Path, int, str], Figures]] = {
+COMMANDS: dict[str, Callable[[Path, int], Figures]] = {
     command.__name__: command for command in (change, filters, limits, singles)
 }
 
@@ -480,17 +479,15 @@ def main() -> None:
     parser.add_argument("command", choices=[*COMMANDS, *STEPS], metavar="{" + ",".join(COMMANDS) + "}")
     parser.add_argument("--chunks", type=int, nargs="+", default=[10_000])
     parser.add_argument("--files", type=int, default=200)
-    parser.add_argument("--index", choices=["flat", "rabitq", "auto"], help="default: flat, and auto for `limits`")
     parser.add_argument("--folder", type=Path, help="where to build; `limits` needs 2 kB a chunk")
     options = parser.parse_args()
     if options.command in STEPS:
-        print(json.dumps(STEPS[options.command](options.folder, options.chunks[0], options.index)))
+        print(json.dumps(STEPS[options.command](options.folder, options.chunks[0])))
         return
-    kind = options.index or ("auto" if options.command == "limits" else "flat")
     results = []
     for size in [options.files] if options.command == "singles" else options.chunks:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            results.append(COMMANDS[options.command](Path(folder), size, kind))
+            results.append(COMMANDS[options.command](Path(folder), size))
         print(json.dumps(results[-1]), flush=True)
     if options.command == "limits":
         print_table(results)

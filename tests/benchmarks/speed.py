@@ -41,22 +41,18 @@ _ROWS = (
     ("warm hybrid p95, ms", "warm.p95_ms", "lim_query.hybrid_numpy_omp1.p95_ms", "query.fusion.p95_ms"),
     ("semantic alone, ms", "warm.semantic_ms", "lim_query.faiss_omp1.p50_ms", "query.vector.p50_ms"),
     ("lexical alone, ms", "warm.lexical_ms", "lim_query.bm25s_numpy_with_tokenize.p50_ms", "query.bm25.p50_ms"),
-    ("recall@20 against exact", "warm.recall20", "", ""),
     ("16 callers, queries/s", "concurrent.threads16", "lim_query.hybrid_numpy_omp1_threads16.qps",
      "query.fusion_threads16.qps"),
     ("  awaited", "concurrent.gather16", "", "query.fusion_gather16.qps"),
     ("retrieve_many, queries/s", "concurrent.many", "", ""),
 )  # fmt: skip
 _GOALS = (
-    ("warm hybrid p50 / limit", "auto.warm.p50_ms", "stock.lim_query.hybrid_numpy_omp1.p50_ms", "<=", None),
-    ("  / limit with 2 threads", "auto.warm.p50_ms", "stock.lim_query.hybrid_numpy_omp2.p50_ms", "<=", None),
-    ("recall@20 here", "auto.warm.recall20", "", ">=", 0.99),
-    ("recall@20 of RaBitQ on real vectors", "other.real.recall20", "", ">=", 0.99),
-    ("memory after the first query / stock", "auto.first.peak_MB", "stock.load.rss.VmHWM", "<=", 0.4),
-    ("bytes / limit, flat", "flat.build.MB", "stock.lim_build.bytes_total", "<=", 1.15),
-    ("bytes / limit, auto", "auto.build.MB", "stock.lim_build.bytes_total", "<=", 0.7),
-    ("16 threads / stock", "auto.concurrent.threads16", "stock.query.fusion_threads16.qps", ">=", 5.0),
-    ("16 awaited / stock", "auto.concurrent.gather16", "stock.query.fusion_gather16.qps", ">=", 5.0),
+    ("warm hybrid p50 / limit", "ours.warm.p50_ms", "stock.lim_query.hybrid_numpy_omp1.p50_ms", "<=", None),
+    ("  / limit with 2 threads", "ours.warm.p50_ms", "stock.lim_query.hybrid_numpy_omp2.p50_ms", "<=", None),
+    ("memory after the first query / stock", "ours.first.peak_MB", "stock.load.rss.VmHWM", "<=", 0.4),
+    ("bytes / limit", "ours.build.MB", "stock.lim_build.bytes_total", "<=", 1.15),
+    ("16 threads / stock", "ours.concurrent.threads16", "stock.query.fusion_threads16.qps", ">=", 5.0),
+    ("16 awaited / stock", "ours.concurrent.gather16", "stock.query.fusion_gather16.qps", ">=", 5.0),
 )
 """What is measured, divided by what unless it is empty, and its goal; None for one that depends on the size."""
 
@@ -72,8 +68,7 @@ def main() -> None:
     parser.add_argument("--bench", type=Path, help="folder with stock_speed.py")
     kept = Path(tempfile.gettempdir()) / "contextual_speed"
     parser.add_argument("--work", type=Path, default=kept, help="folder that keeps corpora, projects and figures")
-    parser.add_argument("--indexes", nargs="*", default=["flat", "auto"], help="values of faiss_index")
-    parser.add_argument("--phases", nargs="*", choices=[*OURS, "real", "stock"], default=[*OURS, "real", "stock"])
+    parser.add_argument("--phases", nargs="*", choices=[*OURS, "stock"], default=[*OURS, "stock"])
     arguments = parser.parse_args()
     files, questions = _sources(arguments.data, arguments.queries)
     work: Path = arguments.work
@@ -88,13 +83,10 @@ def main() -> None:
 
 def _measured(arguments: argparse.Namespace, corpus: Path, work: Path, queries: int) -> Iterator[tuple[str, Figures]]:
     """Yield the figures of each part as they are measured."""
-    for index in arguments.indexes:
-        root = work / f"ours_{corpus.name}_{index}"
-        for phase in (phase for phase in OURS if phase in arguments.phases):
-            reps = arguments.reps if OURS[phase] else 1
-            yield index, {phase: _median([_child(phase, corpus, root, index) for _ in range(reps)])}
-    if "real" in arguments.phases:
-        yield "other", {"real": _child("real", corpus, work, "flat")}
+    root = work / f"ours_{corpus.name}"
+    for phase in (phase for phase in OURS if phase in arguments.phases):
+        reps = arguments.reps if OURS[phase] else 1
+        yield "ours", {phase: _median([_child(phase, corpus, root) for _ in range(reps)])}
     if "stock" in arguments.phases and arguments.bench is None:
         print("stock and limit: skipped, as --bench names no folder with stock_speed.py")
     elif "stock" in arguments.phases:
@@ -104,9 +96,9 @@ def _measured(arguments: argparse.Namespace, corpus: Path, work: Path, queries: 
 def show(chunks: int, results: Figures) -> None:
     """Print both tables."""
     stock = results.get("stock", {})
-    print(f"{chunks} chunks{'':24s}{'flat':>10s}{'auto':>10s}{'limit':>10s}{'stock':>10s}")
+    print(f"{chunks} chunks{'':24s}{'ours':>10s}{'limit':>10s}{'stock':>10s}")
     for name, ours, limit, theirs in _ROWS:
-        cells = [at(results.get(index, {}), ours) for index in ("flat", "auto")] + [at(stock, limit), at(stock, theirs)]
+        cells = [at(results.get("ours", {}), ours), at(stock, limit), at(stock, theirs)]
         print(f"{name:34s}" + "".join(f"{'' if cell is None else format(cell, '10.4g'):>10s}" for cell in cells))
     print(f"\n{'what must hold':60s}{'measured':>10s}{'goal':>10s}")
     warm = {10_000: 1.0, 50_000: 0.35, 100_000: 0.15}.get(chunks, 1.0)
@@ -144,9 +136,9 @@ def _sources(data: Path | None, queries: int) -> tuple[list[Path], list[str]]:
     return files, list(dict.fromkeys(questions[::step]))[:queries]
 
 
-def _child(phase: str, corpus: Path, root: Path, index: str) -> Figures:
+def _child(phase: str, corpus: Path, root: Path) -> Figures:
     spawned = time.clock_gettime(time.CLOCK_MONOTONIC)
-    command = [sys.executable, "-m", speed_phases.__name__, phase, str(corpus), str(root), index, repr(spawned)]
+    command = [sys.executable, "-m", speed_phases.__name__, phase, str(corpus), str(root), repr(spawned)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

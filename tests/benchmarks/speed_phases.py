@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import re
 import shutil
 import statistics
 import sys
@@ -23,8 +22,8 @@ Figures = dict[str, Any]
 
 def main() -> None:
     """Run the phase that the command line names."""
-    phase, corpus, root, index, spawned = sys.argv[1:]
-    print(json.dumps(PHASES[phase](Path(corpus), Path(root), index, float(spawned))))
+    phase, corpus, root, spawned = sys.argv[1:]
+    print(json.dumps(PHASES[phase](Path(corpus), Path(root), float(spawned))))
 
 
 def nodes_of(corpus: Path) -> list[Any]:
@@ -49,7 +48,7 @@ def nodes_of(corpus: Path) -> list[Any]:
     return nodes
 
 
-def open_project(root: Path, index: str, corpus: Path, *, create: bool = False) -> Any:
+def open_project(root: Path, corpus: Path, *, create: bool = False) -> Any:
     """Open or create the project of a corpus, with an embedding model that knows the vectors of the questions."""
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import PrivateAttr
@@ -77,7 +76,7 @@ def open_project(root: Path, index: str, corpus: Path, *, create: bool = False) 
     manager = ProjectManager(root)
     if not create:
         return manager.load(NAME, embed_model=model)
-    return manager.create(NAME, ProjectConfig.local(context="none", faiss_index=index), embed_model=model)
+    return manager.create(NAME, ProjectConfig.local(context="none"), embed_model=model)
 
 
 def import_what_a_query_needs() -> None:
@@ -108,7 +107,7 @@ def peak_memory() -> float:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
 
-def build(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
+def build(corpus: Path, root: Path, spawned: float) -> Figures:
     """Build one version from nodes and vectors that are there, the ledger aside."""
     from llama_index_contextual.index.manifest import DocumentRecord
     from llama_index_contextual.index.writer import VersionBuilder
@@ -116,7 +115,7 @@ def build(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
 
     shutil.rmtree(root, ignore_errors=True)
     nodes, vectors = nodes_of(corpus), np.load(corpus / "emb.npy")
-    project = open_project(root, index, corpus, create=True)
+    project = open_project(root, corpus, create=True)
     started = time.perf_counter()
     builder = VersionBuilder(project.directory, project.config)
     for doc_id, rows in itertools.groupby(range(len(nodes)), key=lambda row: nodes[row].ref_doc_id):
@@ -127,10 +126,10 @@ def build(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     return {"seconds": time.perf_counter() - started, "MB": manifest.size / 1e6, "peak_MB": peak_memory()}
 
 
-def first(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
+def first(corpus: Path, root: Path, spawned: float) -> Figures:
     """Open in a new process and answer once; imports are not counted."""
     query = json.loads((corpus / "queries.json").read_text())[0]
-    project = open_project(root, index, corpus)
+    project = open_project(root, corpus)
     import_what_a_query_needs()
     started = time.perf_counter()
     found = project.retrieve(query)
@@ -141,10 +140,10 @@ def first(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     return {"seconds": seconds, "peak_MB": peak_memory(), "with_imports": with_imports}
 
 
-def warm(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
+def warm(corpus: Path, root: Path, spawned: float) -> Figures:
     """Answer the same questions warm, in each mode, and compare with the exact order of the vectors."""
     queries = json.loads((corpus / "queries.json").read_text())
-    project = open_project(root, index, corpus)
+    project = open_project(root, corpus)
     times = latency(project.retrieve, queries)
     figures: Figures = {"p50_ms": 1e3 * statistics.median(times), "p95_ms": 1e3 * sorted(times)[int(0.95 * len(times))]}
     for mode in ("semantic", "lexical"):
@@ -159,10 +158,10 @@ def warm(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     return {**figures, "recall20": statistics.fmean(shares)}
 
 
-def concurrent(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
+def concurrent(corpus: Path, root: Path, spawned: float) -> Figures:
     """Answer 16 callers at once, as threads and awaited, and all questions in one call."""
     queries = json.loads((corpus / "queries.json").read_text())
-    project = open_project(root, index, corpus)
+    project = open_project(root, corpus)
     for query in queries[:10]:
         project.retrieve(query)
     found: Figures = {}
@@ -185,34 +184,8 @@ def concurrent(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     return found
 
 
-def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
-    """Return recall@20 of the compact index on real vectors of real sentences, and whether its probe would take it."""
-    import faiss
-
-    from llama_index_contextual.embeddings.batching import unit_vectors
-    from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
-    from llama_index_contextual.index.base import top
-    from llama_index_contextual.index.vectors import compress, inner_products, probed_recall, search_compact
-
-    with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:
-        found = (sentence for row in rows for sentence in re.split(r"(?<=[.!?])\s+", json.loads(row)["text"]))
-        sentences = dict.fromkeys(sentence for sentence in found if len(sentence) > 40)
-    vectors = unit_vectors(np.asarray(WordLlamaEmbedding().get_text_embedding_batch(list(sentences)), dtype=np.float32))
-    flat = faiss.IndexFlatIP(vectors.shape[1])
-    flat.add(vectors)
-    index_of = compress(flat, "rabitq")
-    questions = json.loads((corpus / "queries.json").read_text())
-    asked = unit_vectors(np.asarray([WordLlamaEmbedding().get_query_embedding(q) for q in questions], dtype=np.float32))
-    shares = [
-        len(set(top(scores, 20)[1]) & set(search_compact(index_of, query[None], 20, None)[1])) / 20
-        for query, scores in zip(asked, inner_products(flat.get_xb(), vectors.shape, asked), strict=True)
-    ]
-    probe = probed_recall(vectors, index_of, list(sentences))
-    return {"vectors": len(vectors), "recall20": statistics.fmean(shares), "probe": probe}
-
-
-PHASES: dict[str, Callable[[Path, Path, str, float], Figures]] = {
-    function.__name__: function for function in (build, first, warm, concurrent, real)
+PHASES: dict[str, Callable[[Path, Path, float], Figures]] = {
+    function.__name__: function for function in (build, first, warm, concurrent)
 }
 
 if __name__ == "__main__":

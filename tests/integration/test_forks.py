@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from llama_index.core.schema import Document
@@ -21,7 +20,7 @@ if not hasattr(os, "fork"):
     pytest.skip("this system does not fork", allow_module_level=True)
 
 from llama_index_contextual.answering.query_engine import AnswerCache, WrittenAnswer
-from llama_index_contextual.config import FaissIndex, ProjectConfig
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.kvstore import Database
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -30,9 +29,9 @@ QUESTION = "Which pump runs dry after an agrement?"
 _PARTS = ("pump", "valve", "sensor", "filter", "heater", "motor", "agreement")
 
 
-def build(root: Path, name: str, *, faiss_index: FaissIndex = "flat") -> Project:
+def build(root: Path, name: str) -> Project:
     """Return a project whose every search uses both indexes."""
-    config = ProjectConfig.local(faiss_index=faiss_index, context="none", chunk_size=60, chunk_overlap=5)
+    config = ProjectConfig.local(context="none", chunk_size=60, chunk_overlap=5)
     project = ProjectManager(root).create(name, config)
     texts = [f"Error {at}: the {_PARTS[at % 7]} runs dry near the {_PARTS[at % 5]}. " * 6 for at in range(20)]
     project.ingest([Document(id_=f"{at}", text=text) for at, text in enumerate(texts)])
@@ -70,9 +69,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return build(tmp_path_factory.mktemp("root"), "p")
 
 
-@pytest.mark.parametrize("kind", ["flat", "rabitq"])
-def test_a_forked_child_searches_as_its_parent_does(tmp_path: Path, kind: Any) -> None:
-    searched = build(tmp_path, kind, faiss_index=kind)
+def test_a_forked_child_searches_as_its_parent_does(tmp_path: Path) -> None:
+    searched = build(tmp_path, "p")
     expected = answer(searched)
     assert reply_of_child(partial(answer, searched)) == expected
     assert answer(searched) == expected

@@ -6,7 +6,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,6 @@ class Backend:
         writes: Returns the methods, as (class, name), that change what the engine stores; besides those that write
             files of the project.
         damages: Each damages what the live version needs, so that `verify` must report it.
-        refused_settings: Settings that `create` refuses, by name.
         frees_at_once: Whether what is removed has left the disk when the call returns; Qdrant frees it later.
     """
 
@@ -132,7 +131,6 @@ class Backend:
     environment: Callable[[Path], AbstractContextManager[None]] = unchanged
     writes: Callable[[], Sequence[tuple[type, str]]] = no_writes
     damages: Sequence[Callable[[Project], None]] = (damage_a_file,)
-    refused_settings: Mapping[str, Any] = field(default_factory=dict)
     frees_at_once: bool = True
 
 

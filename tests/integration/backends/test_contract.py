@@ -12,7 +12,7 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
-from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.index import files
 from llama_index_contextual.project.project import Project
 from tests.integration.backends.site import NAME, QUERIES, Site, WordVectors, answers, documents, marks
@@ -392,13 +392,3 @@ def test_verify_reports_damage_and_a_new_ingest_repairs_it(site: Site) -> None:
         project.ingest(documents(3 * number + 3), replace=True)
         assert marks(project.retrieve("report")) == {f"mark{3 * number + 3}"}
         assert project.verify(repair=True).sound
-
-
-# ---- interruptions ---------------------------------------------------------------------------------------------------
-
-
-def test_what_the_backend_cannot_do_is_said_when_a_project_is_created(site: Site) -> None:
-    for name, value in site.backend.refused_settings.items():
-        with pytest.raises(ConfigurationError, match=name):
-            site.create(f"with {name}", **{name: value})
-    assert site.manager.list() == []

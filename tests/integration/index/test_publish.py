@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from llama_index.core.schema import Document
 
@@ -11,7 +9,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.index import files
 from llama_index_contextual.index import part as part_module
-from llama_index_contextual.index.manifest import FAISS_FILE
+from llama_index_contextual.index.manifest import FAISS_FILE, Files
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.versions import current_name, leftovers, version_names
 from llama_index_contextual.project.manager import ProjectManager
@@ -43,13 +41,13 @@ def spy(small: Project, monkeypatch: pytest.MonkeyPatch) -> FileSpy:
 def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
     small: Project, spy: FileSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = part_module._check_built
+    real = part_module.PartWriter._check
 
-    def check(building: Path, manifest: object) -> None:
-        spy.calls.append(("verify", building.name))
-        real(building, manifest)  # type: ignore[arg-type]
+    def check(writer: part_module.PartWriter, described: Files) -> None:
+        spy.calls.append(("verify", writer.directory.name))
+        real(writer, described)
 
-    monkeypatch.setattr(part_module, "_check_built", check)
+    monkeypatch.setattr(part_module.PartWriter, "_check", check)
     small.ingest([note(1)])
     calls = spy.calls
     part, version = "parts/p000001.building", "versions/v000001.building"
@@ -63,9 +61,7 @@ def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
     ]
     assert FAISS_FILE in contents
     order = [
-        max(at("sync", f"{part}/{name}") for name in contents if name != "part.json"),
-        calls.index(("write", f"{part}/part.json")),
-        at("sync", f"{part}/part.json"),
+        max(at("sync", f"{part}/{name}") for name in contents),
         max(at("sync_directory", part), at("sync_directory", f"{part}/bm25")),
         calls.index(("verify", "p000001.building")),
         calls.index(("rename", "parts/p000001")),
@@ -81,8 +77,8 @@ def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
         at("sync_directory", "."),
     ]
     assert order == sorted(order)
-    after_description = calls[calls.index(("write", f"{part}/part.json")) + 1 :]
-    assert not [call for call in after_description if call[0] in ("write", "let_write") and "parts" in call[1]]
+    after_check = calls[calls.index(("verify", "p000001.building")) :]
+    assert not [call for call in after_check if call[0] in ("write", "let_write") and "parts" in call[1]]
 
 
 # ---- old versions --------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,8 @@ from llama_index_contextual.errors import (
     FormatError,
     ReadOnlyVersionError,
 )
-from llama_index_contextual.index import files
-from llama_index_contextual.index import part as part_module
-from llama_index_contextual.index.manifest import FAISS_FILE, read_manifest
+from llama_index_contextual.index.manifest import FAISS_FILE
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.index.writer import MAX_SMALL_PARTS
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.stores import IndexVectorStore
@@ -149,7 +145,7 @@ def test_damage_to_any_file_is_reported_with_remedies_before_the_file_is_parsed(
     import faiss
 
     names = [f"parts/p000001/{name}" for name in names_of_files(published)]
-    names += ["parts/p000001/part.json", "versions/v000001/manifest.json"]
+    names += ["versions/v000001/manifest.json"]
     assert len(names) >= 8
     monkeypatch.setattr(faiss, "read_index", lambda *_arguments: pytest.fail("a damaged file was parsed"))
     for name in names:
@@ -174,22 +170,14 @@ def test_a_part_other_than_the_one_that_a_version_names_is_detected(published: P
     other.ingest([Document(id_="first", text="Something about zinc.")])
     shutil.rmtree(published.directory / "parts" / "p000001")
     shutil.copytree(other.directory / "parts" / "p000001", published.directory / "parts" / "p000001")
-    with pytest.raises(CorruptVersionError, match=r"parts/p000001/part.json is not the one that the version was"):
+    with pytest.raises(CorruptVersionError, match=r"parts/p000001/.* bytes instead of"):
         OpenVersion(version)
 
 
-def test_a_writer_compares_what_it_reads_and_a_merge_what_it_copies(
-    published: Project, part: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(part_module, "_parts", part_module._OpenParts())  # as in another process
+def test_a_writer_refuses_a_damaged_part(published: Project, part: Path) -> None:
     damage(part / FAISS_FILE, "flipped")
-    published.ingest([Document(id_="note", text="Something about tin.")])
     with pytest.raises(CorruptVersionError, match=r"parts/p000001/default__vector_store.faiss has changed"):
-        published.retrieve("tin")
-    for at in range(MAX_SMALL_PARTS - 1):
-        published.ingest([Document(id_=f"note {at}", text="Something about tin.")])
-    with pytest.raises(CorruptVersionError, match=r"parts/p000001/default__vector_store.faiss has changed"):
-        published.ingest([Document(id_="one more", text="Something about tin.")])
+        published.ingest([Document(id_="note", text="Something about tin.")])
 
 
 def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: Path) -> None:
@@ -206,19 +194,12 @@ def test_a_foreign_index_in_the_directory_is_not_read(published: Project, part: 
         _ = lexical.index
 
 
-@pytest.mark.parametrize(
-    ("name", "known"), [("project.json", 1), ("versions/v000001/manifest.json", 1), ("parts/p000001/part.json", 1)]
-)
+@pytest.mark.parametrize(("name", "known"), [("project.json", 1), ("versions/v000001/manifest.json", 1)])
 def test_files_of_a_newer_release_are_refused_with_a_message(
     name: str, known: int, published: Project, version: Path
 ) -> None:
     path = published.directory / name
     path.write_text(path.read_text("utf-8").replace(f'"format": {known}', f'"format": {known + 1}'))
-    if path.name == "part.json":  # a version names it by its checksum
-        manifest = read_manifest(version)
-        (entry,) = manifest.parts
-        sealed = replace(manifest, parts=[replace(entry, xxh3=files.xxh3(path))])
-        (version / "manifest.json").write_bytes(sealed.to_json())
     for use in (
         lambda project: project.retrieve("pump"),
         lambda project: project.ingest([Document(text="new")]),

@@ -26,7 +26,6 @@ _CLIENT_WRITES = (
     *("create_collection", "delete_collection", "update_collection", "create_payload_index", "upsert", "upload_points"),
     *("update_vectors", "batch_update_points", "set_payload", "overwrite_payload", "delete_payload", "delete"),
 )
-NOT_ON_QDRANT = {"faiss_index": "flat"}
 
 
 def no_qdrant(package: str = "qdrant_client") -> str | None:
@@ -113,7 +112,6 @@ BACKENDS = (
         environment=in_local_mode,
         writes=client_writes,
         damages=(damage_a_file, lose_a_vector),
-        refused_settings=NOT_ON_QDRANT,
     ),
     Backend(
         name="qdrant-edge",
@@ -122,7 +120,6 @@ BACKENDS = (
         environment=in_process,
         writes=edge_writes,
         damages=(damage_a_file, lose_a_vector),
-        refused_settings=NOT_ON_QDRANT,
         frees_at_once=False,
     ),
     Backend(
@@ -131,6 +128,5 @@ BACKENDS = (
         missing=no_server,
         writes=client_writes,
         damages=(damage_a_file, lose_a_vector),
-        refused_settings=NOT_ON_QDRANT,
     ),
 )

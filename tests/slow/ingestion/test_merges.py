@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from llama_index_contextual.index import writer
 from llama_index_contextual.index.versions import current_name, leftovers
@@ -63,24 +60,3 @@ def test_after_a_merge_that_is_killed_at_any_step_the_next_ingest_loses_nothing(
         if not was_interrupted:
             break
     assert unfinished.count(True) > 2
-
-
-def raising(error: Exception) -> Callable[..., object]:
-    def fail(*args: object, **options: object) -> object:
-        raise error
-
-    return fail
-
-
-def test_the_work_on_new_documents_is_not_lost_to_an_interrupted_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = before_a_merge(tmp_path)
-    model = CountingEmbedding()
-    again = ProjectManager(tmp_path).load("p", embed_model=model)
-    with monkeypatch.context() as patch:
-        patch.setattr(writer.PartWriter, "copy", raising(RuntimeError("killed")))
-        with pytest.raises(RuntimeError, match="killed"):
-            again.ingest([document(50)])
-    assert model.texts == []
-    assert leftovers(project.directory) == []

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
-from llama_index_contextual.index.manifest import (
-    Manifest,
-    PartEntry,
-    PartManifest,
-    checksum,
-)
+from llama_index_contextual.index.manifest import FileEntry, Manifest, PartEntry, checksum
 
 MANIFEST = Manifest(
     version="v000001",
@@ -25,10 +19,13 @@ MANIFEST = Manifest(
     dimensions=256,
     documents=2,
     chunks=5,
-    parts=[PartEntry(name="p000001", xxh3="0f", gone=[(3, 5)])],
+    parts=[PartEntry(name="p000001", files={"docstore.sqlite": FileEntry(bytes=3, xxh3="0f", sha256="1f")})],
 )
-FILES = {"docstore.sqlite": {"bytes": 3, "xxh3": "0f", "sha256": "1f"}}
-PART = PartManifest(part="p000001", documents=2, chunks=5, dimensions=256, files=FILES)
+FILE = {"bytes": 3, "xxh3": "0f", "sha256": "1f"}
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert Manifest.from_json(MANIFEST.to_json(), file="manifest.json") == MANIFEST
 
 
 def changed(manifest: bytes = MANIFEST.to_json(), **changes: Any) -> bytes:
@@ -39,9 +36,9 @@ def changed(manifest: bytes = MANIFEST.to_json(), **changes: Any) -> bytes:
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "a\0b"])
 def test_a_file_outside_the_version_is_refused(name: str) -> None:
-    manifest = replace(PART, files={name: FILES["docstore.sqlite"]})
-    with pytest.raises(CorruptVersionError, match=r"part.json is not a manifest"):
-        PartManifest.from_json(manifest.to_json(), file="part.json")
+    data = changed(parts=[{"name": "p000001", "files": {name: FILE}}])
+    with pytest.raises(CorruptVersionError, match=r"manifest.json is not a manifest"):
+        Manifest.from_json(data, file="manifest.json")
 
 
 @pytest.mark.parametrize(
@@ -61,9 +58,9 @@ def test_a_file_outside_the_version_is_refused(name: str) -> None:
         changed(documents="ab"),
         changed(parts=[{"name": "p"}]),
         changed(parts=7),
-        changed(parts=[{"name": "../p000001", "xxh3": "0f", "gone": []}]),
-        changed(parts=[{"name": "p000001", "xxh3": "0f", "gone": [[3, 2]]}]),
-        changed(parts=[{"name": "p000001", "xxh3": "0f", "gone": [[-3, 2]]}]),
+        changed(parts=[{"name": "../p000001", "files": {}}]),
+        changed(parts=[{"name": "p000001", "files": {"a": {**FILE, "bytes": "3"}}}]),
+        changed(parts=[{"name": "p000001", "files": {"a": {"bytes": 3}}}]),
         changed(unknown=1),
         json.dumps({**json.loads(MANIFEST.to_json()), "version": "v000002"}).encode(),
     ],

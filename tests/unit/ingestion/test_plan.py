@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.index import writer
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.index.writer import merges
+from llama_index_contextual.index.writer import merged_from
 from llama_index_contextual.ingestion.plan import Plan, RunOptions, Source, make_plan
 
 
@@ -96,9 +96,10 @@ def test_a_chunk_is_copied_a_number_of_times_that_grows_with_the_logarithm_only(
     for _ in range(5_000):
         parts.append(10)
         added += 10
-        for first, last in reversed(merges([(size, size) for size in parts])):
-            copied += sum(parts[first:last])
-            parts[first:last] = [sum(parts[first:last])]
+        first = merged_from(parts)
+        if first < len(parts):
+            copied += sum(parts[first:])
+            parts[first:] = [sum(parts[first:])]
         full = sum(size >= writer._FULL * writer.PART_CHUNKS for size in parts)
         assert len(parts) - full <= writer.MAX_SMALL_PARTS + 1
         assert max(parts) <= writer.PART_CHUNKS
@@ -106,8 +107,6 @@ def test_a_chunk_is_copied_a_number_of_times_that_grows_with_the_logarithm_only(
 
 
 def test_only_parts_after_the_last_full_one_are_merged() -> None:
-    full = [(40_000, 40_000)]
-    assert merges([*full, *[(10, 10)] * 9]) == [(1, 10)]
-    assert merges([*full, *[(10, 10)] * 8]) == []
-    assert merges([(100, 120), *full, (10, 10)]) == [(0, 1)]
-    assert merges([]) == []
+    assert merged_from([8_000, *[10] * 9]) == 1
+    assert merged_from([8_000, *[10] * 8]) == 9
+    assert merged_from([]) == 0
