@@ -49,9 +49,7 @@ _OPERATORS = {
     "LTE": FilterOperator.LTE,
     "CONTAINS": FilterOperator.TEXT_MATCH_INSENSITIVE,
 }
-_CONDITIONS = {"AND": FilterCondition.AND, "OR": FilterCondition.OR}
-_FIRST_CHARACTER, _AFTER_ANY_CHARACTER = "\x01", "\U0010ffff"
-_MAX_DEPTH = 10
+_CONDITIONS = {"AND": FilterCondition.AND, "OR": FilterCondition.OR, "NOT": FilterCondition.NOT}
 
 
 def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
@@ -62,7 +60,7 @@ def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
             or a list of expressions that must all match.
 
     Raises:
-        InputError: An operator is unknown, or the expression is nested too deeply.
+        InputError: An operator is unknown, or an expression is incomplete.
     """
     if not filters:
         return None
@@ -72,45 +70,24 @@ def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
         ]
     else:
         items = filters if isinstance(filters, Sequence) else [filters]
-        parts = [_expression(item.to_dict() if hasattr(item, "to_dict") else item, 0) for item in items]
+        parts = [_expression(item.to_dict() if hasattr(item, "to_dict") else item) for item in items]
     return MetadataFilters(filters=parts, condition=FilterCondition.AND)
 
 
-def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
+def _expression(data: Any) -> MetadataFilter | MetadataFilters:
     operator = data.get("op") if isinstance(data, Mapping) else None
-    if depth > _MAX_DEPTH:
-        raise InputError(f"The filter is nested more than {_MAX_DEPTH} levels deep: combine some of its parts.")
     try:
         if operator in _CONDITIONS:
-            inner = [_expression(item, depth + 1) for item in data["conditions"]]
-            return MetadataFilters(filters=inner, condition=_CONDITIONS[operator])
-        if operator == "NOT":
-            return MetadataFilters(filters=[_expression(data["condition"], depth + 1)], condition=FilterCondition.NOT)
+            inner = data["conditions"] if "conditions" in data else [data["condition"]]
+            return MetadataFilters(filters=list(map(_expression, inner)), condition=_CONDITIONS[operator])
         if operator == "IN":
             return metadata_filter(data["key"], list(data["values"]), FilterOperator.IN)
-        if operator == "STARTSWITH":
-            return _starts_with(data["key"], data["value"])
         if operator in _OPERATORS:
             return metadata_filter(data["key"], data["value"], _OPERATORS[operator])
     except (KeyError, TypeError) as error:
         raise InputError(f"The filter {data!r} is incomplete: it has no {error}.", value=data) from error
-    known = ", ".join(sorted([*_OPERATORS, *_CONDITIONS, "IN", "NOT", "STARTSWITH"]))
+    known = ", ".join(sorted([*_OPERATORS, *_CONDITIONS, "IN"]))
     raise InputError(f"The filter {data!r} has no supported operator: use one of {known}.", value=data)
-
-
-def _starts_with(key: str, value: str) -> MetadataFilters:
-    # With a character appended, a date is no longer recognised as one, so all values are compared as text.
-    longer = [
-        metadata_filter(key, value + _FIRST_CHARACTER, FilterOperator.GTE),
-        metadata_filter(key, value + _AFTER_ANY_CHARACTER, FilterOperator.LT),
-    ]
-    return MetadataFilters(
-        filters=[
-            metadata_filter(key, value, FilterOperator.EQ),
-            MetadataFilters(filters=list(longer), condition=FilterCondition.AND),
-        ],
-        condition=FilterCondition.OR,
-    )
 
 
 class ContextualKnowledge:
@@ -167,12 +144,6 @@ class ContextualKnowledge:
         searched = self._retriever.changed(similarity_top_k=k, filters=converted)
         return _documents(searched.respond(as_bundle(query)))
 
-    async def asearch(
-        self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
-    ) -> list[Document]:
-        """Async version of `search`."""
-        return await asyncio.to_thread(self.search, query, max_results, filters)
-
     def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
         """Like `search`, but return an error as a document that the model can read."""
         try:
@@ -180,11 +151,13 @@ class ContextualKnowledge:
         except ContextualError as error:
             return [Document(name="search failed", content=text_of("search", error), meta_data={"error": True})]
 
-    async def aretrieve(
-        self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
-    ) -> list[Document]:
+    async def asearch(self, query: str, *args: Any, **options: Any) -> list[Document]:
+        """Async version of `search`."""
+        return await asyncio.to_thread(self.search, query, *args, **options)
+
+    async def aretrieve(self, query: str, *args: Any, **options: Any) -> list[Document]:
         """Async version of `retrieve`."""
-        return await asyncio.to_thread(self.retrieve, query, max_results, filters)
+        return await asyncio.to_thread(self.retrieve, query, *args, **options)
 
     # ---- filters ---------------------------------------------------------------------------------------------------
 
@@ -194,10 +167,6 @@ class ContextualKnowledge:
             return usable_keys(self._retriever.metadata_keys())
         except NoVersionError:  # an agent may be created before anything is ingested
             return set()
-
-    async def aget_valid_filters(self, **_: Any) -> set[str]:
-        """Async version of `get_valid_filters`."""
-        return await asyncio.to_thread(self.get_valid_filters)
 
     def validate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
         """Return the filters unchanged, and an empty list of invalid keys.
@@ -289,8 +258,8 @@ class ContextualTools(Toolkit):
         )
         for tool, name in names.items():
             described = names.within(self.document_tools.describe(tool))
-            run, arun = _entry_points(self.document_tools, tool)
-            for functions, entry_point in ((self.functions, run), (self.async_functions, arun)):
+            run = _entry_point(self.document_tools, tool)
+            for functions, entry_point in ((self.functions, run), (self.async_functions, _in_thread(run))):
                 functions[name] = Function(
                     name=name,
                     description=described,
@@ -300,19 +269,21 @@ class ContextualTools(Toolkit):
                 )
 
 
-def _entry_points(
-    tools: DocumentTools, tool: models.ToolName
-) -> tuple[Callable[..., str], Callable[..., Coroutine[Any, Any, str]]]:
+def _entry_point(tools: DocumentTools, tool: models.ToolName) -> Callable[..., str]:
     def run(**arguments: Any) -> str:
         try:
             return str(tools.call(tool, arguments))
         except ContextualError as error:
             return text_of(tool, error)
 
+    return run
+
+
+def _in_thread(run: Callable[..., str]) -> Callable[..., Coroutine[Any, Any, str]]:
     async def arun(**arguments: Any) -> str:
         return await asyncio.to_thread(run, **arguments)
 
-    return run, arun
+    return arun
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from typing import Any
 
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
-from pydantic import ValidationError
 
 from llama_index_contextual._utils.calls import twin
 from llama_index_contextual._utils.text import pluralize
@@ -107,7 +106,7 @@ class DocumentTools:
                 filters=self._all_filters(version, filters),
             )
             response = retriever.respond(as_bundle(query))
-            return _with_places(models.SearchResult.of(response, notes=notes), response, version)
+            return models.SearchResult.of(response, notes=notes)
 
         return self._indexes.run(search)
 
@@ -157,9 +156,10 @@ class DocumentTools:
             records = self._records(version, filters)
             if doc_id is not None:
                 records = [find_record(records, doc_id, self.name)]
-            return find_lines(version, records, compiled, pattern=pattern, offset=max(0, offset), limit=limit)
+            return find_lines(version, records, compiled, offset=max(0, offset), limit=limit)
 
         result = self._indexes.run(grep)
+        result.pattern = pattern
         if not result.total and not regex and LOOKS_LIKE_REGEX.search(pattern):
             result.notes.append("The pattern was searched as exact text: pass regex=true for a regular expression.")
         return result
@@ -259,11 +259,7 @@ class DocumentTools:
             InputError: An argument is missing, unknown or invalid; the message names it.
             ContextualError: The call failed.
         """
-        try:
-            checked = dict(models.INPUTS[tool].model_validate(dict(arguments)))
-        except ValidationError as error:
-            raise InputError(models.wrong_argument(tool, error), value=dict(arguments)) from error
-        result: models.ToolResult = getattr(self, tool)(**checked)
+        result: models.ToolResult = getattr(self, tool)(**models.checked(tool, models.INPUTS[tool], arguments))
         return result
 
     acall = twin(call)
@@ -304,23 +300,9 @@ _DESCRIPTIONS: Mapping[str, str] = {
 }
 
 
-def _with_places(
-    result: models.SearchResult, response: RetrievalResponse, version: SearchableVersion
-) -> models.SearchResult:
-    """Give chunks without offsets their offsets in the joined text of their document."""
-    joined: dict[str, Mapping[str, tuple[int, int]]] = {}
-    for passage, chunk in zip(result.passages, response, strict=True):
-        record = version.record(passage.doc_id) if passage.start is None and passage.doc_id else None
-        if record is not None:
-            places = joined.setdefault(record.doc_id, Original(version, record).places_of_nodes)
-            passage.start, passage.end = places[chunk.node_id]
-    return result
-
-
 # ---- descriptions ----------------------------------------------------------------------------------------------------
 
 _MAX_DOCUMENTS = 8
-_LONGEST_TITLE = 80
 _INVALID_IN_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_TOOL_NAME = 64
 
@@ -329,7 +311,7 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     """Return a description of a project's search for a model that must choose a tool."""
     named = (record.title or record.file_name or record.doc_id for record in documents)
     titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
-    shown = [title if len(title) <= _LONGEST_TITLE else _beginning(title) for title in titles]
+    shown = list(map(models.shortened, titles))
     more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
     listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
     return (
@@ -337,12 +319,6 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
         f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"
         f" matter."
     )
-
-
-def _beginning(title: str) -> str:
-    """Return the first words of a long title; a single long word is cut."""
-    space = title.rfind(" ", _LONGEST_TITLE // 2, _LONGEST_TITLE + 1)
-    return f"{title[: space if space > 0 else _LONGEST_TITLE]}…"
 
 
 def tool_name(name: str) -> str:

@@ -6,9 +6,7 @@ Models and programs pass dicts (see `to_filters`); people write conditions such 
 
 from __future__ import annotations
 
-import json
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -16,15 +14,15 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
-from pydantic import ValidationError
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import parsed_value
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.filters import require_filters
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import visible
-from llama_index_contextual.tools.models import wrong_argument
+from llama_index_contextual.tools.models import shortened
 
 if TYPE_CHECKING:
     from llama_index_contextual.project.project import Project
@@ -41,7 +39,6 @@ _USELESS_KEYS = frozenset(
 )
 """Keys that are not useful in a filter."""
 
-_LONGEST_VALUE = 40
 _SHOWN_VALUES = 8
 
 
@@ -49,8 +46,8 @@ def to_filters(filters: Filters | None) -> MetadataFilters | None:
     """Convert a dict to LlamaIndex's filters, or return None if there are none.
 
     Args:
-        filters: A dict that maps each key to a value, a list of allowed values, or a dict of operators and values; the
-            dict form of MetadataFilters; or MetadataFilters.
+        filters: A dict that maps each key to a value, a list of allowed values, or a dict of operators and values; or
+            MetadataFilters.
 
     Raises:
         InputError: An operator is unknown, or a value is neither a string nor a number.
@@ -64,11 +61,6 @@ def to_filters(filters: Filters | None) -> MetadataFilters | None:
         return require_filters(filters)
     if not filters:
         return None
-    if isinstance(filters.get("filters"), list):
-        try:
-            return MetadataFilters.model_validate(dict(filters))
-        except ValidationError as error:
-            raise InputError(f"The filters are not MetadataFilters: {wrong_argument('filters', error)}") from error
     parts = [one for key, value in filters.items() for one in _of_key(str(key), value)]
     return MetadataFilters(filters=list(parts), condition=FilterCondition.AND)
 
@@ -98,16 +90,12 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
     Raises:
         InputError: The value is not a string, a number or a list of these.
     """
-    value = [_number(one) for one in value] if isinstance(value, list) else _number(value)
+    # Booleans are stored as 0 and 1.
+    numbers = [int(one) if isinstance(one, bool) else one for one in (value if isinstance(value, list) else [value])]
     try:
-        return MetadataFilter(key=key, value=value, operator=operator)
+        return MetadataFilter(key=key, value=numbers if isinstance(value, list) else numbers[0], operator=operator)
     except ValueError as error:
         raise InputError(f"Filter {key!r} cannot have the value {value!r}: use a string or a number.") from error
-
-
-def _number(value: Any) -> Any:
-    """Return a boolean as 0 or 1, the form in which it is stored, and any other value unchanged."""
-    return int(value) if isinstance(value, bool) else value
 
 
 def filter_keys(filters: MetadataFilters) -> set[str]:
@@ -154,12 +142,9 @@ def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
 
 
 def _values(values: Sequence[str | int | float]) -> str:
-    numbers = [value for value in values if not isinstance(value, str)]
-    if len(values) > _SHOWN_VALUES and len(numbers) == len(values):
-        return f"{min(numbers)} to {max(numbers)}"
-    shown = [textwrap.shorten(visible(str(value)), _LONGEST_VALUE, placeholder="…") for value in values[:_SHOWN_VALUES]]
+    shown = ", ".join(visible(shortened(str(value))) for value in values[:_SHOWN_VALUES])
     more = f", and {len(values) - _SHOWN_VALUES:,} more" if len(values) > _SHOWN_VALUES else ""
-    return f"{', '.join(shown)}{more}"
+    return f"{shown}{more}"
 
 
 # ---- conditions and files --------------------------------------------------------------------------------------------
@@ -223,20 +208,9 @@ def _conditions(project: Project, conditions: Sequence[str], name: str) -> list[
     return filters
 
 
-def field_and_pattern(condition: str) -> tuple[str, str] | None:
-    """Return the field and value of FIELD=VALUE if the value looks like a pattern such as `X*`, otherwise None."""
-    match = _CONDITION.fullmatch(condition)
-    if match is None or match[2] not in ("=", "==") or not re.search(r"[*?]", match[3]):
-        return None
-    return match[1].strip(), match[3].strip()
-
-
 def _readings(text: str) -> list[Any]:
     """Return the possible readings of a value: a number or boolean first, then the string; "2024" may be either."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return [text]
+    value = parsed_value(text)
     if isinstance(value, str):
         return [value]
     return [int(value) if isinstance(value, bool) else value, text] if isinstance(value, int | float) else [text]

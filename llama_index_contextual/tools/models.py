@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
-from pydantic_core import PydanticCustomError
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.config import Mode
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.analysis import MAX_CHARACTERS
 from llama_index_contextual.metadata import CONTINUED_TABLE
 from llama_index_contextual.search.response import Source, visible
@@ -45,25 +43,15 @@ LONGEST_SHOWN = 200
 LONGEST_NAME = 4_096
 """Maximum number of characters in arguments for a document's id, a section or pages."""
 
-LONGEST_FILTERS = 32_000
-"""Maximum number of characters in filters as JSON."""
-
-
 # ---- inputs --------------------------------------------------------------------------------------------------------
 
 
 def _parsed(value: object) -> object:
     """Parse a string of JSON, which some models send instead of an object."""
-    length = len(value) if isinstance(value, str) else len(json.dumps(value, default=str, skipkeys=True))
-    if length > LONGEST_FILTERS:
-        limits = {"max_length": LONGEST_FILTERS, "length": length}
-        raise PydanticCustomError("string_too_long", "at most {max_length} characters, not {length}", limits)
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 FilterArgument = Annotated[
@@ -87,11 +75,13 @@ Query = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 """A question."""
 
 
-class _Input(BaseModel):
+class Input(BaseModel):
+    """Base class of the arguments, which rejects unknown ones."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class SearchInput(_Input):
+class SearchInput(Input):
     """Arguments of `search`."""
 
     query: Query = Field(description="A whole question, with the names and numbers that matter.")
@@ -105,7 +95,7 @@ class SearchInput(_Input):
     )
 
 
-class GrepInput(_Input):
+class GrepInput(Input):
     """Arguments of `grep`."""
 
     pattern: Annotated[str, Field(max_length=LONGEST_PATTERN)] = Field(
@@ -123,7 +113,7 @@ class GrepInput(_Input):
     )
 
 
-class OutlineInput(_Input):
+class OutlineInput(Input):
     """Arguments of `outline`."""
 
     doc_id: Name | None = Field(
@@ -135,7 +125,7 @@ class OutlineInput(_Input):
     offset: int = Field(default=0, ge=0, description="Number of entries to skip: `next_offset` of a reply.")
 
 
-class ReadInput(_Input):
+class ReadInput(Input):
     """Arguments of `read`."""
 
     doc_id: Name = Field(description="Id of the document, as the other tools show it.")
@@ -203,15 +193,20 @@ class FoundPassage(BaseModel):
     def of(cls, chunk: RetrievedChunk) -> FoundPassage:
         """Create a passage from a search result."""
         source = chunk.source
-        values = {
-            **asdict(source),
-            "source": str(source),
-            "start": source.start_char,
-            "end": source.end_char,
-            "background": chunk.written_context,
-        }
-        names = ("rank", "relevance", "table_head", "text")
-        return cls.model_validate(values | {name: getattr(chunk, name) for name in names})
+        return cls(
+            rank=chunk.rank,
+            doc_id=source.doc_id,
+            source=str(source),
+            start=source.start_char,
+            end=source.end_char,
+            page_start=source.page_start,
+            page_end=source.page_end,
+            section=source.section,
+            relevance=chunk.relevance,
+            background=chunk.written_context,
+            table_head=chunk.table_head,
+            text=chunk.text,
+        )
 
     def text_for_model(self, *, places: bool) -> str:
         """Return source, background and text, with parentheses around anything that looks like a citation."""
@@ -418,22 +413,26 @@ def doubts(response: RetrievalResponse) -> list[str]:
     return []
 
 
-def wrong_argument(tool: str, error: ValidationError) -> str:
-    """Return a sentence about the first invalid argument of a call."""
-    wrong = error.errors(include_url=False)[0]
-    argument, message = ".".join(map(str, wrong["loc"])), wrong["msg"].replace("Input should be", "it must be")
+def checked(tool: str, model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call, with defaults for those that are missing.
+
+    Raises:
+        InputError: An argument is missing, unknown or invalid; the message names it.
+    """
+    try:
+        return dict(model.model_validate(dict(arguments)))
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+    argument, message = shortened(str(wrong["loc"][0])), wrong["msg"].replace("Input should be", "it must be")
     if wrong["type"] == "missing":
-        return f"{tool} needs the argument `{argument}`."
-    if wrong["type"] == "extra_forbidden":
-        taken = ", ".join(f"`{name}`" for name in INPUTS[tool].model_fields)
-        return f"{tool} has no argument `{shortened(argument)}`: it takes {taken}."
-    if wrong["type"] == "string_too_long":
-        length, longest = wrong["ctx"].get("length") or len(wrong["input"]), wrong["ctx"]["max_length"]
-        return (
-            f"The argument `{argument}` of {tool} has {length:,} characters, and at most {longest:,} are accepted:"
-            f" shorten it."
-        )
-    return f"The argument `{argument}` of {tool} cannot be {textwrap.shorten(repr(wrong['input']), 80)}: {message}."
+        problem = f"{tool} needs the argument `{argument}`."
+    elif wrong["type"] == "extra_forbidden":
+        taken = ", ".join(f"`{name}`" for name in model.model_fields)
+        problem = f"{tool} has no argument `{argument}`: it takes {taken}."
+    else:
+        value = shortened(repr(wrong["input"]))
+        problem = f"The argument `{argument}` of {tool} cannot be {value}: {message}."
+    raise InputError(problem, value=arguments)
 
 
 def place(source: Source) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +19,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.answering.prompts import defused
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.manifest import DocumentRecord
-from llama_index_contextual.metadata import SECTION, SECTION_SEPARATOR, DocumentMap, Heading
+from llama_index_contextual.metadata import DocumentMap, Heading
 from llama_index_contextual.search.live import SearchableVersion
 from llama_index_contextual.search.response import Source, visible
 from llama_index_contextual.tools import models
@@ -48,14 +50,9 @@ def find_record(records: Sequence[DocumentRecord], name: str, project: str) -> D
         if named:
             ids = ", ".join(repr(record.doc_id) for record in named[:_MAX_NAMED])
             raise InputError(f"{len(named)} documents are called {name!r}: choose a doc_id of {ids}.", value=name)
-    known = {alias.casefold(): record.doc_id for record in records for alias in _aliases(record)}
-    near = [known[match] for match in difflib.get_close_matches(name[:500].casefold(), known, n=3, cutoff=0.5)]
-    advice = f"nearest: {', '.join(map(repr, dict.fromkeys(near)))}" if near else "`outline` lists the documents"
+    near = difflib.get_close_matches(name[:500], [record.doc_id for record in records], n=3, cutoff=0.5)
+    advice = f"nearest: {', '.join(map(repr, near))}" if near else "`outline` lists the documents"
     raise InputError(f"Project {project!r} has no document {name!r}; {advice}.", value=name)
-
-
-def _aliases(record: DocumentRecord) -> Iterator[str]:
-    yield from filter(None, (record.title, record.file_name, record.doc_id.rpartition("/")[2], record.doc_id))
 
 
 class Original:
@@ -73,9 +70,10 @@ class Original:
         self.record = record
 
     @cached_property
-    def _frame_map(self) -> DocumentMap | None:
+    def map(self) -> DocumentMap:
+        """Pages and headings."""
         frame = self._version.frame(self.record.doc_id)
-        return None if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
+        return DocumentMap() if frame is None else DocumentMap.from_metadata(dict(frame.metadata))
 
     @cached_property
     def _nodes(self) -> list[TextNode]:
@@ -85,33 +83,10 @@ class Original:
     @cached_property
     def _joined(self) -> str | None:
         """The joined chunks, if they have no offsets."""
-        if self._frame_map is not None or all(node.start_char_idx is not None for node in self._nodes):
+        is_whole = self._version.frame(self.record.doc_id) is not None
+        if is_whole or all(node.start_char_idx is not None for node in self._nodes):
             return None
         return "\n\n".join(node.get_content(MetadataMode.NONE) for node in self._nodes)
-
-    @cached_property
-    def places_of_nodes(self) -> Mapping[str, tuple[int, int]]:
-        """Offsets of each chunk by node id, in text order."""
-        places, at = {}, 0
-        for node in self._nodes:
-            length = len(node.get_content(MetadataMode.NONE))
-            begin = at if self._joined is not None or node.start_char_idx is None else node.start_char_idx
-            places[node.node_id] = begin, begin + length
-            at += length + 2
-        return dict(sorted(places.items(), key=lambda item: item[1]))
-
-    @cached_property
-    def map(self) -> DocumentMap:
-        """Pages and headings; if no headings are marked, they are taken from the sections of the chunks."""
-        known = self._frame_map or DocumentMap()
-        if known.headings:
-            return known
-        headings: list[Heading] = []
-        for node in self._nodes if self._frame_map is None else ():
-            section = node.metadata.get(SECTION)
-            if isinstance(section, str) and section and (not headings or headings[-1].title != section):
-                headings.append(Heading(self.places_of_nodes[node.node_id][0], 1, section))
-        return DocumentMap(page_starts=known.page_starts, page_labels=known.page_labels, headings=tuple(headings))
 
     @property
     def length(self) -> int:
@@ -163,33 +138,23 @@ class Original:
             InputError: No section matches, or several do.
         """
         doc_id, sections, wanted = self.record.doc_id, self.sections, _plain(name)
-        if not sections:
-            raise InputError(f"Document {doc_id!r} has no headings: read it by pages or offsets.", value=name)
-        if (number := re.fullmatch(r"\s*#(\d+)\s*", name)) is not None:
-            if not 1 <= int(number[1]) <= len(sections):
-                raise InputError(f"Document {doc_id!r} has the sections #1 to #{len(sections)}.", value=name)
-            section = sections[int(number[1]) - 1]
-            return section.start, section.end
-        tests: tuple[Callable[[models.OutlinedSection], bool], ...] = (
-            lambda section: _plain(section.path) == wanted,
-            lambda section: _plain(section.title) == wanted,
-            lambda section: _plain(section.path).endswith(f"{SECTION_SEPARATOR}{wanted}"),
-            lambda section: wanted in _plain(section.title),
-        )
-        named = next((fits for test in tests if wanted and (fits := list(filter(test, sections)))), [])
-        if len(named) == 1:
-            return named[0].start, named[0].end
-        if named:
-            more = f"; and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+        named = [section for section in sections if wanted in (f"#{section.number}", _plain(section.path))]
+        named = named or [section for section in sections if wanted and wanted in _plain(section.path)]
+        exact = [section for section in named if _plain(section.title) == wanted] or named
+        if len(exact) == 1:
+            return exact[0].start, exact[0].end
+        if exact:
+            more = f"; and {len(exact) - _MAX_NAMED} more" if len(exact) > _MAX_NAMED else ""
+            listed = "; ".join(models.describe_section(section, section.path) for section in exact[:_MAX_NAMED])
             raise InputError(
-                f"{len(named)} sections of {doc_id!r} are called {name!r}: choose one by its number:"
-                f" {_listed(named[:_MAX_NAMED])}{more}.",
+                f"{len(exact)} sections of {doc_id!r} match {name!r}: choose one by its number: {listed}{more}.",
                 value=name,
             )
-        known = {_plain(section.title): section for section in sections}
-        near = [known[title] for title in difflib.get_close_matches(wanted[:500], known, n=3, cutoff=0.4)]
-        advice = f"nearest: {_listed(near)}" if near else "`outline` with its doc_id lists them"
-        raise InputError(f"Document {doc_id!r} has no section {name!r}; {advice}.", value=name)
+        raise InputError(
+            f"Document {doc_id!r} has no section {name!r}: `outline` with its doc_id lists its"
+            f" {pluralize(len(sections), 'section')}.",
+            value=name,
+        )
 
     def pages_span(self, pages: str) -> Span:
         """Return the offsets of a page or a range of pages."""
@@ -208,7 +173,8 @@ class Original:
 
     def with_neighbours(self, span: Span, number: int) -> Span:
         """Extend a span to whole chunks, and by a number of chunks before and after."""
-        places = list(self.places_of_nodes.values())
+        offsets = [(node.start_char_idx, node.end_char_idx) for node in self._nodes]
+        places = sorted((start, end) for start, end in offsets if start is not None and end is not None)
         touched = [at for at, (start, end) in enumerate(places) if start < max(span[1], span[0] + 1) and end > span[0]]
         if not touched:
             return span
@@ -246,10 +212,6 @@ def _section_ends(headings: Sequence[Heading], length: int) -> list[int]:
     return ends
 
 
-def _listed(sections: Sequence[models.OutlinedSection]) -> str:
-    return "; ".join(models.describe_section(section, section.path) for section in sections)
-
-
 def _plain(text: str) -> str:
     return " ".join(defused(text).casefold().split())
 
@@ -260,40 +222,6 @@ _LONGEST_LINE = 240
 _WINDOW, _OVERLAP = 100_000, 4_000
 LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
 _RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
-_FIRST_SLICE = 0.1  # processor seconds
-
-
-class TimeLimit:
-    """Wall-clock time limit for a search, divided into slices of processor time.
-
-    The timeout of `regex` measures the processor time of the whole process, so other threads shorten it and a busy
-    machine lengthens it. Each slice is therefore scaled by the real duration of the previous one, and only the clock
-    determines when the search ends.
-
-    Args:
-        seconds: Seconds from now.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
-        self._started = self._slice = 0.0
-        self._pace = 1.0  # wall-clock seconds per processor second
-
-    def next_slice(self, attempt: int = 0) -> float:
-        """Return the length of the next slice in processor seconds, which doubles with each attempt.
-
-        Raises:
-            TimeoutError: The time is up.
-        """
-        self._started = time.monotonic()
-        if (remaining := self._deadline - self._started) <= 0:
-            raise TimeoutError
-        self._slice = min(_FIRST_SLICE * 2**attempt, remaining / self._pace)
-        return self._slice
-
-    def measure(self) -> None:
-        """Measure the real duration of the slice that has just ended."""
-        self._pace = max((time.monotonic() - self._started) / self._slice, 1e-3)
 
 
 def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Any:
@@ -337,13 +265,7 @@ def _literal(text: str) -> str:
 
 
 def find_lines(
-    version: SearchableVersion,
-    records: Sequence[DocumentRecord],
-    compiled: Any,
-    *,
-    pattern: str,
-    offset: int,
-    limit: int,
+    version: SearchableVersion, records: Sequence[DocumentRecord], compiled: Any, *, offset: int, limit: int
 ) -> models.GrepResult:
     """Return the lines of some documents that match a pattern.
 
@@ -351,19 +273,18 @@ def find_lines(
         version: The version with the documents.
         records: The documents to search.
         compiled: The compiled pattern.
-        pattern: The pattern as entered.
         offset: Number of lines to skip.
         limit: Maximum number of lines to return; all matches are counted.
 
     Raises:
         InputError: The pattern needs too much memory.
     """
-    time_limit = TimeLimit(GREP_SECONDS)
-    result = models.GrepResult(pattern=pattern, version=version.name)
+    deadline = time.monotonic() + GREP_SECONDS
+    result = models.GrepResult(pattern="", version=version.name)
     for number, record in enumerate(records):
         before = result.total
         try:
-            for match in _matching_lines(Original(version, record), compiled, time_limit):
+            for match in _matching_lines(Original(version, record), compiled, deadline):
                 if offset <= result.total < offset + limit:
                     result.matches.append(match)
                 result.total += 1
@@ -375,8 +296,7 @@ def find_lines(
                 f" small. Search single documents with doc_id, or simplify the expression."
             )
         except MemoryError as error:
-            message = f"{models.shortened(pattern)!r} needs too much memory: simplify the expression."
-            raise InputError(message, value=pattern) from error
+            raise InputError("The expression needs too much memory: simplify it.") from error
         result.documents += result.total > before
         if result.notes:
             break
@@ -384,18 +304,18 @@ def find_lines(
     return result
 
 
-def _matching_lines(original: Original, compiled: Any, limit: TimeLimit) -> Iterator[models.Match]:
+def _matching_lines(original: Original, compiled: Any, deadline: float) -> Iterator[models.Match]:
     """Yield each line of a document with a match, and the number of matches that start in it.
 
     Raises:
         TimeoutError: The time is up.
     """
-    limit.next_slice()
     text = original.text()
-    number, counted_to = 1, 0
-    for line, first, count in _by_line(text, _matches(text, compiled, limit)):
-        number += text.count("\n", counted_to, line[0])
-        counted_to = line[0]
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    spans = _matches(text, compiled, deadline)
+    for number, in_line in itertools.groupby(spans, key=lambda span: bisect_right(starts, span[0])):
+        first, *others = in_line
+        end = starts[number] - 1 if number < len(starts) else len(text)
         yield models.Match(
             doc_id=original.record.doc_id,
             start=first[0],
@@ -403,36 +323,12 @@ def _matching_lines(original: Original, compiled: Any, limit: TimeLimit) -> Iter
             line=number,
             page=original.map.page(first[0]),
             section=original.map.section(first[0]),
-            matches=count,
-            text=_around(text, line, first),
+            matches=1 + len(others),
+            text=_around(text, (starts[number - 1], end), first),
         )
 
 
-def _by_line(text: str, spans: Iterator[Span]) -> Iterator[tuple[Span, Span, int]]:
-    """Yield the span of each line with a match, the first match, and the number of matches that start in the line.
-
-    Raises:
-        TimeoutError: The search timed out; the line with the last match is yielded first.
-    """
-    line, first, count = (0, -1), (0, 0), 0
-    timeout: TimeoutError | None = None
-    try:
-        for span in spans:
-            if span[0] > line[1]:
-                if count:
-                    yield line, first, count
-                end = text.find("\n", span[0])
-                line, first, count = (text.rfind("\n", 0, span[0]) + 1, len(text) if end < 0 else end), span, 0
-            count += 1
-    except TimeoutError as error:
-        timeout = error
-    if count:
-        yield line, first, count
-    if timeout is not None:
-        raise timeout
-
-
-def _matches(text: str, compiled: Any, limit: TimeLimit) -> Iterator[Span]:
+def _matches(text: str, compiled: Any, deadline: float) -> Iterator[Span]:
     """Yield the offsets of all matches that are not empty.
 
     The text is searched in overlapping windows, because an expression may need more memory and time for longer text. A
@@ -441,43 +337,23 @@ def _matches(text: str, compiled: Any, limit: TimeLimit) -> Iterator[Span]:
     Raises:
         TimeoutError: The time is up.
     """
-    at = 0
-    while at < len(text):
-        end = _line_break(text, at + _WINDOW)
-        is_last = end >= len(text)
-        accepted_to = end if is_last else end - _OVERLAP
-        last, attempt = at, 0
-        while True:
-            begin, seconds = last, limit.next_slice(attempt)
-            try:
-                for match in compiled.finditer(text, begin, end, timeout=seconds, concurrent=True):
-                    start, stop = match.span()
-                    if start >= accepted_to and not is_last:
-                        break
-                    if stop > start:
-                        yield start, stop
-                    last = stop
+    last = 0
+    for begin in range(0, len(text), _WINDOW):
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        end = begin + _WINDOW
+        for match in compiled.finditer(text, max(begin, last), end + _OVERLAP, timeout=seconds, concurrent=True):
+            start, stop = match.span()
+            if start >= end:
                 break
-            except TimeoutError:
-                limit.measure()
-                attempt = 0 if last > begin else attempt + 1
-        at = max(accepted_to, last)
-
-
-def _line_break(text: str, near: int) -> int:
-    """Return the offset of the last line break before `near`, or `near` itself in a long line."""
-    if near >= len(text):
-        return len(text)
-    found = text.rfind("\n", near - _OVERLAP // 2, near)
-    return near if found < 0 else found
+            if stop > start:
+                yield start, stop
+            last = stop
 
 
 def _around(text: str, line: Span, match: Span) -> str:
-    """Return a line without control characters, or for a long line, the part around a match."""
-    shown = min(match[1] - match[0], _LONGEST_LINE)
-    first, last = line[0], max(line[1], match[0] + shown)
-    if last - first <= _LONGEST_LINE:
-        return visible(text[first:last])
-    begin = max(first, match[0] - max(20, (_LONGEST_LINE - shown) // 2))
-    end = min(last, max(begin + _LONGEST_LINE, match[0] + shown + 20))
-    return f"{'… ' if begin > first else ''}{visible(text[begin:end])}{' …' if end < last else ''}"
+    """Return a line without control characters, or for a long line, the part around the beginning of a match."""
+    begin = line[0] if line[1] - line[0] <= _LONGEST_LINE else max(line[0], match[0] - _LONGEST_LINE // 4)
+    end = min(max(line[1], match[1]), begin + _LONGEST_LINE)
+    return f"{'… ' if begin > line[0] else ''}{visible(text[begin:end])}{' …' if end < line[1] else ''}"

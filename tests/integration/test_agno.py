@@ -26,7 +26,6 @@ from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.documents import pdf_bytes, write_texts
-from tests.support.filter_oracle import passes
 from tests.support.records import Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
@@ -257,7 +256,6 @@ class TestSources:
         knowledge = ContextualKnowledge(filled, max_results=1)
         (tool,), (awaited,) = knowledge.get_tools(), await knowledge.aget_tools()
         assert tool(QUESTION) == await awaited(QUESTION)
-        assert await knowledge.aget_valid_filters() == knowledge.get_valid_filters()
         (passage,) = json.loads(tool(QUESTION))
         assert passage["meta_data"]["file_name"] == "manual.txt"
 
@@ -271,7 +269,6 @@ OPERATORS = {
     "LT": (lambda e: e.LT("year", 2027), {"txt", "pdf"}),
     "LTE": (lambda e: e.LTE("year", 2026), {"txt", "pdf"}),
     "CONTAINS": (lambda e: e.CONTAINS("file_name", "TARIFF"), {"pdf"}),
-    "STARTSWITH": (lambda e: e.STARTSWITH("file_name", "ma"), {"txt"}),
     "AND": (lambda e: e.AND(e.GT("year", 2025), e.EQ("kind", "md")), {"md"}),
     "OR": (lambda e: e.OR(e.EQ("kind", "txt"), e.EQ("kind", "md")), {"txt", "md"}),
     "NOT": (lambda e: e.NOT(e.OR(e.EQ("kind", "txt"), e.EQ("kind", "md"))), {"pdf"}),
@@ -285,13 +282,6 @@ def test_every_filter_expression_is_converted(filled: Project, operator: str) ->
         pytest.skip(f"this release of agno has no {operator}")
     documents = ContextualKnowledge(filled).search("error tariff revenue pump duty", filters=[make(expressions)])
     assert {document.meta_data["kind"] for document in documents} == kinds
-
-
-def test_startswith_compares_dates_as_text() -> None:
-    filters = to_metadata_filters({"op": "STARTSWITH", "key": "filed", "value": "2024-03-31"})
-    assert filters is not None
-    filed = ["2024-03-31", "2024-03-31 report", "2024-03-31T01:00+09:00", "2024-03-30T23:00-05:00", "2024-04-01", 2024]
-    assert [passes({"filed": value}, filters) for value in filed] == [True, True, True, False, False, False]
 
 
 def test_a_dict_filter_means_equality_or_any_of_a_list(filled: Project) -> None:
