@@ -12,18 +12,7 @@ _COUNT = (
     "|EIGHTEEN|NINETEEN|TWENTY(?:-(?:ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE))?|THIRTY"
     "|FIRST|SECOND|THIRD|FOURTH|FIFTH|SIXTH|SEVENTH|EIGHTH|NINTH|TENTH"
 )
-_ATTACHED = (
-    "EXHIBIT",
-    "SCHEDULE",
-    "ANNEX",
-    "APPENDIX",
-    "ATTACHMENT",
-    "ADDENDUM",
-    "ENCLOSURE",
-    "ANEXO",
-    "ANNEXE",
-    "ANLAGE",
-)
+_ATTACHED = ("EXHIBIT", "SCHEDULE", "ANNEX", "APPENDIX", "ATTACHMENT", "ADDENDUM", "ENCLOSURE", "ANLAGE")
 _PARTS = ("PART", "BOOK", "TEIL", "PARTIE", "PARTE")
 _CHAPTERS = ("ITEM", "ARTICLE", "CHAPTER", "ARTIKEL", "KAPITEL", "CHAPITRE", "CAPÍTULO", "ARTÍCULO")
 _SECTIONS = ("NOTE", "SECTION", "CLAUSE", "ABSCHNITT", "SECCIÓN", "CLÁUSULA")
@@ -114,53 +103,7 @@ MAX_LETTERS = 200
 MAX_WORDS = 16
 MAX_RUN_IN_WORDS = 10
 
-SMALL = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "as",
-        "at",
-        "but",
-        "by",
-        "de",
-        "der",
-        "des",
-        "die",
-        "du",
-        "el",
-        "en",
-        "et",
-        "for",
-        "from",
-        "für",
-        "in",
-        "into",
-        "la",
-        "le",
-        "mit",
-        "nor",
-        "of",
-        "on",
-        "or",
-        "per",
-        "the",
-        "their",
-        "to",
-        "und",
-        "upon",
-        "van",
-        "via",
-        "von",
-        "vs",
-        "with",
-        "within",
-        "without",
-        "y",
-        "zu",
-        "zur",
-    ]
-)
+SMALL = frozenset({"a", "an", "and", "as", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"})
 VERB = re.compile(r"(?i)\b(?:shall|will|must|may(?! \d)|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
 _SENTENCE = re.compile(r"[^\W\d_]{3}(?<!Inc)(?<!Corp)(?<!Ltd)(?<!Mrs)[.!?;] +[A-Z]")
 RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")

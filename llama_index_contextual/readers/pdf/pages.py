@@ -1,8 +1,7 @@
 """Pages of a PDF: pieces of text with their positions, and lines in reading order.
 
-The text of a page is nearly always drawn in reading order, so that order is kept. Positions determine line ends,
-spaces, and the order of columns that are drawn differently: columns of prose that are drawn row by row are read one
-after the other, and a column of figures that is drawn separately from its labels is moved next to them.
+The text of a page is nearly always drawn in reading order, column by column, so that order is kept. Positions determine
+line ends and spaces.
 
 A table row becomes one line of text. If one of its cells were blank, the figures after it would seem to belong to the
 previous column. Columns are therefore found as the ranges of a page in which figures are aligned below one another, and
@@ -13,12 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, takewhile
-from statistics import median
 from typing import Literal, NamedTuple
 
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
@@ -28,12 +24,7 @@ WORD_GAP = 0.5  # times the width of a space
 MAX_KERNING = 0.5  # times the font size: a larger step back begins a new word
 CELL_GAP = 1.2  # times the font size: larger than any space between words of one column
 WIDE_GLYPHS = 0x2E80  # first code point of the scripts that have no spaces between words
-MAX_MARK = 5  # characters in a footnote mark
-MAX_NEAR = 1_000  # runs that are searched for the word of one mark
-MARK_SIZE = 0.8  # times the font size of the word: a larger one is not a footnote mark
-MARK_GAP = 0.3  # times the font size
 MAX_CELLS = 30  # cells of a row that are compared with the next row
-MAX_ROWS = 2_000  # on a page; with more rows it is not a page of text, and its drawing order is kept
 
 # ---- Pieces of text --------------------------------------------------------------------------------------------------
 
@@ -111,47 +102,8 @@ class Line:
 def page_lines(runs: Sequence[Run]) -> list[Line]:
     """Return the lines of one page in reading order; `y` is NaN for lines in an unusual direction."""
     upright = main_angle(runs)
-    rows = rows_of(cell for cell in cells_of(marks_in_place(runs)) if cell.text.strip())
-    if len(rows) <= MAX_ROWS:
-        rows = with_blanks(columns_in_order(figures_beside_labels(rows)))
-    return [_line(row, upright) for row in rows]
-
-
-def marks_in_place(runs: Sequence[Run]) -> list[Run]:
-    """Move footnote marks such as "(1)" that were drawn after the text to the end of the words that they mark."""
-    marks = [
-        at
-        for at, run in enumerate(runs)
-        if at and len(run.text.strip()) <= MAX_MARK and not _marks(run, runs[at - 1]) and run.text.strip()
-    ]
-    if not marks:
-        return list(runs)
-    by_end = sorted(range(len(runs)), key=lambda at: runs[at].x1)
-    ends = [runs[at].x1 for at in by_end]
-    behind: dict[int, list[int]] = defaultdict(list)
-    for at in marks:
-        run = runs[at]
-        near = by_end[bisect_left(ends, run.x0 - run.size) : bisect_right(ends, run.x0 + run.size)][:MAX_NEAR]
-        word = min(
-            (other for other in near if other != at and _marks(run, runs[other])),
-            key=lambda other: abs(run.x0 - runs[other].x1),
-            default=None,
-        )
-        if word is not None:
-            behind[word].append(at)
-    moved = {at for group in behind.values() for at in group}
-    order = (one for at in range(len(runs)) if at not in moved for one in (at, *behind.get(at, ())))
-    return [runs[at] for at in order]
-
-
-def _marks(mark: Run, word: Run) -> bool:
-    """Return whether a run is a raised mark at the end of another run."""
-    return (
-        mark.angle == word.angle
-        and mark.size <= MARK_SIZE * word.size
-        and 0.1 * word.size < mark.y - word.y < SAME_LINE * mark.size
-        and abs(mark.x0 - word.x1) <= MARK_GAP * word.size
-    )
+    rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
+    return [_line(row, upright) for row in with_blanks(rows)]
 
 
 def main_angle(runs: Iterable[Run]) -> int:
@@ -242,139 +194,6 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
     for row in rows:
         row.sort(key=lambda cell: cell.x0)
     return rows
-
-
-# ---- Columns ---------------------------------------------------------------------------------------------------------
-
-MIN_FIGURES = 3  # figures below one another
-MIN_COLUMN_ROWS = 5
-MIN_WORDS = 3  # in a line of prose
-FILLED = 0.7  # share of the width of a column
-LINE_STEP = 1.3  # times the line spacing: a larger step begins a new paragraph
-MAX_WEAK_ROWS = 2  # consecutive rows with text in both columns but not prose in both
-
-
-def figures_beside_labels(rows: list[Row]) -> list[Row]:
-    """Move a column of figures that was drawn after its labels into the rows of the labels."""
-    out: list[Row] = []
-    for block in _descending(rows):
-        column = list(
-            takewhile(lambda pair: _is_short(pair[0]) and pair[1], ((row[0], _row_beside(row, out)) for row in block))
-        )
-        rest = block[len(column) :]
-        is_text = bool(rest) and abs(rest[0][0].x0 - block[0][0].x0) < rest[0][0].size  # the column continues
-        if len(column) >= MIN_FIGURES and 2 * sum(_is_figure(cell) for cell, _ in column) > len(column) and not is_text:
-            for cell, row in column:
-                row.append(cell)
-            out.extend(rest)
-        else:
-            out.extend(block)
-    return out
-
-
-def _descending(rows: list[Row]) -> list[list[Row]]:
-    """Split the rows wherever a row is drawn above the previous one."""
-    blocks: list[list[Row]] = []
-    for row in rows:
-        if blocks and row[0].y < blocks[-1][-1][0].y:
-            blocks[-1].append(row)
-        else:
-            blocks.append([row])
-    return blocks
-
-
-def _row_beside(row: Row, rows: list[Row]) -> Row:
-    """Return the row to the left of a single-cell row, or an empty row."""
-    cell = row[0]
-    if len(row) > 1:
-        return []
-    return next((other for other in reversed(rows) if beside(other[-1], cell) and other[-1].x1 <= cell.x0), [])
-
-
-def _is_short(cell: Cell) -> bool:
-    return len(cell.text.split()) <= 3
-
-
-def _is_figure(cell: Cell) -> bool:
-    return any(char.isdigit() for char in cell.text)
-
-
-def columns_in_order(rows: list[Row]) -> list[Row]:
-    """Reorder columns of prose that were drawn row by row, but leave tables as they are."""
-    gutter = _gutter(rows)
-    if gutter is None:
-        return rows
-    out: list[Row] = []
-    done = 0
-    for first, last in _regions(rows, gutter):
-        out.extend(rows[done:first])
-        region = rows[first:last]
-        for side in (True, False):
-            part = [cells for row in region if (cells := [cell for cell in row if (cell.x1 <= gutter) is side])]
-            out.extend(columns_in_order(part))
-        done = last
-    return out + rows[done:]
-
-
-def _gutter(rows: list[Row]) -> float | None:
-    """Return an x position between two columns of prose that is blank in most rows, or None."""
-    pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0 and _is_prose(a) and _is_prose(b)]
-    if len(pairs) < MIN_COLUMN_ROWS:
-        return None
-    edges = sorted([(a.x1, 1) for a, _ in pairs] + [(b.x0, -1) for _, b in pairs])
-    depth = list(accumulate(step for _, step in edges))
-    at = max(range(len(edges)), key=depth.__getitem__)
-    x = (edges[at][0] + edges[at + 1][0]) / 2
-    here = [(a, b) for a, b in pairs if a.x1 <= x <= b.x0]
-    if len(here) >= MIN_COLUMN_ROWS and all(is_filled(side, FILLED) for side in zip(*here, strict=True)):
-        return x
-    return None
-
-
-def _is_prose(cell: Cell) -> bool:
-    return sum(word[0].isalpha() for word in cell.text.split()) >= MIN_WORDS
-
-
-def is_filled(column: Sequence[Cell], share: float) -> bool:
-    """Return whether most lines fill this share of the width of their column, unlike the lines of a table."""
-    width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
-    return median(cell.x1 - cell.x0 for cell in column) >= share * width
-
-
-def _regions(rows: list[Row], gutter: float) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end (exclusive) of each range of rows in which both columns continue."""
-    both = [_is_prose_on_both_sides(row, gutter) for row in rows]
-    steps = sorted(a[0].y - b[0].y for (a, b), here in zip(pairwise(rows), both, strict=False) if here)
-    step = LINE_STEP * steps[len(steps) // 2] if steps else 0.0
-    at = 0
-    while at < len(rows):
-        if not both[at]:
-            at += 1
-            continue
-        last, weak = at, 0
-        for index in range(at, len(rows)):
-            row = rows[index]
-            if any(cell.x0 < gutter < cell.x1 for cell in row) or weak > MAX_WEAK_ROWS:
-                break
-            if both[index]:
-                last, weak = index, 0
-            else:
-                weak += row[0].x1 <= gutter < row[-1].x0
-        while last + 1 < len(rows) and _goes_on(rows[last], rows[last + 1], gutter, step):
-            last += 1
-        yield at, last + 1
-        at = last + 1
-
-
-def _is_prose_on_both_sides(row: Row, gutter: float) -> bool:
-    left = any(_is_prose(cell) for cell in row if cell.x1 <= gutter)
-    return left and any(_is_prose(cell) for cell in row if cell.x0 >= gutter)
-
-
-def _goes_on(row: Row, following: Row, gutter: float, step: float) -> bool:
-    """Return whether the next row is a line in only one of the columns."""
-    one_side = following[-1].x1 <= gutter or following[0].x0 >= gutter
-    return one_side and 0 < row[0].y - following[0].y <= step
 
 
 # ---- Blank cells of tables -------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PageS
     outline = _optional(source.outline, warnings) or []
     marks = [entry._replace(title=clean(entry.title)) for entry in outline]
     title, front = document_title(pages, sensible_title(clean(_optional(source.title, warnings) or "")))
-    found = headings(marks, pages, headers=running.headers, labels=labels, title=front)
+    found = headings(marks, pages, title=front)
     return ParsedFile(
         text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(

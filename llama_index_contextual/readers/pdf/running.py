@@ -34,13 +34,12 @@ SET_OFF_SIZE = 2.5  # times the font size
 NEAR = 4.0  # times the font size
 MIN_YEAR, MAX_YEAR = 1900, 2100
 
+_WORD = re.compile(r"\w+")
 _DIGITS = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
 _PAGE_NUMBER = re.compile(
     r"[\W_]*(?:(?:page|pg|p|seite|página|pagina)\b)?[\W_]*#(?:[\W_]*(?:of|von|de|di|sur)?[\W_]*#)?[\W_]*(?:page)?"
 )
-_PAGE_WORD = re.compile(r"(?i)\b(?:page|pg|p|seite|página|pagina)[\W_]*$")
-_LETTER = re.compile(r"[^\W\d_]")
 _NUMBERED_WORD = re.compile(r"[\W_]*[^\W\d_]+[\W_]*#[\W_]*")  # "Chapter 1"
 
 
@@ -52,14 +51,12 @@ class Running(NamedTuple):
         header: The distinct lines of the running headers, joined, without bare page numbers.
         footer: The distinct lines of the running footers, joined, without bare page numbers.
         labels: The printed page number of each page, or "".
-        headers: The lines of the running headers of each page, from the top, without bare page numbers.
     """
 
     pages: list[list[Line]]
     header: str
     footer: str
     labels: list[str]
-    headers: list[list[str]]
 
 
 class _Candidate(NamedTuple):
@@ -86,15 +83,10 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
     """Remove the running headers and footers from the pages."""
     labels = [""] * len(pages)
     footer, below = _texts(_find(pages, foot=True), labels)
-    chains = _find(pages, foot=False)
-    header, above = _texts(chains, labels)
-    headers: list[list[str]] = [[] for _ in pages]
-    for chain in chains:
-        for member in () if _PAGE_NUMBER.fullmatch(chain.key) else chain.members:
-            headers[member.page].append(member.line.text)
+    header, above = _texts(_find(pages, foot=False), labels)
     running = below | above
     left = [[line for line in page.lines if (at, id(line)) not in running] for at, page in enumerate(pages)]
-    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels, headers)
+    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels)
 
 
 def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
@@ -216,13 +208,10 @@ def _counts_pages(one: _Candidate, other: _Candidate) -> bool:
 
 
 def _is_at_edge(text: str, position: int) -> bool:
-    matches = list(_DIGITS.finditer(text))
-    if not matches:
-        return True  # a lone Roman numeral
-    before, after = text[: matches[position].start()], text[matches[position].end() :]
-    if before[-1:].isalpha() or after[:1].isalpha():
-        return False
-    return not _LETTER.search(before) or not _LETTER.search(after) or _PAGE_WORD.search(before) is not None
+    """Return whether a number is the first or the last word of the text; a lone Roman numeral is."""
+    words, numbers = _WORD.findall(text), _DIGITS.findall(text)
+    is_first = position == 0 and numbers and words[0] == numbers[0]
+    return not numbers or is_first or (position == len(numbers) - 1 and words[-1] == numbers[-1])
 
 
 def _counter(run: Sequence[_Candidate]) -> int | None:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from llama_index_contextual.readers.files import ParsedFile
-from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, is_filled, page_lines
+from llama_index_contextual.readers.pdf.pages import Cell, PageContent, PageSource, Row, Run, page_lines
 
 LOW_CONFIDENCE = 0.8  # a page below this confidence is reported as hard to read
 MAX_RANGES = 10  # page ranges that one warning lists
@@ -237,9 +237,15 @@ def _gap(boxes: Sequence[Cell]) -> float | None:
         lines = min(len(left), len(right))
         if lines < MIN_COLUMN_LINES or len(across) > MAX_CROSSING * lines or lines - len(across) <= most:
             continue
-        if is_filled(left, FILLED) and is_filled(right, FILLED):
+        if _is_filled(left) and _is_filled(right):
             best, most = x, lines - len(across)
     return best
+
+
+def _is_filled(column: Sequence[Cell]) -> bool:
+    """Return whether most lines fill most of the width of their column, unlike the lines of a table."""
+    width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
+    return median(cell.x1 - cell.x0 for cell in column) >= FILLED * width
 
 
 def _sides(boxes: Sequence[Cell], x: float) -> tuple[list[Cell], list[Cell], list[Cell]]:

@@ -1,4 +1,4 @@
-"""Find the headings of a PDF in its bookmarks, typography, numbering and running headers.
+"""Find the headings of a PDF in its bookmarks, typography and numbering.
 
 Documents show their structure in three ways, and one of them is usually enough to recognise a heading: letters that
 are larger or bolder than the body text, a number or keyword in sequence with the others ("Item 7.", "3.2"), and an
@@ -45,25 +45,16 @@ MAX_HEADINGS = 100_000
 Pages = Sequence[Sequence[Line]]
 
 
-def headings(
-    outline: Iterable[OutlineEntry],
-    pages: Pages,
-    *,
-    headers: Sequence[Sequence[str]] = (),
-    labels: Sequence[str] = (),
-    title: Heading | None = None,
-) -> list[Heading]:
+def headings(outline: Iterable[OutlineEntry], pages: Pages, *, title: Heading | None = None) -> list[Heading]:
     """Return the headings of a document, in the order of the text.
 
     Args:
         outline: The bookmarks. They are used unless their titles are pages or files; if the text has far more
             headings, these are added below the bookmarks.
         pages: The lines of each page.
-        headers: The running headers that were removed from each page.
-        labels: The printed number of each page.
         title: The title of the document on its first pages; the text after it, up to the first heading, belongs to it.
     """
-    detected = _detect(pages, headers, labels, title)
+    detected = _detect(pages, title)
     marks = _numbered_levels(bookmarks(outline, pages))
     if not marks:
         return detected
@@ -170,7 +161,7 @@ class _Candidate:
 
     Attributes:
         page: Index of the page.
-        at: Index of the line on its page, -1 for a running header.
+        at: Index of the line on its page.
         start: Offset in the document.
         title: The text of the heading.
         label: The numbering of the heading.
@@ -180,7 +171,6 @@ class _Candidate:
         centred: Whether it is centred.
         sure: Whether its style or the table of contents confirms that it is a heading.
         run_in: Whether its paragraph continues on the same line.
-        leaf: Whether no heading belongs below it, as with a table of contents.
         lines: Number of lines that it occupies.
         gap: Number of characters between the previous heading on the page and this one.
     """
@@ -196,7 +186,6 @@ class _Candidate:
     centred: bool
     sure: bool
     run_in: bool = False
-    leaf: bool = False
     lines: int = 1
     gap: int = 1_000
 
@@ -237,16 +226,13 @@ class _Style:
 
 @dataclass(slots=True)
 class _Contents:
-    """The tables of contents: their lines, and the titles in them with their page labels."""
+    """The tables of contents: their lines and the titles in them, as returned by `letters`."""
 
     lines: set[int] = field(default_factory=set)  # offsets
-    entries: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    starts: list[int] = field(default_factory=list)
+    titles: set[str] = field(default_factory=set)
 
 
-def _detect(
-    pages: Pages, headers: Sequence[Sequence[str]], labels: Sequence[str], title: Heading | None
-) -> list[Heading]:
+def _detect(pages: Pages, title: Heading | None) -> list[Heading]:
     style = _style(pages)
     contents = _contents(pages)
     first = title.start if title else -1
@@ -254,13 +240,11 @@ def _detect(
     cover = next((number for number, lines in enumerate(pages) if lines and lines[-1].start >= first), 0)
     found: list[_Candidate] = []
     for number, lines in enumerate(pages):
-        label = labels[number] if number < len(labels) else ""
-        page = _Page(number, lines, _of_page(style, lines), contents, label)
+        page = _Page(number, lines, _of_page(style, lines), contents)
         found.extend(page.candidates(prose, is_cover=number <= cover))
         if len(found) > MAX_HEADINGS:
             break
-    found = _without_repeated(_without_embedded(_in_sequence(_without_lists(found))))
-    return _leveled(_with_headers(found, pages, headers, style), style, title)
+    return _leveled(_without_repeated(_in_sequence(_without_lists(found))), style, title)
 
 
 def _is_prose(placed: Line) -> bool:
@@ -337,13 +321,8 @@ def _contents(pages: Pages) -> _Contents:
         while is_front and first > 0 and (len(above := lines[first - 1].text) <= 12 or _CONTENTS.fullmatch(above)):
             first -= 1
         out.lines.update(placed.start for placed in lines[first : last + 1])
-        if is_front:
-            out.starts.append(lines[first].start)
-        for _, text, label_of_page in entries:
-            out.entries[letters(text)].append(label_of_page)
-            label = label_in(text)
-            if label and label.title:
-                out.entries[letters(label.title)].append(label_of_page)
+        for _, text, _ in entries:
+            out.titles |= {letters(text), letters(without_label(text))} - {""}
     return out
 
 
@@ -396,14 +375,12 @@ class _Page:
         lines: The lines of the page.
         style: Style of the running text on the page.
         contents: The tables of contents of the document.
-        label: The printed number of the page, or "".
     """
 
     number: int
     lines: Sequence[Line]
     style: _Style
     contents: _Contents
-    label: str
 
     def candidates(self, prose: int, *, is_cover: bool) -> Iterator[_Candidate]:
         """Yield the headings of the page.
@@ -419,11 +396,10 @@ class _Page:
             line = self.lines[at]
             is_front = line.start < prose
             if line.start in self.contents.lines:
-                if line.start in self.contents.starts:
-                    name = line.text if _CONTENTS.fullmatch(line.text) else "Table of Contents"
-                    yield self._leaf(at, name, 0.0)
+                pass
             elif line.text.upper().startswith("IN WITNESS W"):
-                yield self._leaf(at, "In Witness Whereof", 1e3)
+                title = "In Witness Whereof"
+                yield _Candidate(self.number, at, line.start, title, None, math.inf, True, True, True, sure=True)
                 signing = True
             elif (
                 candidate := self._candidate(at, is_free=not ((is_front and is_cover) or signing or is_form))
@@ -439,20 +415,14 @@ class _Page:
                 gap += len(line.text)
             at += 1
 
-    def _leaf(self, at: int, title: str, size: float) -> _Candidate:
-        start = self.lines[at].start
-        return _Candidate(self.number, at, start, title, None, size, True, True, True, sure=True, leaf=True)
-
     def _candidate(self, at: int, *, is_free: bool) -> _Candidate | None:
         line, before = self.lines[at], self.lines[at - 1] if at else None
         if not 3 <= len(line.text) <= 2_000:
             return None
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
-        if before is not None:
+        if before is not None and before.end == " ":  # the line is in the middle of a paragraph
             alike = before.bold == line.bold and abs(before.size - line.size) < 0.5
-            if not bold and self._is_unfinished(before, line):
-                return None
-            if (alike or not (larger or bold)) and self._flows(before, line):
+            if alike or not (larger or bold):
                 return None
         label = label_in(line.text)
         if label is not None and (is_free or label.family != "bare"):
@@ -460,22 +430,6 @@ class _Page:
             if numbered is not None or label.family != "bare":
                 return numbered
         return self._styled(at) if is_free and line.cells == 1 else None
-
-    def _is_unfinished(self, before: Line, placed: Line) -> bool:
-        """Return whether the previous line is full and ends within a sentence that continues on this line."""
-        is_close = 0 < before.y - placed.y <= WIDE_STEP * self.style.step * max(placed.size, before.size)
-        is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
-        return is_close and is_full and not self.style.is_centred(placed)
-
-    def _flows(self, before: Line, placed: Line) -> bool:
-        """Return whether a line is in the middle of a paragraph."""
-        if before.end == " ":
-            return True
-        text = before.text.rstrip()
-        gap = before.y - placed.y
-        close = 0 < gap <= WIDE_STEP * self.style.step * (placed.size or 1.0)
-        ends = text[-1:] in '.:;!?”")' or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
-        return close and not ends and len(text) >= MIN_PROSE and placed.x0 <= before.x0 + placed.size
 
     def _numbered(self, at: int, label: Label) -> _Candidate | None:
         """Return a heading that begins with a number or keyword."""
@@ -508,17 +462,13 @@ class _Page:
                 return None
         text, count = self._wrapped(at)
         body = text[len(line.text) - len(title) :]
-        listed = self._is_listed(text) or self._is_listed(body)
+        listed = letters(text) in self.contents.titles or letters(body) in self.contents.titles
         if not is_plain_title(body, words=40 if listed or bold else MAX_WORDS):
             return None
         is_short = line.end == "\n" and len(body.split()) <= 10
         strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
-        if label.family == "inner" and body.isupper() and (VERB.search(body) or not is_short):
-            return None
         is_title = is_title_case(body) or (label.family == "decimal" and label.depth == 1 and len(body.split()) <= 6)
         if not strong and (VERB.search(body) or not is_title or line.end == " " or len(body) > 90):
-            return None
-        if strong and not is_keyword and VERB.search(body) and not listed and body[-1] == ".":
             return None
         if (line.cells > 2 and not listed) or (
             line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword
@@ -572,7 +522,7 @@ class _Page:
         line = self.lines[at]
         bold, larger = self.style.is_bolder(line), self.style.is_larger(line)
         text, count = self._wrapped(at)
-        listed = self._is_listed(text)
+        listed = letters(text) in self.contents.titles
         caps = text.isupper() and sum(char.isalpha() for char in text) >= 5
         centred = self.style.is_centred(line)
         if not (bold or larger or caps or listed) or (line.end == " " and count == 1 and not (bold or larger)):
@@ -588,18 +538,11 @@ class _Page:
         if not (larger or listed):
             if self._in_table(at, count) or self._is_stacked(at, count):
                 return None
-            if caps and not bold and (not self._is_isolated(at, count) or len(text.split()) > 12):
-                return None
-            if not caps and not is_title_case(bare) and len(bare) > 60:
+            if caps and not bold and len(text.split()) > 12:
                 return None
         return _Candidate(
             self.number, at, line.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count
         )
-
-    def _is_listed(self, text: str) -> bool:
-        """Return whether the table of contents has this title for this page."""
-        listed = self.contents.entries.get(letters(text), ())
-        return bool(listed) and (not self.label or self.label in listed or not any(map(str.isdecimal, listed)))
 
     def _is_signed(self, at: int) -> bool:
         """Return whether a signature is near, so that the line is probably the name of a party."""
@@ -637,13 +580,6 @@ class _Page:
             return False
         return above or below or (line.x0 > style.left + 0.45 * (style.right - style.left) and not centred)
 
-    def _is_isolated(self, at: int, count: int) -> bool:
-        """Return whether there is more space than usual above or below a line."""
-        lines, line = self.lines, self.lines[at]
-        step = WIDE_STEP * self.style.step * line.size
-        above = at == 0 or lines[at - 1].y - line.y > step or lines[at - 1].y < line.y
-        return above and (at + count >= len(lines) or lines[at + count - 1].y - lines[at + count].y > step)
-
 
 # ---- choice --------------------------------------------------------------------------------------------------------
 
@@ -656,8 +592,7 @@ def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
         if run and each is not None and _is_next(run[-1], each):
             run.append(each)
             continue
-        least = 2 if run and run[0].label and run[0].label.family == "attachment" else 3
-        if len(run) < least:
+        if len(run) < 3:
             kept += run
         run = [each] if each is not None else []
     return kept
@@ -671,7 +606,7 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
         and not other.run_in
         and _kind(one) == _kind(other)
         and one.page == other.page
-        and other.gap <= (MIN_PROSE if one.label.family == "attachment" else 0)
+        and other.gap == 0
     )
 
 
@@ -679,7 +614,6 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
     """Omit numbered lines that only look like headings, unless they are in sequence with other numbered lines."""
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
-    parents: list[str] = []
     in_exhibits = False
     exhibits: set[int] = set()
     for at, each in enumerate(found):
@@ -694,34 +628,8 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
         previous = last.get(key)
         if previous is not None and previous[1] < value <= previous[1] + 2:
             kept.update((at, previous[0]))
-        if each.label.depth > 1 and value == 1 and each.label.numbers[-2] in parents[-2:]:
-            kept.add(at)
-        if each.label.depth == 1:
-            parents.append(each.label.numbers[-1])
         last[key] = (at, value)
     return [each for at, each in enumerate(found) if (each.sure or at in kept) and at not in exhibits]
-
-
-def _without_embedded(found: Sequence[_Candidate]) -> list[_Candidate]:
-    """Omit attachments in the middle of a document, after which the previous numbering continues."""
-    out: list[_Candidate | None] = list(found)
-    last: dict[tuple[str, str], tuple[int, int]] = {}  # the last number, and the number of attachments before it
-    attached: list[int] = []
-    for at, each in enumerate(found):
-        label = each.label
-        if label is None or label.depth > 1 or label.family in ("inner", "bare", "letter", "roman", "part"):
-            continue
-        if label.family == "attachment":
-            attached.append(at)
-            continue
-        key = (label.family, label.numbers[0] if len(label.numbers) > 1 else "")
-        number, before = last.get(key, (0, 0))
-        if 1 < _ordinal(label) == number + 1 and len(attached) > before:
-            for index in attached[before:]:
-                out[index] = None
-            attached = attached[:before]
-        last[key] = (_ordinal(label), len(attached))
-    return [each for each in out if each is not None]
 
 
 _EXHIBITS = re.compile(r"(?i)\bexhibits\b|\bexhibit index\b")
@@ -736,8 +644,6 @@ def _ordinal(label: Label) -> int:
 
 def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
     """Omit headings that repeat the heading of an open section, such as "Note 5 (continued)" on the next page."""
-    counts = Counter(letters(each.title) for each in found if each.label is None)
-    pages = len({each.page for each in found})
     kept: list[_Candidate] = []
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""
@@ -748,78 +654,13 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
         if each.label is not None:
             if numbered.get(each.label.family) == each.label.numbers and (is_continued or folded == last):
                 continue
-            if kept and kept[-1].label and kept[-1].label.numbers == each.label.numbers and not kept[-1].label.title:
-                kept.pop()
             numbered[each.label.family] = each.label.numbers
-        elif folded == last or (counts[folded] >= 5 and 4 * counts[folded] > pages and each.at <= 1):
+        elif folded == last:
             continue
         each.title = base
         last = folded
         kept.append(each)
     return kept
-
-
-def _with_headers(
-    found: list[_Candidate], pages: Pages, headers: Sequence[Sequence[str]], style: _Style
-) -> list[_Candidate]:
-    """Add headings for sections that are named only in running headers."""
-    naming = _naming(headers)
-    if not naming:
-        return found
-    by_page: dict[int, list[_Candidate]] = defaultdict(list)
-    for each in found:
-        by_page[each.page].append(each)
-    out: list[_Candidate] = []
-    open_labels: dict[str, tuple[str, ...]] = {}
-    open_titles: set[str] = set()
-    for number, lines in enumerate(pages):
-        here = by_page.get(number, [])
-        names = [text for text in (headers[number] if number < len(headers) else ()) if text in naming]
-        for text in names:
-            label = label_in(text)
-            folded = letters(CONTINUED.sub("", text))
-            same = [each for each in here if each.label and label and each.label.numbers == label.numbers]
-            if label is not None:
-                known = open_labels.get(label.family) == label.numbers or bool(same)
-            else:
-                known = folded in open_titles or any(folded in letters(each.title) for each in here)
-            if known or not lines:
-                continue
-            base = CONTINUED.sub("", text).strip()
-            size = math.inf if label is None else style.size
-            out.append(_Candidate(number, -1, lines[0].start, base, label, size, True, True, True, sure=True))
-            if label is not None:
-                open_labels[label.family] = label.numbers
-            else:
-                open_titles = {folded}
-        for each in here:
-            if each.label is not None:
-                open_labels[each.label.family] = each.label.numbers
-                if each.label.family == "part":
-                    open_labels.pop("chapter", None)
-            out.append(each)
-    return sorted(out, key=lambda each: (each.start, each.at))
-
-
-def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
-    """Return the running headers that name sections: numbered headers, and titles that change during the document."""
-    where: dict[str, list[int]] = defaultdict(list)
-    for page, texts in enumerate(headers):
-        for text in texts:
-            where[text].append(page)
-    labelled = {text for text in where if (label := label_in(text)) and label.is_keyword}
-    free = {
-        text
-        for text, pages in where.items()
-        if text not in labelled
-        and len(pages) >= 3
-        and 2 * len(pages) < len(headers)
-        and pages[-1] - pages[0] <= 2 * len(pages)
-        and is_plain_title(text)
-        and not _CONTENTS.fullmatch(text)
-    }
-    plain = {text for text in labelled if len(text) < 120 and is_plain_title(without_label(text) or "Heading")}
-    return plain | (free if len(free) >= 2 else set())
 
 
 # ---- levels --------------------------------------------------------------------------------------------------------
@@ -835,39 +676,16 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
         if each.label is not None and not each.run_in:
             sizes[kind].append(each.size)
     typical = {kind: sorted(values)[len(values) // 2] for kind, values in sizes.items()}
-    nested = _nested(found)
-    keys = [_rank(each, typical, first, nested, style) for each in found]
+    keys = [_rank(each, typical, first, style) for each in found]
     levels = {key: level for level, key in enumerate(sorted(set(keys)), 1)}
-    ranked = [levels[key] for key in keys]
-    number, depth = "", 0  # of the open decimal number with one part, and its level
-    for at, each in enumerate(found):
-        if each.label is None or each.label.family != "decimal":
-            is_above = each.label is not None and each.label.is_keyword
-            number, depth = ("", 0) if is_above else (number, depth)
-        elif each.label.depth == 1:
-            number, depth = each.label.numbers[0], ranked[at]
-        elif number and each.label.numbers[0] != number:
-            ranked[at] = depth  # its parent heading was not recognised
-    out: list[Heading] = []
-    following, is_first = 1, False
-    for each, rank in zip(reversed(found), reversed(ranked), strict=True):
-        level = following if each.leaf and each.size == 0.0 else rank
-        if each.leaf and each.size:
-            out[-1:] = [replace(last, level=1) for last in out[-1:] if is_first] or out[-1:]
-        out.append(Heading(each.start, level, each.title[:MAX_LETTERS], is_marked=False))
-        following, is_first = level, each.label is None
+    out = [
+        Heading(each.start, levels[key], each.title[:MAX_LETTERS], is_marked=False)
+        for each, key in zip(found, keys, strict=True)
+    ]
     if title is not None and not any(each.start <= title.start for each in found):
-        out.append(replace(title, level=following, is_marked=False))
-    return out[::-1]
-
-
-def _nested(found: Sequence[_Candidate]) -> set[str]:
-    """Return the kinds of letters and Roman numerals that begin below decimal numbers with two or more parts."""
-    above: Counter[tuple[str, bool]] = Counter()
-    for one, other in pairwise(each for each in found if each.label is not None):
-        if one.label and other.label and other.label.family in ("letter", "roman") and _ordinal(other.label) == 1:
-            above[_kind(other), one.label.family == "decimal" and one.label.depth > 1] += 1
-    return {kind for kind in ("letter:1", "roman:1") if above[kind, True] > above[kind, False]}
+        level = out[0].level if out else 1
+        out.insert(0, replace(title, level=level, is_marked=False))
+    return out
 
 
 def _kind(each: _Candidate) -> str:
@@ -878,13 +696,13 @@ def _kind(each: _Candidate) -> str:
 
 
 def _rank(
-    each: _Candidate, typical: dict[str, float], first: dict[str, int], nested: set[str], style: _Style
+    each: _Candidate, typical: dict[str, float], first: dict[str, int], style: _Style
 ) -> tuple[int, float, int, int]:
     """Return a sort key for the level of a heading, in which numbering takes precedence over font size."""
     body = style.size or 1.0
     if each.label is None:
-        if each.size >= 1e3:
-            return (0, 0, 0, 0) if each.size < math.inf else (1, 1, 0, 0)
+        if each.size == math.inf:
+            return (0, 0, 0, 0)
         size = each.size if each.size >= LARGER * body else body
         is_caps = each.caps and (" " in each.title or (len(each.title) > 6 and each.title.isalpha()))
         look = 0 if is_caps and (each.bold or each.centred) else 1 if each.bold or size > body else 2
@@ -900,8 +718,6 @@ def _rank(
     size = size if size >= LARGER * body else body
     if family == "section":
         return (2, -round(size / body, 1), 10, depth)
-    if f"{family}:1" in nested:
-        return (2, -round(size / body, 1), 35, 0)
     order = sorted(("decimal:1", "roman:1", "letter:1"), key=lambda kind: first.get(kind, 1 << 30))
     if depth == 1:
         return (2, -round(size / body, 1), 20 + order.index(_kind(each)), 0)

@@ -51,14 +51,15 @@ def sample() -> bytes:
 
 
 def _columns() -> bytes:
-    rows = zip(_LEFT, _RIGHT, strict=True)
-    return b"".join(show(50, 700 - 12 * at, a) + show(320, 700 - 12 * at, b) for at, (a, b) in enumerate(rows))
+    return lines(_LEFT, top=700, step=12) + lines(_RIGHT, top=700, x=320, step=12)
 
 
 def _table(top: float) -> bytes:
-    """Draw the labels first, then one column of figures after the other."""
-    columns = zip((50, 200, 300), zip(*_TABLE, strict=True), strict=True)
-    return b"".join(lines(column, top=top, x=x) for x, column in columns)
+    return b"".join(
+        show(x, top - 14 * at, cell)
+        for at, row in enumerate(_TABLE)
+        for x, cell in zip((50, 200, 300), row, strict=True)
+    )
 
 
 def _outline(pdf: RawPdf, marks: list[tuple[str, int, int]]) -> bytes:

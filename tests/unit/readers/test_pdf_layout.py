@@ -72,24 +72,6 @@ def test_cells_drawn_from_right_to_left_are_read_from_left_to_right() -> None:
     assert texts([run("1,200", 200, 700), run("Revenue", 50, 700)]) == ["Revenue 1,200"]
 
 
-def test_three_columns_are_read_from_left_to_right() -> None:
-    columns = [prose(side, 8) for side in "abc"]
-    runs = [run(column[at], 20 + 250 * i, 700 - 12 * at) for at in range(8) for i, column in enumerate(columns)]
-
-    assert texts(runs) == columns[0] + columns[1] + columns[2]
-
-
-def test_a_last_line_in_one_column_only_stays_in_its_column() -> None:
-    left, right = prose("left", 9), prose("right", 8)
-    runs = []
-    for at in range(9):
-        runs.append(run(left[at], 50, 700 - 12 * at))
-        if at < 8:
-            runs.append(run(right[at], 320, 700 - 12 * at))
-
-    assert texts(runs) == left + right
-
-
 TABLE = [("Base rent for the first year", "12,000"), ("Rent for the second", "13,500"), ("Deposit", "2,000")]
 
 

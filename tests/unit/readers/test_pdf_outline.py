@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -169,7 +168,7 @@ def test_any_first_page_gives_a_title_or_none(lines: list[str], stored: str | No
     assert heading is None or heading.title
 
 
-# ---- headings are recognised by style, numbering, tables of contents and running headers; other lines are not --------
+# ---- headings are recognised by style, numbering and tables of contents; other lines are not ------------------------
 
 
 PROSE = "The Seller delivers the goods to the place that the Buyer names in its order, at the cost of the Buyer alone"
@@ -202,14 +201,14 @@ def printed(text: str) -> list[list[Line]]:
     return pages
 
 
-def found(text: str, *, headers: Sequence[Sequence[str]] = ()) -> list[str]:
-    return [heading.title for heading in headings([], printed(text), headers=headers)]
+def found(text: str) -> list[str]:
+    return [heading.title for heading in headings([], printed(text))]
 
 
-def paths(text: str, *, headers: Sequence[Sequence[str]] = ()) -> list[str | None]:
+def paths(text: str) -> list[str | None]:
     """The section of the end of each page."""
     lines = printed(text)
-    where = DocumentMap(headings=headings([], lines, headers=headers))
+    where = DocumentMap(headings=headings([], lines))
     return [where.section(page[-1].start) for page in lines]
 
 
@@ -230,37 +229,6 @@ def test_a_line_of_another_kind_is_not_a_heading(line: str) -> None:
 def test_the_headings_and_sections_of_pages_are_those_of_the_example(name: str) -> None:
     text, expected = EXAMPLES[name]
     assert (found if name.startswith("headings") else paths)(text) == (expected.split("\n") if expected else [])
-
-
-def bodies(count: int) -> str:
-    return "\n---- page\n".join(["{body}"] * count)
-
-
-def test_running_headers_name_the_section_where_the_text_does_not() -> None:
-    headers = [["PART I", "Item 1"]] * 3 + [["PART I", "Item 1A"]] * 3 + [["PART II", "Item 7"]] * 2
-
-    assert paths(bodies(8), headers=headers) == [
-        *["PART I > Item 1"] * 3,
-        *["PART I > Item 1A"] * 3,
-        *["PART II > Item 7"] * 2,
-    ]
-
-
-def test_running_headers_add_nothing_to_headings_of_the_text() -> None:
-    text = f"{{body}}\n---- page\nbold | PART I\nbold | Item 1. Business\n{bodies(3)}"
-
-    assert found(text, headers=[[], *[["PART I", "Item 1"]] * 3]) == ["PART I", "Item 1. Business"]
-
-
-def test_running_headers_that_change_with_the_chapter_name_it_and_the_name_of_the_document_does_not() -> None:
-    chapters = ["Risk Management"] * 4 + ["Consolidated Accounts"] * 4 + ["Glossary of Terms"] * 4
-    headers = [["Annual Report"] if at % 2 else [chapter] for at, chapter in enumerate(chapters)]
-    headers = [
-        [*header, chapter] if header == ["Annual Report"] else header
-        for header, chapter in zip(headers, chapters, strict=True)
-    ]
-
-    assert paths(bodies(12), headers=headers) == chapters
 
 
 def test_few_bookmarks_are_supplemented() -> None:
@@ -315,18 +283,15 @@ LINES = st.builds(
 )
 
 
-@given(
-    st.lists(st.lists(LINES, max_size=12), max_size=5),
-    st.lists(st.lists(st.sampled_from(["Item 2", "X y", ""]), max_size=2)),
-)
-def test_headings_are_lines_in_the_order_of_the_text(drawn: list[list[Line]], headers: list[list[str]]) -> None:
+@given(st.lists(st.lists(LINES, max_size=12), max_size=5))
+def test_headings_are_lines_in_the_order_of_the_text(drawn: list[list[Line]]) -> None:
     pages, start = [], 0
     for lines in drawn:
         pages.append([])
         for line in lines:
             pages[-1].append(replace(line, start=start))
             start += len(line.text) + 1
-    found = headings([], pages, headers=headers)
+    found = headings([], pages)
 
     starts = [heading.start for heading in found]
     assert starts == sorted(starts)

@@ -121,14 +121,6 @@ def test_the_body_is_never_touched(pages: list[PageContent]) -> None:
     assert (found.header, found.footer) == ("", "")
 
 
-def test_a_header_whose_number_changes_now_and_then_names_sections() -> None:
-    numbers = [5, 7, 7, 7, 7, 7, 7]
-    found = strip_running([page(body(at), head=["PART II", f"Item {number}"]) for at, number in enumerate(numbers)])
-
-    assert found.headers == [["PART II"], *[["PART II", "Item 7"]] * 6]
-    assert bodies(found)[:2] == [["Item 5", *body(0)], body(1)]
-
-
 def test_column_heads_that_every_page_repeats_stay_once() -> None:
     heads = Line("Date Item Amount", 785, 10, cells=3)
     pages = [PageContent([heads, *page(body(at)).lines], False, (0, 800)) for at in range(5)]
