@@ -9,14 +9,13 @@ in-memory store raises TypeError, nothing matches.
 
 from __future__ import annotations
 
-import math
+import operator
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
@@ -25,9 +24,6 @@ from numpy.typing import NDArray
 from llama_index_contextual.errors import InputError
 
 Mask = NDArray[np.bool_]
-Codes = Iterable[int]
-"""Numbers of values of a column."""
-
 # Filters may be written by other programs; these limits bound their cost.
 _MAX_NESTING = 16
 _MAX_FILTERS = 500
@@ -60,91 +56,16 @@ def moment(text: str) -> int | None:
     return (read.replace(tzinfo=UTC) - datetime(1, 1, 1, tzinfo=UTC) - offset) // _MICROSECOND
 
 
-@dataclass(frozen=True)
-class _Sorted:
-    """Values in ascending order, and their numbers in the column."""
-
-    values: Sequence[Any]
-    codes: Sequence[int]
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[Any, int]]) -> _Sorted:
-        ordered = sorted(pairs)
-        return cls([value for value, _ in ordered], [code for _, code in ordered])
-
-    def range(self, operator: FilterOperator, bound: Any) -> Sequence[int]:
-        """Return the numbers of the values that are greater or less than a bound."""
-        if operator in (FilterOperator.GT, FilterOperator.GTE):
-            find = bisect_left if operator == FilterOperator.GTE else bisect_right
-            return self.codes[find(self.values, bound) :]
-        find = bisect_left if operator == FilterOperator.LT else bisect_right
-        return self.codes[: find(self.values, bound)]
-
-
-class Column:
+class Column(NamedTuple):
     """The values of a metadata key.
 
-    Args:
+    Attributes:
         values: The values, as in JSON; usually distinct.
         codes: The number of the value of each row, and `len(values)` for rows without the key; shape (rows,).
     """
 
-    def __init__(self, values: Sequence[Any], codes: NDArray[Any]) -> None:
-        self.values = values
-        self.codes = codes
-
-    @cached_property
-    def scalars(self) -> Mapping[str | int | float, Sequence[int]]:
-        """The numbers of each string or number; 1, 1.0 and True are the same."""
-        return _inverted(
-            (value, code) for code, value in enumerate(self.values) if isinstance(value, str | int | float)
-        )
-
-    @cached_property
-    def items(self) -> Mapping[str | int | float, Sequence[int]]:
-        """The numbers of the lists that contain each string or number."""
-        lists = ((value, code) for code, value in enumerate(self.values) if isinstance(value, list))
-        return _inverted((item, code) for value, code in lists for item in value if isinstance(item, str | int | float))
-
-    @cached_property
-    def numbers(self) -> _Sorted:
-        """The numbers, True and False."""
-        return _Sorted.of((value, code) for code, value in enumerate(self.values) if isinstance(value, int | float))
-
-    @cached_property
-    def texts(self) -> _Sorted:
-        """The strings."""
-        return _Sorted.of((value, code) for code, value in enumerate(self.values) if isinstance(value, str))
-
-    @cached_property
-    def dates_and_others(self) -> tuple[_Sorted, _Sorted]:
-        """The strings that are dates, as points in time, and the other strings."""
-        texts = zip(self.texts.values, self.texts.codes, strict=True)
-        read = [(moment(text), text, code) for text, code in texts]
-        dates = _Sorted.of((at, code) for at, _, code in read if at is not None)
-        return dates, _Sorted.of((text, code) for at, text, code in read if at is None)
-
-    @cached_property
-    def present(self) -> Sequence[int]:
-        """The numbers of the values other than None."""
-        return [code for code, value in enumerate(self.values) if value is not None]
-
-    def holding(self, wanted: str | int | float) -> set[int]:
-        """Return the numbers of the lists that contain an item, and of the strings that contain it as a substring."""
-        texts = self.containing(wanted) if isinstance(wanted, str) else ()
-        return {*self.items.get(wanted, ()), *texts}
-
-    def containing(self, wanted: str, change: Callable[[str], str] | None = None) -> Sequence[int]:
-        """Return the numbers of the strings that contain a substring after `change` is applied to them."""
-        texts = self.texts.values if change is None else map(change, self.texts.values)
-        return [code for text, code in zip(texts, self.texts.codes, strict=True) if wanted in text]
-
-
-def _inverted(pairs: Iterable[tuple[Any, int]]) -> dict[Any, list[int]]:
-    codes: dict[Any, list[int]] = {}
-    for value, code in pairs:
-        codes.setdefault(value, []).append(code)
-    return codes
+    values: Sequence[Any]
+    codes: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -153,20 +74,19 @@ class FieldTest:
 
     Attributes:
         key: The key.
-        matches: Returns the numbers of the values that pass.
-        is_negated: Whether the rows without these values pass instead.
+        passes: Returns whether a value passes.
+        is_negated: Whether the rows with other values pass instead, and those without the key.
     """
 
     key: str
-    matches: Callable[[Column], Codes]
+    passes: Callable[[Any], bool]
     is_negated: bool = False
 
     def mask(self, column: Column) -> Mask:
         """Return which rows of a column pass."""
-        passing = np.full(len(column.values) + 1, self.is_negated)
-        passing[np.fromiter(self.matches(column), dtype=np.intp)] = not self.is_negated
+        passing = np.array([*map(self.passes, column.values), False], dtype=np.bool_)
         mask: Mask = passing[column.codes]
-        return mask
+        return ~mask if self.is_negated else mask
 
 
 def require_filters(filters: object) -> MetadataFilters | None:
@@ -242,114 +162,83 @@ def field_test(item: MetadataFilter) -> FieldTest:
     Raises:
         InputError: The value does not suit the operator.
     """
-    return FieldTest(item.key, _BUILDERS[item.operator](item), item.operator in _NEGATED)
+    kind, make = _OPERATORS[item.operator]
+    if not isinstance(item.value, kind.types):
+        raise InputError(f"Filter {item.key!r} {item.operator.value} needs {kind.name}.", value=item.value)
+    return FieldTest(item.key, make(item.value), item.operator in _NEGATED)
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
 
-Matches = Callable[[Column], Codes]
+Passes = Callable[[Any], bool]
 
 
-def _equal(item: MetadataFilter) -> Matches:
-    value = _scalar(item)
-    return lambda column: column.scalars.get(value, ())
+def _equal(wanted: Any) -> Passes:
+    return lambda value: isinstance(value, _SCALAR.types) and value == wanted
 
 
-def _among(item: MetadataFilter) -> Matches:
-    values = _list(item)
-    return lambda column: (code for value in values for code in column.scalars.get(value, ()))
+def _among(wanted: Sequence[Any]) -> Passes:
+    values = frozenset(wanted)
+    return lambda value: isinstance(value, _SCALAR.types) and value in values
 
 
-def _compare(item: MetadataFilter) -> Matches:
-    value, operator = _scalar(item), item.operator
-    if not isinstance(value, str):
-        # NaN is neither less nor greater than any number.
-        return lambda column: () if math.isnan(value) else column.numbers.range(operator, value)
-    at = moment(value)
-    if at is None:
-        return lambda column: column.texts.range(operator, value)
+def _compare(compare: Callable[[Any, Any], bool], bound: Any) -> Passes:
+    if not isinstance(bound, str):
+        return lambda value: isinstance(value, int | float) and compare(value, bound)
+    bound_moment = moment(bound)
 
-    def of_date(column: Column) -> Codes:
-        dates, others = column.dates_and_others
-        return [*dates.range(operator, at), *others.range(operator, value)]
+    def passes(value: Any) -> bool:
+        if not isinstance(value, str):
+            return False
+        if bound_moment is not None and (value_moment := moment(value)) is not None:
+            return compare(value_moment, bound_moment)
+        return compare(value, bound)
 
-    return of_date
-
-
-def _any(item: MetadataFilter) -> Matches:
-    values = _list(item)
-    return lambda column: set().union(*map(column.holding, values))
+    return passes
 
 
-def _all(item: MetadataFilter) -> Matches:
-    values = _list(item)
-    return lambda column: set(column.present).intersection(*map(column.holding, values))
+def _holds(value: Any, wanted: Any) -> bool:
+    """Return whether a list contains an item, or a string a substring."""
+    return wanted in value if isinstance(value, list) else _includes(value, wanted)
 
 
-def _contains(item: MetadataFilter) -> Matches:
-    value = _scalar(item)
-    return lambda column: column.holding(value)
+def _includes(value: Any, wanted: Any) -> bool:
+    return isinstance(value, str) and isinstance(wanted, str) and wanted in value
 
 
-def _text_match(item: MetadataFilter) -> Matches:
-    text = _text(item)
-    return lambda column: column.containing(text)
+def _insensitive(wanted: str) -> Passes:
+    return lambda value: isinstance(value, str) and wanted.lower() in value.lower()
 
 
-def _text_match_insensitive(item: MetadataFilter) -> Matches:
-    text = _text(item).lower()
-    return lambda column: column.containing(text, str.lower)
+class _Kind(NamedTuple):
+    """Kind of the value that an operator needs."""
+
+    types: tuple[type, ...]
+    name: str
 
 
-def _not_empty(_: MetadataFilter) -> Matches:
-    return lambda column: [code for code in column.present if column.values[code] not in ("", [])]
+_SCALAR = _Kind((str, int, float), "a string or a number")
+_TEXT = _Kind((str,), "a string")
+_LIST = _Kind((list,), "a list of strings or numbers")
+_ANYTHING = _Kind((object,), "")
 
-
-_BUILDERS: dict[FilterOperator, Callable[[MetadataFilter], Matches]] = {
-    FilterOperator.EQ: _equal,
-    FilterOperator.NE: _equal,
-    FilterOperator.GT: _compare,
-    FilterOperator.GTE: _compare,
-    FilterOperator.LT: _compare,
-    FilterOperator.LTE: _compare,
-    FilterOperator.IN: _among,
-    FilterOperator.NIN: _among,
-    FilterOperator.ANY: _any,
-    FilterOperator.ALL: _all,
-    FilterOperator.CONTAINS: _contains,
-    FilterOperator.TEXT_MATCH: _text_match,
-    FilterOperator.TEXT_MATCH_INSENSITIVE: _text_match_insensitive,
-    FilterOperator.IS_EMPTY: _not_empty,
+_OPERATORS: dict[FilterOperator, tuple[_Kind, Callable[[Any], Passes]]] = {
+    FilterOperator.EQ: (_SCALAR, _equal),
+    FilterOperator.NE: (_SCALAR, _equal),
+    FilterOperator.GT: (_SCALAR, partial(_compare, operator.gt)),
+    FilterOperator.GTE: (_SCALAR, partial(_compare, operator.ge)),
+    FilterOperator.LT: (_SCALAR, partial(_compare, operator.lt)),
+    FilterOperator.LTE: (_SCALAR, partial(_compare, operator.le)),
+    FilterOperator.IN: (_LIST, _among),
+    FilterOperator.NIN: (_LIST, _among),
+    FilterOperator.ANY: (_LIST, lambda wanted: lambda value: any(_holds(value, item) for item in wanted)),
+    FilterOperator.ALL: (
+        _LIST,
+        lambda wanted: lambda value: value is not None and all(_holds(value, item) for item in wanted),
+    ),
+    FilterOperator.CONTAINS: (_SCALAR, lambda wanted: lambda value: _holds(value, wanted)),
+    FilterOperator.TEXT_MATCH: (_TEXT, lambda wanted: lambda value: _includes(value, wanted)),
+    FilterOperator.TEXT_MATCH_INSENSITIVE: (_TEXT, _insensitive),
+    FilterOperator.IS_EMPTY: (_ANYTHING, lambda _: lambda value: value not in (None, "", [])),
 }
 _NEGATED = frozenset({FilterOperator.NE, FilterOperator.NIN, FilterOperator.IS_EMPTY})
-_INSTEAD_OF_LIST = {
-    FilterOperator.EQ: "in",
-    FilterOperator.NE: "nin",
-    FilterOperator.CONTAINS: "any` or `all",
-}
-
-
-# ---- values ----------------------------------------------------------------------------------------------------------
-
-
-def _scalar(item: MetadataFilter) -> str | int | float:
-    if isinstance(item.value, (str, int, float)):
-        return item.value
-    advice = ""
-    if isinstance(item.value, list) and (operators := _INSTEAD_OF_LIST.get(item.operator)):
-        advice = f": use `{operators}` for a list"
-    elif item.value is None and item.operator in (FilterOperator.EQ, FilterOperator.NE):
-        advice = ": use `is_empty` for chunks without a value"
-    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a string or a number{advice}.", value=item.value)
-
-
-def _text(item: MetadataFilter) -> str:
-    if isinstance(item.value, str):
-        return item.value
-    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a string.", value=item.value)
-
-
-def _list(item: MetadataFilter) -> Sequence[str | int | float]:
-    if isinstance(item.value, list):
-        return item.value
-    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a list of strings or numbers.", value=item.value)

@@ -318,7 +318,7 @@ class RemoteVectors:
     def _leaf(self, item: Any) -> Condition:
         test = field_test(item)
         columns = [part.docstore.column(test.key) for part in self.nodes.parts]
-        facets = {facet(test.key, column.values[code]) for column in columns for code in test.matches(column)}
+        facets = {facet(test.key, value) for column in columns for value in column.values if test.passes(value)}
         if len(facets) > MAX_FACETS:
             raise InputError(
                 f"Filter {test.key!r}: more than {MAX_FACETS:,} different values pass, which is too many for the"

@@ -137,13 +137,10 @@ for _level in range(17):
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        (one("year", "==", None), r"'year' == needs a string or a number: use `is_empty` for chunks without a value\."),
-        (one("year", "!=", [1, 2]), r"'year' != needs a string or a number: use `nin` for a list\."),
+        (one("year", "==", None), r"'year' == needs a string or a number\."),
+        (one("year", "!=", [1, 2]), r"'year' != needs a string or a number\."),
         (one("year", ">", [1, 2]), r"'year' > needs a string or a number\."),
-        (
-            one("year", "contains", ["a"]),
-            r"'year' contains needs a string or a number: use `any` or `all` for a list\.",
-        ),
+        (one("year", "contains", ["a"]), r"'year' contains needs a string or a number\."),
         (one("year", "in", "2023"), r"'year' in needs a list of strings or numbers"),
         (one("year", "any", 3), r"'year' any needs a list"),
         (one("year", "all", None), r"'year' all needs a list"),
