@@ -18,7 +18,6 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
-from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ModelError, Remedy
@@ -63,7 +62,6 @@ class Provider:
         takes_stream_options: Whether it accepts `stream_options`, and reports the tokens of a stream on request.
         service_tiers: Accepted values of `service_tier`.
         has_batch_api: Whether it supports OpenAI's Batch API.
-        late_import: Module that its client imports on the first call, or None.
         in_process: Whether its models run in this process, so that they cost nothing but may have to be downloaded.
         plain_models: Pattern that matches the start of the names of models that do not reason before they answer, so
             that the tokens of an answer can be limited to the length of the text; None if this is not known.
@@ -90,7 +88,6 @@ class Provider:
     takes_stream_options: bool = False
     service_tiers: frozenset[str] = frozenset()
     has_batch_api: bool = False
-    late_import: str | None = None
     in_process: bool = False
     plain_models: re.Pattern[str] | None = None
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
@@ -122,7 +119,6 @@ PROVIDERS: Mapping[str, Provider] = {
         takes_stream_options=True,
         service_tiers=frozenset({"flex"}),
         has_batch_api=True,
-        late_import="openai.resources",
         plain_models=re.compile(r"gpt-3\.5|gpt-4|chatgpt-4|gpt-5-chat"),
         # https://platform.openai.com/docs/guides/reasoning; a model rejects an unsupported effort with an error.
         efforts=(
@@ -142,7 +138,6 @@ PROVIDERS: Mapping[str, Provider] = {
         embedding_options={"max_retries": 0, "reuse_client": False},
         class_names=frozenset({"OpenAILike", "OpenAILikeEmbedding"}),
         cache="prefix",
-        late_import="openai.resources",
     ),
     "anthropic": Provider(
         llm="llama_index.llms.anthropic:Anthropic",
@@ -177,7 +172,6 @@ PROVIDERS: Mapping[str, Provider] = {
         key="VOYAGE_API_KEY",
         address=("VOYAGE_API_BASE",),
         class_names=frozenset({"VoyageContextualEmbedding"}),
-        late_import="httpx",
     ),
     "huggingface": Provider(
         embedding="llama_index_contextual.embeddings.huggingface:TransformerEmbedding",
@@ -272,13 +266,11 @@ def _load_class(name: str, *, setting: ModelSetting, advice: Remedy) -> tuple[Pr
     """Return a model's provider, its name without the provider, its class, and options from the environment."""
     traits, model, target = _resolve(name, setting=setting)
     if traits.key and not os.environ.get(traits.key):
-        assigned = settings_embed_model() if setting == "embed_model" else settings_llm()
-        option = f", or pass the model of LlamaIndex's Settings: {setting}=Settings.{setting}" if assigned else ""
         raise ModelError(
             f"{name!r} needs {traits.key}, which is not set.",
             setting=setting,
             remedy=Remedy(
-                f"Either set it, or {advice.python}{option}",
+                f"Either set it, or {advice.python}",
                 f"Either set it in the environment or in a file `.env`, or {advice.command_line}",
             ),
         )
@@ -300,32 +292,17 @@ def _resolve(name: str, *, setting: ModelSetting, option: str | None = None) -> 
     provider, _, model = name.partition(":")
     is_embedding = setting == "embed_model"
     targets = {each: traits.embedding if is_embedding else traits.llm for each, traits in PROVIDERS.items()}
-    if not model or provider not in PROVIDERS:
+    target = targets.get(provider)
+    if not model or target is None:
         known = [*(f"{each}:…" for each, target in targets.items() if target), *([LOCAL] if is_embedding else [])]
+        kind = "an embedding model" if is_embedding else "an LLM"
         raise ModelError(
-            f"{option or f'Setting {setting!r}'} is {name!r}, which is not the name of a model: use one of"
+            f"{option or f'Setting {setting!r}'} is {name!r}, which is not the name of {kind}: use one of"
             f" {', '.join(known)}",
             setting=setting,
-            remedy=Remedy("or pass a LlamaIndex object", _likely_name(name, provider)),
-        )
-    target = targets[provider]
-    if target is None:
-        kind = "embeddings" if is_embedding else "LLMs"
-        raise ModelError(
-            f"Provider {provider!r} has no {kind}; choose another in the setting {setting!r}.", setting=setting
+            remedy=Remedy("or pass a LlamaIndex object", ""),
         )
     return PROVIDERS[provider], model, target
-
-
-def _likely_name(name: str, provider: str) -> str:
-    """Return a question that suggests the intended model, or an empty string."""
-    if provider in PROVIDERS:
-        return f"did you mean '{provider}:NAME', with the name of one of its models?"
-    for maker, traits in PROVIDERS.items():
-        patterns = [traits.plain_models, *(pattern for pattern, _ in traits.efforts)]
-        if ":" not in name and any(pattern is not None and pattern.match(name) for pattern in patterns):
-            return f"did you mean '{maker}:{name}'?"
-    return nearest(provider, PROVIDERS).removeprefix("; ")
 
 
 def is_creatable(name: str) -> bool:
@@ -344,25 +321,14 @@ def settings_llm() -> LLM | None:
     """Return the LLM that the user has assigned to LlamaIndex's `Settings.llm`, or None.
 
     If nothing was assigned, reading `Settings.llm` would create OpenAI's default model, which requires a key. Such a
-    model is never returned.
+    model, which LlamaIndex created with the key from the environment, is never returned.
     """
-    llm: LLM | None = _assigned(Settings._llm, "openai_llm", "model")
-    return llm
-
-
-def settings_embed_model() -> BaseEmbedding | None:
-    """Return the embedding model that the user has assigned to LlamaIndex's `Settings.embed_model`, or None."""
-    model: BaseEmbedding | None = _assigned(Settings._embed_model, "OpenAIEmbedding", "model_name")
-    return model
-
-
-def _assigned(model: Any, class_name: str, field_name: str) -> Any:
-    """Return a model unless LlamaIndex created it by default, for OpenAI with the key from the environment."""
+    model: Any = Settings._llm
     is_default = (
         model is not None
-        and model.class_name() == class_name
+        and model.class_name() == "openai_llm"
         and model.api_key == os.environ.get("OPENAI_API_KEY")
-        and getattr(model, field_name) in ("gpt-3.5-turbo", "text-embedding-ada-002")
+        and model.model == "gpt-3.5-turbo"
     )
     return None if is_default else model
 
@@ -392,18 +358,10 @@ def missing_for(name: str, *, setting: ModelSetting, option: str | None = None) 
     return None
 
 
-def preload(model: BaseEmbedding | LLM) -> None:
-    """Import the modules that a client imports on its first call, because this blocks for half a second."""
-    provider = provider_of(model_name(model))
-    if provider is not None and provider.late_import is not None:
-        importlib.import_module(provider.late_import)
-
-
 # ---- identity --------------------------------------------------------------------------------------------------------
 
 _UNNAMED = "unknown"  # LlamaIndex's value for a model without a name
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_VECTORS_BY_REQUEST = re.compile(r"voyage-context\b", re.IGNORECASE)
 
 
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
@@ -451,14 +409,31 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
         ModelError: The LLM has no name that distinguishes it from others.
     """
     name = model_name(llm, model_id)
-    if model_id is None and not is_named(name):
-        raise ModelError(
-            f"{type(llm).__name__} has no model name ({name!r}), so its contexts could be confused with"
-            f' those of another: pass model_id="my-model@1" next to llm=, and change it when the model changes, or let'
-            f" the object's `metadata` return a model_name.",
-            setting="llm",
-        )
-    return name
+    return (
+        name
+        if model_id is not None
+        else _distinct(name, llm, setting="llm", advice='pass model_id="my-model@1" next to llm=')
+    )
+
+
+def embedding_identity(model: BaseEmbedding) -> str:
+    """Return the name under which vectors from an embedding model are stored in the ledger.
+
+    Raises:
+        ModelError: The model has no name that distinguishes it from others.
+    """
+    advice = f'name it, as in {type(model).__name__}(model_name="my-embedding@1")'
+    return _distinct(model_name(model), model, setting="embed_model", advice=advice)
+
+
+def _distinct(name: str, model: LLM | BaseEmbedding, *, setting: ModelSetting, advice: str) -> str:
+    if is_named(name):
+        return name
+    raise ModelError(
+        f"{type(model).__name__} has no model name ({name!r}), so its results could be confused with those of another:"
+        f" {advice}, and change the name when the model changes.",
+        setting=setting,
+    )
 
 
 def address_of(model: LLM | BaseEmbedding) -> str | None:
@@ -472,23 +447,6 @@ def address_of(model: LLM | BaseEmbedding) -> str | None:
     address = getattr(model, "base_url", None) or getattr(model, "api_base", None)
     parts = urlsplit(address) if isinstance(address, str) else None
     return None if parts is None else parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl() or None
-
-
-def embedding_identity(model: BaseEmbedding) -> str:
-    """Return the name under which vectors from an embedding model are stored in the ledger.
-
-    Raises:
-        ModelError: The model has no name that distinguishes it, or its vectors depend on the other texts in a request.
-    """
-    name = model_name(model)
-    if not is_named(name):
-        kind = type(model).__name__
-        raise ModelError(
-            f"{kind} has no model name ({name!r}), so its vectors could be confused with those of"
-            f' another: name it, as in {kind}(model_name="my-embedding@1"), and change the name when it changes.',
-            setting="embed_model",
-        )
-    return name if isinstance(model, ContextualEmbedding) else require_independent_vectors(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -536,22 +494,6 @@ class ModelObject:
     def __str__(self) -> str:
         size = "" if self.dimensions is None else f", {self.dimensions} dimensions"
         return f"{self.kind.rpartition('.')[2]}{size}{'' if self.url is None else f' at {self.url}'}"
-
-
-def require_independent_vectors(name: str) -> str:
-    """Return the name of an embedding model if each of its vectors depends only on texts of the same document.
-
-    Raises:
-        ModelError: The vectors depend on the other texts in the request.
-    """
-    if _VECTORS_BY_REQUEST.search(name) and not name.startswith("voyage:"):
-        raise ModelError(
-            f"{name!r} embeds each text together with the others in the same request, which may be chunks of other"
-            f" documents, so its vectors cannot be stored: use the name voyage:{re.split('[:/]', name.lower())[-1]}, or"
-            f" an object of a subclass of ContextualEmbedding, which keep documents apart.",
-            setting="embed_model",
-        )
-    return name
 
 
 def contextual_model(name: str) -> ContextualEmbedding | None:

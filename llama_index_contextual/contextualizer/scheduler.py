@@ -41,7 +41,7 @@ from llama_index_contextual.errors import (
     ProjectError,
     Remedy,
 )
-from llama_index_contextual.models import HIDDEN_TOKENS, Provider, load_llm, model_name, preload, provider_of
+from llama_index_contextual.models import HIDDEN_TOKENS, Provider, load_llm, model_name, provider_of
 
 if TYPE_CHECKING:
     from llama_index_contextual.contextualizer.llm import LLMContextualizer
@@ -458,7 +458,8 @@ class Scheduler:
         async with self._connecting:
             if self._sender is None:
                 settings = self._settings
-                llm = await asyncio.to_thread(_loaded, settings.llm, settings.model, settings.call_timeout)
+                load = partial(load_llm, settings.model, timeout=settings.call_timeout)
+                llm = settings.llm or await asyncio.to_thread(load)
                 connected = await self._stack.enter_async_context(own_client(llm))
                 self._sender = LiveSender(connected, service_tier=settings.service_tier)
             return self._sender
@@ -473,12 +474,6 @@ class Scheduler:
         if reason or is_fatal(error):
             message = describe(error, setting="llm", model=self._settings.model)
             raise ModelError(message + reason, setting="llm") from error
-
-
-def _loaded(llm: LLM | None, model: str, timeout: float | None) -> LLM:
-    llm = llm or load_llm(model, timeout=timeout)
-    preload(llm)
-    return llm
 
 
 def _now() -> float:

@@ -2,31 +2,78 @@
 
 The ledger is one SQLite file with a rollback journal and full sync. A row is committed as soon as the answer arrives,
 so a crash loses at most the calls in flight. The key of a row is the SHA-256 of the whole input of the call; for
-contextual embedding models, see `document_keys`.
+contextual embedding models, see `document_keys`. Each row has a checksum, and damaged rows are treated as missing.
+
+Statements wait for a limited time if another program has locked the file. An SQLite error is raised as an error of this
+package whose message says what to do. A file is reported as damaged only if SQLite reports it as malformed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import re
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
+from llama_index_contextual.errors import (
+    CorruptVersionError,
+    FormatError,
+    LedgerBusyError,
+    LedgerError,
+    ProjectError,
+)
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger_file import TABLES, LedgerFile, Row
+from llama_index_contextual.index.kvstore import Database, is_busy
 from llama_index_contextual.index.receipts import Receipts, RunCost
-from llama_index_contextual.index.storable import storable_text
+from llama_index_contextual.index.storable import has_surrogate, storable_text
+
+logger = logging.getLogger(__name__)
+Row = tuple[Any, ...]
 
 LEDGER_FILE = "ledger.sqlite"
+FORMAT_VERSION = 3
+PATIENCE_WRITING = 60.0
+PATIENCE_READING = 5.0
+"""Seconds to wait for a lock of another program. Writing waits longer, because losing an answer costs money."""
+
+TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "contexts": ("key", "context", "model", "created", "input_tokens", "cached_tokens", "output_tokens"),
+        "embeddings": ("key", "vector", "model", "created"),
+        "batches": ("file_id", "batch_id", "model", "created"),
+        "batch_requests": ("custom_id", "file_id"),
+        "batch_replies": ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens"),
+        "runs": ("run", "receipt"),
+        "pages": ("key", "page", "engine", "created"),
+    }
+)
+"""The columns of each table, starting with the key; a column with the checksum is added at the end."""
+
+_TYPES: Mapping[str, tuple[Any, ...]] = {
+    "contexts": (str, str, str, float, int | None, int | None, int | None),
+    "embeddings": (str, bytes, str, float),
+    "batches": (str, str | None, str, float),
+    "batch_requests": (str, str),
+    "batch_replies": (str, str, str | None, int | None, int | None, int | None),
+    "runs": (str, str),
+    "pages": (str, str, str, float),
+}
+_SQL = {str: "TEXT NOT NULL", bytes: "BLOB NOT NULL", float: "REAL NOT NULL", str | None: "TEXT", int | None: "INTEGER"}
+_MAX_COUNT = 2**53
 
 FIELDS = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
 _BLOCK = 500  # number of rows that are read together
@@ -142,7 +189,79 @@ def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> l
     return [f"{vector_key(text, model, dimensions)}:{digest}:{at}:{len(texts)}" for at, text in enumerate(texts)]
 
 
-class Ledger(LedgerFile):
+# ---- errors and checksums --------------------------------------------------------------------------------------------
+
+
+def translate_error(error: sqlite3.Error, name: str) -> ProjectError:
+    """Translate an SQLite error into an error of this package whose message says what to do.
+
+    Args:
+        error: The error.
+        name: Name of the ledger's file.
+    """
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return damage_error(name, str(error))
+    if is_busy(error):
+        return LedgerBusyError(
+            f"{name} is locked by another program ({error}): wait until it has finished, or close it (a backup, a"
+            f" database browser), then try again; if no program holds it, its file system cannot lock files: move the"
+            f" project to a local disk."
+        )
+    return LedgerError(
+        f"{name} cannot be read or written ({error}): check that this user may write to the file and its folder, that"
+        f" there is free space, and quotas and limits of file sizes, then try again; committed data is kept."
+    )
+
+
+def damage_error(name: str, why: str) -> CorruptVersionError:
+    """Return the error for a damaged ledger."""
+    return CorruptVersionError(
+        f"{name} is damaged ({why}). `verify --repair` keeps all rows that can still be read; queries still work.",
+        file=name,
+    )
+
+
+def row_checksum(table: str, values: Sequence[Any]) -> bytes:
+    """Return the xxh3 of a row, computed from the name of its table and all its columns."""
+    columns = [len(value) if isinstance(value, bytes) else value for value in values]
+    digest = xxhash.xxh3_64(json.dumps([table, *columns]).encode())
+    for value in values:
+        if isinstance(value, bytes):
+            digest.update(value)
+    return digest.digest()
+
+
+def is_sound(table: str, row: Row) -> bool:
+    """Return whether the checksum in the last column of a row is correct and its vector, if any, can be used."""
+    *values, checksum = row
+    return bool(checksum == row_checksum(table, values)) and (table != "embeddings" or is_vector(values[1]))
+
+
+def is_plausible(table: str, values: Sequence[Any]) -> bool:
+    """Return whether values have the types and ranges that a row requires; used to check imported rows."""
+    if not all(map(isinstance, values, _TYPES[table])) or not values[0]:
+        return False
+    if any(isinstance(value, int) and not (type(value) is int and 0 <= value < _MAX_COUNT) for value in values):
+        return False
+    if any(isinstance(value, str) and has_surrogate(value) for value in values):
+        return False
+    if table == "embeddings":  # all of them have length 1
+        return is_vector(values[1]) and bool(abs(np.linalg.norm(np.frombuffer(values[1], dtype="<f4")) - 1) < 1e-3)
+    return True
+
+
+def is_vector(blob: bytes) -> bool:
+    """Return whether bytes represent a vector that an index can use: finite and not zero."""
+    if not blob or len(blob) % 4:
+        return False
+    vector = np.frombuffer(blob, dtype="<f4")
+    return bool(np.isfinite(vector).all() and vector.any())
+
+
+# ---- the ledger ------------------------------------------------------------------------------------------------------
+
+
+class Ledger(Database):
     """The ledger of one project, or of an `LLMContextualizer` in a pipeline.
 
     Damaged rows are treated as missing, so their contexts and embeddings are requested again. SQLite errors are raised
@@ -150,8 +269,8 @@ class Ledger(LedgerFile):
 
     Args:
         path: The file, which is created if it does not exist; None keeps everything in memory.
-        read_only: Do not change the file; a missing or empty file is treated as an empty ledger.
-        identity: Identity for a new ledger; None generates one.
+        read_only: Do not change the file; a missing or empty file is treated as an empty ledger. An interrupted write
+            is still rolled back, because nothing can be read until then.
 
     Raises:
         FormatError: The file was written by another release.
@@ -160,8 +279,115 @@ class Ledger(LedgerFile):
         LedgerError: The file cannot be opened, read or written.
     """
 
-    def __init__(self, path: str | Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
-        super().__init__(None if path is None else Path(path), read_only=read_only, identity=identity)
+    def __init__(self, path: str | Path | None, *, read_only: bool = False) -> None:
+        file = None if path is None else Path(path)
+        self._name = "The ledger in memory" if file is None else file.name
+        self._warned = False
+        if read_only and (file is None or not file.exists() or file.stat().st_size == 0):
+            file, read_only = None, False
+        if read_only:
+            super().__init__(file, access="inspect", patience=PATIENCE_READING)
+        else:
+            super().__init__(file, access="durable", patience=PATIENCE_WRITING)
+        try:
+            if not self._has_tables() and not read_only:
+                with self.transaction():
+                    if not self._has_tables():  # another process may have created them meanwhile
+                        self._create_tables()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        connection = super()._open()
+        # Damaged bytes must not prevent other rows from being read.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        return connection
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError):
+            raise  # caused by the call, not by the file
+        except sqlite3.DatabaseError as error:
+            raise translate_error(error, self._name) from error
+
+    def _has_tables(self) -> bool:
+        """Check the format of the file, and return False if it is new."""
+        names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        ((version,),) = self.query("PRAGMA user_version")
+        if not names and not version:
+            return False
+        if version not in (0, FORMAT_VERSION):  # 0 before the first release
+            raise FormatError(
+                f"{self._name} has format {version}, this release reads {FORMAT_VERSION}: upgrade"
+                f" llama-index-contextual, or run `ledger export` with the release that wrote it, and `ledger import`"
+                f" for a new project."
+            )
+        if missing := sorted(TABLES.keys() - names):
+            raise damage_error(self._name, f"it has no table {missing[0]!r}")
+        return True
+
+    def _create_tables(self) -> None:
+        for table, columns in TABLES.items():
+            first, *rest = (f"{name} {_SQL[kind]}" for name, kind in zip(columns, _TYPES[table], strict=True))
+            key = f"{first.removesuffix(' NOT NULL')} PRIMARY KEY"
+            self._connection.execute(f"CREATE TABLE {table} ({', '.join((key, *rest, 'checksum BLOB'))}) WITHOUT ROWID")
+        self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+
+    # ---- rows -------------------------------------------------------------------------------------------------------
+
+    def rows(self, table: str, clauses: str = "", parameters: Sequence[Any] = ()) -> list[Row]:
+        """Return the undamaged rows of a table, without their checksums.
+
+        Args:
+            table: Name of the table.
+            clauses: WHERE, ORDER BY and LIMIT clauses of the SELECT.
+            parameters: Parameters of `clauses`.
+        """
+        rows = self.query(f"SELECT {_columns(table)} FROM {table} {clauses}", parameters)
+        sound = [row[: len(TABLES[table])] for row in rows if is_sound(table, row)]
+        if len(sound) < len(rows) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s has damaged rows: they are not used and will be requested again. `verify` lists them,"
+                " `verify --repair` removes them.",
+                self._name,
+            )
+        return sound
+
+    def insert(self, table: str, rows: Iterable[Sequence[Any]], *, replace: bool = True) -> None:
+        """Insert rows with their checksums; a transaction must be open.
+
+        Args:
+            table: Name of the table.
+            rows: The rows, each with all columns except the checksum.
+            replace: Whether to replace a row with the same key.
+        """
+        marks = ", ".join("?" * (len(TABLES[table]) + 1))
+        self._connection.executemany(
+            f"INSERT OR {'REPLACE' if replace else 'IGNORE'} INTO {table} VALUES ({marks})",
+            ((*row, row_checksum(table, row)) for row in rows),
+        )
+
+    def damaged_rows(self) -> dict[str, list[str]]:
+        """Return the keys of damaged rows by table; tables without any are left out."""
+        damaged_keys: dict[str, list[str]] = {}
+        with self._lock, self._errors():
+            for table in TABLES:
+                select = f"SELECT {_columns(table)} FROM {table}"
+                rows = self._wait_for_lock(partial(self._connection.execute, select))
+                if keys := [str(row[0]) for row in rows if not is_sound(table, row)]:
+                    damaged_keys[table] = keys
+        return damaged_keys
+
+    def malformed(self) -> str | None:
+        """Return the first problem that SQLite's integrity check finds, or None."""
+        answer = str(self.query("PRAGMA integrity_check(1)")[0][0])
+        return None if answer == "ok" else answer
+
+    # ---- contexts, embeddings and pages ------------------------------------------------------------------------------
 
     @property
     def batches(self) -> BatchJournal:
@@ -242,11 +468,6 @@ class Ledger(LedgerFile):
                 else:
                     self.insert(table, [row], replace=table == "contexts")
 
-    def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Copy rows of the same table of another ledger in one transaction; existing rows are kept."""
-        with self.transaction():
-            self.insert(table, rows, replace=False)
-
     def keep_only(
         self, contexts: Collection[str], documents: Sequence[Sequence[str]], *, dry_run: bool = False
     ) -> tuple[int, int]:
@@ -312,12 +533,16 @@ class Ledger(LedgerFile):
             pages=self.query("SELECT count(*) FROM pages")[0][0],
         )
 
-    def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:
-        """Return the mean number of tokens of a model's answers, or None if there are fewer than `at_least`."""
+    def mean_context_tokens(self, model: str) -> float | None:
+        """Return the mean number of tokens of a model's answers, or None if there are fewer than 20."""
         ((number, mean),) = self.query(
             "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ? AND context != ''", (model,)
         )
-        return float(mean) if number >= at_least else None
+        return float(mean) if number >= 20 else None
+
+
+def _columns(table: str) -> str:
+    return ", ".join((*TABLES[table], "checksum"))
 
 
 def _one_of(keys: Sequence[str], column: str = "key") -> tuple[str, tuple[str]]:
@@ -408,10 +633,10 @@ class BatchJournal:
     kept until its contexts are in the ledger.
 
     Args:
-        store: The open ledger file.
+        store: The open ledger.
     """
 
-    def __init__(self, store: LedgerFile) -> None:
+    def __init__(self, store: Ledger) -> None:
         self._store = store
 
     def uploaded(self, file_id: str, *, model: str, custom_ids: Iterable[str]) -> None:

@@ -15,8 +15,7 @@ from typing import IO, Any
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError, LedgerError, Remedy
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_file import TABLES, Row, is_plausible
+from llama_index_contextual.index.ledger import FIELDS, LEDGER_FILE, TABLES, Ledger, Row, is_plausible
 from llama_index_contextual.index.project_file import project_ledger, write_lock
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text

@@ -1,7 +1,7 @@
 """Check and repair the file of a ledger.
 
-A ledger is repaired only if the checksum of a row is wrong, or if SQLite finds the locked file malformed after it has
-rolled back an interrupted write. It is then replaced by a new file with all rows that can still be read.
+A ledger is repaired only if the checksum of a row is wrong, or if SQLite finds the file malformed after it has rolled
+back an interrupted write. It is then replaced by a new file with all rows that can still be read.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerError
 from llama_index_contextual.index import files
-from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.index.ledger_file import TABLES, Row, is_sound
+from llama_index_contextual.index.ledger import LEDGER_FILE, TABLES, Ledger, Row, is_sound
 from llama_index_contextual.index.manifest import read_manifest
-from llama_index_contextual.index.project_file import ledger_identity, record_ledger
 from llama_index_contextual.index.versions import live_if_sound, version_directory
 
 DAMAGED = ".damaged"
@@ -33,70 +31,55 @@ class LedgerState:
     Attributes:
         malformed: Problem that SQLite reports for the file, or None.
         damaged: Keys of the rows with a wrong checksum, by table.
-        identity: Identity of the ledger, if it can be read.
     """
 
     malformed: str | None = None
     damaged: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    identity: str | None = None
 
 
-def check_ledger(path: Path, *, locked: bool = False) -> LedgerState:
+def check_ledger(path: Path) -> LedgerState:
     """Check a ledger, after SQLite has rolled back an interrupted write.
 
-    Args:
-        path: The file.
-        locked: Whether to prevent writing to the file during the check.
-
     Raises:
-        FormatError: The file was written by a newer release.
+        FormatError: The file was written by another release.
         LedgerError: The file cannot be checked.
     """
     try:
-        with closing(Ledger(path, read_only=True)) as ledger, ledger.block_writers() if locked else nullcontext():
+        with closing(Ledger(path, read_only=True)) as ledger:
             if malformed := ledger.malformed():
-                return LedgerState(malformed=malformed, identity=ledger.identity)
-            return LedgerState(damaged=ledger.damaged_rows(), identity=ledger.identity)
+                return LedgerState(malformed=malformed)
+            return LedgerState(damaged=ledger.damaged_rows())
     except CorruptVersionError as error:
-        fault = str(getattr(error, "problem", error)).split(". ")[0].removesuffix(".")
+        fault = error.problem.split(". ")[0].removesuffix(".")
         return LedgerState(malformed=fault.removeprefix(f"{LEDGER_FILE} is damaged (").removesuffix(")"))
 
 
 def repair_ledger(project_dir: Path) -> None:
-    """Replace a damaged ledger by a new one with its undamaged rows; create a new ledger if the file is missing.
+    """Replace a damaged ledger by a new one with its undamaged rows; create a new ledger if it is missing.
 
     Raises:
-        FormatError: The ledger was written by a newer release.
+        FormatError: The ledger was written by another release.
         LedgerError: The ledger cannot be checked, so it was not changed.
     """
-    path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
+    path = project_dir / LEDGER_FILE
     if is_missing(path):
-        if expects_ledger(project_dir, recorded):
-            with closing(Ledger(path)) as ledger:
-                record_ledger(project_dir, ledger.identity)
+        if expects_ledger(project_dir):
+            Ledger(path).close()
         return
-    state = check_ledger(path, locked=True)
-    if state.malformed is None and not state.damaged:
-        if recorded is not None and state.identity not in (None, recorded):
-            record_ledger(project_dir, state.identity)
+    if check_ledger(path) == LedgerState():
         return
+    new = path.with_name(f"{path.name}{files.NEW}")
     try:
-        _start_anew(path, recorded or state.identity)
+        files.copy(path, _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}")))
+        with closing(Ledger(new)) as ledger:
+            salvage(path, ledger)
+        files.remove(path.with_name(f"{path.name}-journal"))  # otherwise SQLite would apply it to the new file
+        files.rename(new, path)
     except OSError as error:
         raise LedgerError(
             f"{path.name} could not be repaired ({error.strerror or error}): make its folder writable and make room for"
             f" a copy on its disk, then try again; the ledger was not changed."
         ) from error
-
-
-def _start_anew(path: Path, identity: str | None) -> None:
-    """Keep a copy of a damaged ledger, and replace it by a new one with all rows that can still be read."""
-    files.copy(path, _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}")))
-    new = path.with_name(f"{path.name}{files.NEW}")
-    with closing(Ledger(new, identity=identity)) as ledger:
-        salvage(path, ledger)
-    files.remove(path.with_name(f"{path.name}-journal"))  # otherwise SQLite would apply it to the new file
-    files.rename(new, path)
 
 
 def salvage(damaged: Path, ledger: Ledger) -> None:
@@ -106,11 +89,13 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
         damaged: The damaged file, which is only read.
         ledger: The new ledger.
     """
-    for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
-        ledger.restore(table, _readable(damaged, table))
-    # Without its batch, a request would be neither answered nor sent again.
-    batches = {batch.file_id for batch in ledger.batches.open_batches()}
-    ledger.restore("batch_requests", (row for row in _readable(damaged, "batch_requests") if row[1] in batches))
+    with ledger.transaction():
+        for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
+            ledger.insert(table, _readable(damaged, table), replace=False)
+        # Without its batch, a request would be neither answered nor sent again.
+        batches = {batch.file_id for batch in ledger.batches.open_batches()}
+        requests = (row for row in _readable(damaged, "batch_requests") if row[1] in batches)
+        ledger.insert("batch_requests", requests, replace=False)
 
 
 def _readable(damaged: Path, table: str) -> Iterator[Row]:
@@ -158,10 +143,8 @@ def is_missing(path: Path) -> bool:
     return not path.exists() or path.stat().st_size == 0
 
 
-def expects_ledger(project_dir: Path, recorded: str | None) -> bool:
-    """Return whether a project must have a ledger: its identity is recorded, or the live version has LLM contexts."""
-    if recorded is not None:
-        return True
+def expects_ledger(project_dir: Path) -> bool:
+    """Return whether a project must have a ledger, because the live version has contexts from an LLM."""
     name = live_if_sound(project_dir)
     try:
         return name is not None and read_manifest(version_directory(project_dir, name)).config.get("context") == "llm"

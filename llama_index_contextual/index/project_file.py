@@ -1,4 +1,4 @@
-"""The directory of a project: `project.json` with the settings and the identity of the ledger, locks, and the scratch
+"""The directory of a project: `project.json` with the settings, locks, and the scratch
 directory next to it, which may contain text of documents."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from pydantic import BaseModel, ConfigDict
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
-    LedgerError,
     ProjectError,
     ProjectLockedError,
     ProjectNotFoundError,
@@ -43,7 +43,6 @@ class _Content(BaseModel):
     Attributes:
         format: Number of the format.
         config: The settings.
-        ledger: Identity of the ledger, once there is one.
         embed_object: Description of an embedding model that was passed as an object.
     """
 
@@ -51,7 +50,6 @@ class _Content(BaseModel):
 
     format: int = FORMAT
     config: dict[str, Any]
-    ledger: str | None = None
     embed_object: dict[str, Any] | None = None
 
 
@@ -73,12 +71,6 @@ def _write(project_dir: Path, content: _Content, **changes: Any) -> None:
     files.replace(project_dir / PROJECT_FILE, json.dumps(raw, ensure_ascii=False, indent=2).encode())
 
 
-def ledger_identity(project_dir: Path) -> str | None:
-    """Return the recorded identity of a project's ledger, or None if it is not recorded or cannot be read."""
-    content = _readable(project_dir)
-    return None if content is None else content.ledger
-
-
 def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
     """Return the recorded description of an embedding model that was passed as an object, or None."""
     content = _readable(project_dir)
@@ -91,41 +83,15 @@ def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) 
         _write(project_dir, _read(project_dir), embed_object=described)
 
 
-def record_ledger(project_dir: Path, identity: str | None) -> None:
-    """Record the identity of a project's ledger in project.json.
+def project_ledger(project_dir: Path) -> AbstractContextManager[Ledger]:
+    """Return a context manager that opens the ledger of a project for writing.
 
     Raises:
-        ProjectError: The file is damaged.
-    """
-    content = _read(project_dir)
-    if content.ledger != identity:
-        _write(project_dir, content, ledger=identity)
-
-
-@contextlib.contextmanager
-def project_ledger(project_dir: Path) -> Iterator[Ledger]:
-    """Open the ledger of a project for writing, and record its identity the first time.
-
-    The project's write lock must be held.
-
-    Raises:
-        FormatError: The ledger was written by a newer release.
+        FormatError: The ledger was written by another release.
         CorruptVersionError: The ledger is damaged.
         LedgerError: The ledger cannot be opened, read or written.
     """
-    recorded = ledger_identity(project_dir)
-    with contextlib.closing(Ledger(project_dir / LEDGER_FILE)) as ledger:
-        if recorded is None:
-            with contextlib.suppress(ProjectError, FileNotFoundError):  # a loaded project works without project.json
-                record_ledger(project_dir, ledger.identity)
-        elif recorded != ledger.identity:
-            logger.warning(
-                "%s/%s is not the ledger of this project: contexts that are not in it will be requested and paid for"
-                " again. `verify` shows what to do.",
-                project_dir.name,
-                LEDGER_FILE,
-            )
-        yield ledger
+    return contextlib.closing(Ledger(project_dir / LEDGER_FILE))
 
 
 def read_config(project_dir: Path) -> ProjectConfig:
@@ -181,17 +147,10 @@ def record_answers_of(project_dir: Path, cost: RunCost) -> None:
     """Add the cost of answers to the receipts of a project.
 
     Raises:
-        LedgerError: The ledger is missing, or it cannot be opened or written.
+        LedgerError: The ledger cannot be opened or written.
     """
-    path = project_dir / LEDGER_FILE
-    if path.exists():
-        with contextlib.closing(Ledger(path)) as ledger:
-            ledger.receipts.add_answers(cost)
-    elif ledger_identity(project_dir) is not None:
-        raise LedgerError(f"{path.name} does not exist.")
-    else:
-        with write_lock(project_dir), project_ledger(project_dir) as ledger:  # there was no ledger before
-            ledger.receipts.add_answers(cost)
+    with project_ledger(project_dir) as ledger:
+        ledger.receipts.add_answers(cost)
 
 
 # ---- locks -----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from llama_index_contextual.index.ledger_file import LedgerFile
+if TYPE_CHECKING:
+    from llama_index_contextual.index.ledger import Ledger
 
 ANSWERS = "answers"
 """Purpose of the rows with the cost of answers."""
@@ -122,10 +124,10 @@ class Receipts:
     """Receipts of one project.
 
     Args:
-        store: The open ledger file.
+        store: The open ledger.
     """
 
-    def __init__(self, store: LedgerFile) -> None:
+    def __init__(self, store: Ledger) -> None:
         self._store = store
 
     def write(self, receipt: RunCost) -> RunCost:

@@ -39,7 +39,6 @@ from llama_index_contextual.index.manifest import (
 )
 from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
-    ledger_identity,
     read_config,
     write_lock,
 )
@@ -414,13 +413,13 @@ def _fault(error: Exception, file: str) -> str:
 
 
 def _ledger(project_dir: Path) -> Iterator[Problem]:
-    path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
+    path = project_dir / LEDGER_FILE
     repair = _command(project_dir, "verify", "--repair")
     restore = (
         "restore it from a backup, or begin a new one, in which case all contexts are requested and paid for again"
     )
     if is_missing(path):
-        if expects_ledger(project_dir, recorded):
+        if expects_ledger(project_dir):
             fault = "is empty" if path.exists() else "is missing"
             yield Problem(LEDGER_FILE, f"{fault}: {restore}", repair)
         return
@@ -439,9 +438,6 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
     if state.damaged:
         rows = pluralize(sum(map(len, state.damaged.values())), "damaged row")
         yield Problem(LEDGER_FILE, f"has {rows}, which are not used and will be requested again", repair)
-    if recorded is not None and state.identity != recorded:
-        message = "is not the ledger of this project: restore that from a backup, or accept this one"
-        yield Problem(LEDGER_FILE, message, repair)
 
 
 def _leftovers(project_dir: Path) -> Iterator[Problem]:

@@ -59,7 +59,7 @@ from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion.plan import FileReader, Intake, Job, span_of
 from llama_index_contextual.ingestion.report import ProgressCounter
-from llama_index_contextual.models import embedding_identity, is_in_process, preload
+from llama_index_contextual.models import embedding_identity, is_in_process
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.readers import DocumentReader
 from llama_index_contextual.readers.ocr import PageStore
@@ -243,7 +243,6 @@ class Stages:
 
     async def _aembed_new(self, model: BaseEmbedding, name: str, units: Sequence[_Unit]) -> dict[str, Vectors]:
         """Return vectors by key; each answer is stored in the ledger before the next call is sent."""
-        await asyncio.to_thread(preload, model)
         units = list({unit.keys: unit for unit in units}.values())
         vectors: dict[str, Vectors] = {}
         async with aclosing(self._answers(model, name, units)) as answers:

@@ -34,7 +34,6 @@ from llama_index_contextual.models import (
     load_llm,
     missing_for,
     model_name,
-    require_independent_vectors,
     settings_llm,
 )
 from llama_index_contextual.search.live import LiveIndexes
@@ -164,7 +163,7 @@ class ProjectState:
         if passed is not None:
             return embedding_identity(passed)
         remembered = self.remembered
-        return require_independent_vectors(self.config.embed_model) if remembered is None else remembered.name
+        return self.config.embed_model if remembered is None else remembered.name
 
     def embed_model_of(self, setting: str, built: str) -> BaseEmbedding:
         """Return the embedding model for a version that may have been built with other settings.

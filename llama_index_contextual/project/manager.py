@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import unicodedata
@@ -30,7 +29,6 @@ from llama_index_contextual.index.project_file import (
     PROJECT_FILE,
     is_project,
     read_config,
-    record_ledger,
     remove_scratch,
     write_config,
     write_lock,
@@ -204,9 +202,6 @@ class ProjectManager:
             remove_scratch(directory)
             write_current(directory, None)
             delete_collection(directory)
-            if not keep_ledger:  # an interrupted deletion must not look like a lost ledger
-                with contextlib.suppress(ProjectError):
-                    record_ledger(directory, None)
             _remove_own(directory, keep=_LEDGER if keep_ledger else ())
             for path in damaged_ledgers(directory):
                 files.remove(path)

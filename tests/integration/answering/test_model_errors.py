@@ -99,20 +99,11 @@ def test_a_withheld_answer_is_an_error_with_the_reason_and_a_cut_one_partial(
     assert (f"Error: There is no answer. {problem}\n" in result.err) == (code == 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "question"),
-    [
-        ("gpt-4.1-mini", "did you mean 'openai:gpt-4.1-mini'?"),
-        ("claude-3-5-haiku-latest", "did you mean 'anthropic:claude-3-5-haiku-latest'?"),
-        ("openai", "did you mean 'openai:NAME', with the name of one of its models?"),
-        ("openia:gpt-4.1", "did you mean 'openai'?"),
-    ],
-)
-def test_a_wrong_model_name_is_blamed_on_the_option_with_the_likely_name(root: Path, name: str, question: str) -> None:
+@pytest.mark.parametrize("name", ["gpt-4.1-mini", "claude-3-5-haiku-latest", "openai", "openia:gpt-4.1"])
+def test_a_wrong_model_name_is_blamed_on_the_option(root: Path, name: str) -> None:
     result = ask(root, "--llm", name)
     assert result.code == 1
-    assert result.err.startswith(f"Error: --llm is '{name}', which is not the name of a model: use one of openai:…")
-    assert result.err.strip().endswith(f"; {question}")
+    assert result.err.startswith(f"Error: --llm is '{name}', which is not the name of an LLM: use one of openai:…")
 
 
 def test_a_server_that_cannot_be_reached_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,7 @@ from llama_index_contextual.contextualizer.batch import (
 from llama_index_contextual.contextualizer.cost import PriceTable, Spending
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Prefix
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.index.ledger import BatchJournal, BatchReply, content_key
-from llama_index_contextual.index.ledger_file import LedgerFile
+from llama_index_contextual.index.ledger import BatchJournal, BatchReply, Ledger, content_key
 from tests.integration.contextualizer.segments_of import planned
 from tests.support.batches import BatchPlan, Files
 from tests.support.replies import context_for
@@ -51,7 +50,7 @@ class Desk:
 
     def __init__(self, path: Path, client: AsyncOpenAI) -> None:
         self.path, self.client = path, client
-        self.journal = BatchJournal(LedgerFile(path))
+        self.journal = BatchJournal(Ledger(path))
         self.start_process()
 
     def start_process(self, **options: Any) -> None:
@@ -111,7 +110,7 @@ def test_replies_with_odd_content_can_be_stored(tmp_path: Path) -> None:
     lines = [line("a", "One\0 and\ud800 two."), line("b", "\0"), line("c\ud800", "no id"), line(7, "no id")]
     lines += [line("d", "Much.", 10**30), b"[" * 100_000]
     replies = list(parse_output(b"\n".join(lines)))
-    journal = BatchJournal(LedgerFile(tmp_path / "ledger.sqlite"))
+    journal = BatchJournal(Ledger(tmp_path / "ledger.sqlite"))
     journal.closed("file", replies)
     kept = {reply.custom_id: journal.reply(reply.custom_id) for reply in replies}
     assert {name: reply.text for name, reply in kept.items() if reply} == {"a": "One and two.", "b": "", "d": "Much."}

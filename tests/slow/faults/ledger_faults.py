@@ -27,9 +27,8 @@ import numpy as np
 
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import ContextualError, CorruptVersionError, FormatError
-from llama_index_contextual.index import ledger_file
-from llama_index_contextual.index.ledger import LEDGER_FILE, BatchReply, Ledger, LedgerEntry, content_key
-from llama_index_contextual.index.ledger_file import TABLES
+from llama_index_contextual.index import ledger as ledger_module
+from llama_index_contextual.index.ledger import LEDGER_FILE, TABLES, BatchReply, Ledger, LedgerEntry, content_key
 from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.verify import LEFTOVER, repair_project, verify_project
 from tests.slow.faults.cases import LINES, NAME, ROOT, SCENARIOS, Bench, Scenario, create, documents, load, violations
@@ -209,12 +208,8 @@ def flips(folder: Path, number: int, seed: int) -> Result:
     path = project_dir / LEDGER_FILE
     fill(path)
     with contextlib.closing(Ledger(path)) as ledger:
-        identity = ledger.identity
         answers = _answers(ledger, rows_of(path))
-    ledger_file.logger.disabled = True
-    from llama_index_contextual.index.project_file import record_ledger
-
-    record_ledger(project_dir, identity)
+    ledger_module.logger.disabled = True
     content, whole = path.read_bytes(), rows_of(path)
     places = list(_row_bytes(content))
     for _ in range(number):
@@ -294,7 +289,7 @@ def _check_repair(project_dir: Path, path: Path, whole: Rows, what: str, result:
 def check_both(project_dir: Path) -> list[list[str]]:
     """Return what `verify` and the repair say of a ledger, without patience."""
     messages: list[list[str]] = []
-    with mock.patch.multiple(ledger_file, PATIENCE_READING=0, PATIENCE_WRITING=0):
+    with mock.patch.multiple(ledger_module, PATIENCE_READING=0, PATIENCE_WRITING=0):
         for check in (verify_project, repair_project):
             try:
                 messages.append([p.message for p in check(project_dir).problems if p.file == LEDGER_FILE])

@@ -12,9 +12,9 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.contextualizer.llm import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
-from llama_index_contextual.index import kvstore, ledger_file
-from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger, LedgerEntry
-from llama_index_contextual.index.ledger_file import TABLES
+from llama_index_contextual.index import kvstore
+from llama_index_contextual.index import ledger as ledger_module
+from llama_index_contextual.index.ledger import LEDGER_FILE, TABLES, Ledger, LedgerEntry
 from llama_index_contextual.index.ledger_repair import damaged_ledgers, salvage
 from llama_index_contextual.index.verify import repair_project, verify_project
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, manager
@@ -108,7 +108,7 @@ def test_answers_received_while_the_ledger_is_locked_are_not_requested_again(
 ) -> None:
     create(tmp_path)
     ingest(1)(tmp_path)
-    monkeypatch.setattr(ledger_file, "PATIENCE_WRITING", 0)
+    monkeypatch.setattr(ledger_module, "PATIENCE_WRITING", 0)
     pragmas = tuple(pragma.replace("1000", "0") for pragma in kvstore._PRAGMAS["durable"])
     monkeypatch.setitem(kvstore._PRAGMAS, "durable", pragmas)
     llm = HoldingLLM(ledger=tmp_path / ROOT / NAME / LEDGER_FILE)

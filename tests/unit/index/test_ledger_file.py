@@ -13,14 +13,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerBusyError, LedgerError
-from llama_index_contextual.index import kvstore, ledger_file
-from llama_index_contextual.index.ledger import BatchReply, Ledger, LedgerEntry, content_key, vector_key
-from llama_index_contextual.index.ledger_file import TABLES, row_checksum, translate_error
+from llama_index_contextual.index import kvstore
+from llama_index_contextual.index import ledger as ledger_module
+from llama_index_contextual.index.ledger import (
+    TABLES,
+    BatchReply,
+    Ledger,
+    LedgerEntry,
+    content_key,
+    row_checksum,
+    translate_error,
+    vector_key,
+)
 from llama_index_contextual.index.ledger_lines import read_ledger
 from llama_index_contextual.index.receipts import RunCost
 from llama_index_contextual.index.storable import storable_text
@@ -60,28 +68,13 @@ def change(path: Path, statement: str, *values: object) -> None:
 # ---- formats -------------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_from_before_the_first_release_is_refused_and_its_contexts_can_be_taken_along(path: Path) -> None:
-    seal = xxhash.xxh3_64_hexdigest(b'{"id": "7", "version": 2}')
-    change(path, "UPDATE kv SET value = ? WHERE key = 'format'", f'{{"version": 2, "id": "7", "xxh3": "{seal}"}}')
-    for read_only in (True, False):
-        with pytest.raises(FormatError, match=r"^ledger.sqlite has format 2, this release reads 3: run `ledger"):
-            Ledger(path, read_only=read_only)
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE kv SET value = '{\"version\": 2}' WHERE key = 'format'",
-        "UPDATE kv SET value = '[1]' WHERE key = 'format'",
-        "UPDATE kv SET value = replace(value, '\"id\": \"', '\"id\": \"f') WHERE key = 'format'",
-        "UPDATE kv SET key = 'formau' WHERE key = 'format'",
-    ],
-)
-def test_a_damaged_format_number_is_an_error(path: Path, statement: str) -> None:
-    change(path, statement)
-    for read_only in (True, False):
-        with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged \(.*format"):
-            Ledger(path, read_only=read_only)
+def test_a_ledger_in_another_format_is_refused_and_its_contexts_can_be_taken_along(path: Path) -> None:
+    for version in (2, 9):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+        for read_only in (True, False):
+            with pytest.raises(FormatError, match=rf"^ledger.sqlite has format {version}, this release reads 3: "):
+                Ledger(path, read_only=read_only)
 
 
 def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
@@ -89,7 +82,7 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE songs (title TEXT)")
     before = (tmp_path / "ledger.sqlite").read_bytes()
     for read_only in (True, False):
-        with pytest.raises(CorruptVersionError, match=r"it is not a ledger: it contains the table 'songs'"):
+        with pytest.raises(CorruptVersionError, match=r"it has no table"):
             Ledger(tmp_path / "ledger.sqlite", read_only=read_only)
     assert (tmp_path / "ledger.sqlite").read_bytes() == before
 
@@ -207,8 +200,8 @@ def held(path: Path) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_file, "PATIENCE_READING", 0)
-    monkeypatch.setattr(ledger_file, "PATIENCE_WRITING", 0)
+    monkeypatch.setattr(ledger_module, "PATIENCE_READING", 0)
+    monkeypatch.setattr(ledger_module, "PATIENCE_WRITING", 0)
     pragmas = tuple(pragma.replace("1000", "0") for pragma in kvstore._PRAGMAS["durable"])
     monkeypatch.setitem(kvstore._PRAGMAS, "durable", pragmas)
 
@@ -257,14 +250,10 @@ def test_a_commit_waits_for_another_program_and_is_not_lost(
     [
         (sqlite3.SQLITE_BUSY, LedgerBusyError, "is locked by another program"),
         (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError, "wait until it has finished, or close it"),
-        (sqlite3.SQLITE_IOERR_LOCK, LedgerError, "check its disk, its mount, its locks"),
         (sqlite3.SQLITE_IOERR_WRITE, LedgerError, "quotas and limits of file sizes"),
-        (sqlite3.SQLITE_FULL, LedgerError, "free space on its disk"),
-        (sqlite3.SQLITE_READONLY, LedgerError, "make the file and its folder writable"),
-        (sqlite3.SQLITE_READONLY_ROLLBACK, LedgerError, "has an interrupted write that must be rolled back first"),
-        (sqlite3.SQLITE_CANTOPEN, LedgerError, "allow this user to read and write the file and its folder"),
-        (sqlite3.SQLITE_PERM, LedgerError, "cannot be opened"),
-        (sqlite3.SQLITE_ERROR, LedgerError, "cannot be used"),
+        (sqlite3.SQLITE_FULL, LedgerError, "there is free space"),
+        (sqlite3.SQLITE_READONLY_ROLLBACK, LedgerError, "this user may write to the file and its folder"),
+        (sqlite3.SQLITE_CANTOPEN, LedgerError, "cannot be read or written"),
         (sqlite3.SQLITE_CORRUPT, CorruptVersionError, "is damaged (it says so). `verify --repair` keeps"),
         (sqlite3.SQLITE_CORRUPT_INDEX, CorruptVersionError, "is damaged"),
     ],
