@@ -459,7 +459,7 @@ class Scheduler:
             if self._sender is None:
                 settings = self._settings
                 load = partial(load_llm, settings.model, timeout=settings.call_timeout)
-                llm = settings.llm or await asyncio.to_thread(load)
+                llm = await asyncio.to_thread(load) if settings.llm is None else settings.llm
                 connected = await self._stack.enter_async_context(own_client(llm))
                 self._sender = LiveSender(connected, service_tier=settings.service_tier)
             return self._sender

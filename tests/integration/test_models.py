@@ -235,7 +235,7 @@ def test_models_of_one_class_are_distinguished_by_their_metadata() -> None:
 
 @pytest.mark.parametrize("llm", [Bare(), Bare(name=""), Bare(name=" "), Bare(name="<Model at 0x7f00>"), MockLLM()])
 def test_an_llm_without_a_name_writes_no_contexts(llm: CustomLLM, manager: ProjectManager) -> None:
-    message = r'has no model name \(.*\), .* pass model_id="my-model@1" next to llm=, and change it when'
+    message = r'has no model name \(.*\), .* pass model_id="my-model@1" next to llm=, and change the name when'
     with pytest.raises(ModelError, match=message):
         LLMContextualizer(llm=llm)
     project = manager.create("p", ProjectConfig.local(context="llm"), llm=llm)
