@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
 import typer
 from rich.live import Live
@@ -29,6 +29,7 @@ from llama_index_contextual.cli.common import (
     say_json,
     wants_json,
 )
+from llama_index_contextual.config import LOCAL, Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ModelError
 from llama_index_contextual.metadata import context_parts
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
     from llama_index_contextual.index.analysis import Analyzer
     from llama_index_contextual.project.project import Project
+    from llama_index_contextual.search.live import SearchableVersion
     from llama_index_contextual.search.response import Passage, SearchResponse
 
 commands = Commands("Questions")
@@ -77,14 +79,13 @@ def search(
 ) -> None:
     """Show the passages that answer a question best."""
     # Imported here because other commands do not need it.
-    from llama_index_contextual.index.project_file import read_config
-    from llama_index_contextual.project.lookup import existing_project, search_locally
+    from llama_index_contextual.index.project_file import existing_project, read_config
 
     directory = existing_project(common.root(), name)
     config = common.with_environment(read_config(directory), os.environ)
     response: SearchResponse | None = None
     if not (conditions or files):
-        response = search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
+        response = _search_locally(directory, config, question, mode=mode, top_k=top_k, explain=explain)
     if response is None:
         project = common.open_project(name)
         filters = _parse_filters(project, conditions, files)
@@ -93,6 +94,67 @@ def search(
         say_json(response.to_dict())
     else:
         show_response(response, config.language, full=full, most=top_k or MOST_SHOWN)
+
+
+def _search_locally(
+    directory: Path, config: ProjectConfig, question: str, *, mode: Mode | None, top_k: int | None, explain: bool
+) -> SearchResponse | None:
+    """Search like `Project.retrieve`, but without importing LlamaIndex.
+
+    Args:
+        directory: Directory of the project.
+        config: Its settings.
+        question: The question.
+        mode: Indexes to search; None uses `config.mode`.
+        top_k: Number of results; None uses `config.top_k`.
+        explain: Whether to explain the ranks of the results.
+
+    Returns:
+        The response, or None if LlamaIndex is needed for a reranker, an engine, or an embedding model other than
+        `local`.
+
+    Raises:
+        InputError: The question is empty, or `top_k` is not positive.
+        NoVersionError: Nothing has been ingested yet.
+    """
+    from llama_index_contextual.embeddings.words import WordEmbedder
+    from llama_index_contextual.search.live import LiveIndexes
+    from llama_index_contextual.search.search import (
+        Query,
+        SearchSettings,
+        bounded,
+        finished,
+        require_positive,
+        search,
+    )
+
+    if config.rerank is not None:
+        return None
+    text, notes = bounded(question)
+    settings = SearchSettings.of(
+        config,
+        mode=mode or config.mode,
+        k=require_positive(config.top_k if top_k is None else top_k),
+        filters=None,
+        explain=explain,
+    )
+
+    def run(version: SearchableVersion) -> SearchResponse | None:
+        manifest = version.manifest
+        if version.is_remote:
+            return None
+        embeds = version.has_semantic and (settings.mode != "lexical" or not version.has_lexical)
+        if embeds and {manifest.embed_model, manifest.config["embed_model"]} != {LOCAL}:
+            return None
+        embedder = WordEmbedder() if embeds else None
+        return search(Query.of(text), version.index, settings, embedder=embedder, version=version.name)
+
+    response = LiveIndexes(directory, directory.name, _no_model).run(run)
+    return None if response is None else finished(response, question, notes)
+
+
+def _no_model(setting: str, built: str) -> NoReturn:
+    raise AssertionError(f"{built!r} is not loaded here")  # pragma: no cover
 
 
 def _parse_filters(project: Project, conditions: Sequence[str] | None, files: Sequence[str] | None) -> Any:

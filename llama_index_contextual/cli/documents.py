@@ -60,7 +60,6 @@ commands = Commands("Documents")
 ALL_FILES = "*"  # key for the password of all files that have no password of their own
 _FILE_AND_PASSWORD = re.compile(r"(?is)(.+?\.pdf)=(.*)")
 
-Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
 Password = Annotated[
     list[str] | None,
     typer.Option(
@@ -131,7 +130,6 @@ def estimate(
         list[str] | None, typer.Argument(metavar="FILES", help="As for `ingest`; without any, for `rebuild`.")
     ] = None,
     replace: Replace = False,
-    moved: Moved = False,
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
@@ -141,7 +139,6 @@ def estimate(
     expected = common.open_project(name).estimate(
         list(paths or ()),
         replace=replace,
-        moved=moved,
         reread=reread,
         file_metadata=facts_of(facts),
         passwords=passwords_of(password),
@@ -159,7 +156,6 @@ def ingest(
         typer.Argument(metavar="FILES", help="Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images."),
     ],
     replace: Replace = False,
-    moved: Moved = False,
     reread: Reread = False,
     facts: FactsFile = None,
     password: Password = None,
@@ -180,14 +176,12 @@ def ingest(
         project.ingest,
         list(paths),
         replace=replace,
-        moved=moved,
         reread=reread,
         file_metadata=facts_of(facts),
         passwords=passwords_of(password),
         max_cost=max_cost,
         batch=batch,
-        executor="local" if ray is None else "ray",
-        address=ray,
+        ray=ray,
         show_progress=not quiet,
     )
     # Ray prints the log of a dead node to standard output, which is reserved for the report.
@@ -204,10 +198,10 @@ def _exit_if_absent(skipped: Sequence[SkippedFile]) -> None:
 
 
 def show_estimate(estimate: CostEstimate) -> None:
-    """Print the expected cost of an ingestion, with a row for each method of requesting contexts."""
+    """Print the expected cost of an ingestion."""
     _show_skipped(estimate.skipped)
     for line in str(estimate).splitlines():
-        out.print(safe(line), soft_wrap=True)
+        say(safe(line))
     if estimate.max_cost:
         say(f"[dim]To set a limit for the run: `ingest` or `rebuild` with --max-cost {estimate.max_cost:g}[/]")
 
@@ -224,21 +218,14 @@ def show_report(report: IngestReport, name: str) -> None:
     if wants_json():
         say_json(report.to_dict())
         return
-    lines = [
-        *(("[dim]renamed[/] ", f"{former} to {doc_id}") for former, doc_id in report.renamed.items()),
-        *(("[yellow]note[/] ", notice) for notice in report.notices),
-        *(("[yellow]missing[/] ", f"{doc_id}: its file is gone; the document is kept") for doc_id in report.missing),
-        *(("[yellow]note[/] ", f"{warning.path}: {warning.message}") for warning in report.warnings),
-        *(("", remedy.command_line) for remedy in report.advice() if remedy.command_line),
-        *(("[yellow]no LLM context[/] for ", line) for line in report.failure_lines()),
-    ]
-    _show_skipped(report.skipped)
-    for label, text in lines:
-        say(f"{label}{safe(text)}", to=err)
-    retry = common.proposed("retry", name)
-    for sentence, command in report.retry_advice(retry, f"{retry} --max-cost {{}}"):
-        say(f"{safe(sentence)}:", to=err)
-        say(safe(command), to=err, indent=2)
+    from llama_index_contextual.ingestion.report import RETRY
+
+    for label, text in report.details():
+        say(f"[yellow]{label}[/] {safe(text)}", to=err)
+    if report.failures:
+        retry = common.proposed("retry", name)
+        say(f"{RETRY}:", to=err)
+        say(safe(f"{retry} --max-cost DOLLARS" if report.is_held_back else retry), to=err, indent=2)
     if report.version is None:
         say("There is no version yet: the folders contain no document that can be read.")
         return
@@ -308,7 +295,6 @@ def sync(
         bool,
         typer.Option("--watch", help="Keep running, and sync after every change; documents are removed with --yes."),
     ] = False,
-    moved: Moved = False,
     facts: FactsFile = None,
     password: Password = None,
     max_cost: Annotated[
@@ -327,7 +313,7 @@ def sync(
     asked for. With --watch and --json, every version is one line.
     """
     project = common.open_project(name)
-    reading: dict[str, Any] = {"moved": moved, "file_metadata": facts_of(facts), "passwords": passwords_of(password)}
+    reading: dict[str, Any] = {"file_metadata": facts_of(facts), "passwords": passwords_of(password)}
     options = {**reading, "batch": batch, "allow_empty": allow_empty, "allow_many": allow_many}
     work = partial(project.sync_folders, folders, **options, show_progress=not quiet)
     if watch:
@@ -431,7 +417,7 @@ class Watch:
 
     def sync(self) -> float:
         """Sync once, print any news, and return the seconds to wait if nothing changes."""
-        from llama_index_contextual.ingestion.sync import FOR_LATER
+        from llama_index_contextual.ingestion.plan import FOR_LATER
 
         try:
             report = self._publish()
@@ -457,7 +443,7 @@ class Watch:
         limit = None
         if self.max_cost is not None:
             limit = max(0.0, self.max_cost + self._cost_before - self._spent())
-        work = partial(self.work, settle=self.settle, watching=True, max_cost=limit)
+        work = partial(self.work, settle=self.settle, max_cost=limit)
         if self.removes and not self._waiting:
             try:
                 return work(remove=True)

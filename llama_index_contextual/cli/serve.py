@@ -86,7 +86,7 @@ def open_folder(
     project = _project_of(folder, name, llm)
     if project.config.context == "llm":
         expected = project.estimate([folder])
-        if expected.chosen is not None:
+        if expected.contexts.calls:
             show_estimate(expected)
             common.confirm("Request the contexts?", yes=yes)
     work = partial(project.sync_folders, [folder], remove=False, max_cost=max_cost, show_progress=True)
@@ -122,7 +122,7 @@ def project_name(folder: Path) -> str:
         >>> project_name(Path("/srv/Supply (2024), signed"))
         'Supply 2024 signed'
     """
-    from llama_index_contextual.project.lookup import MAX_NAME_LENGTH, check_name
+    from llama_index_contextual.index.project_file import MAX_NAME_LENGTH, check_name
 
     words = " ".join(_INVALID_IN_NAMES.sub(" ", folder.resolve().name).split())
     name = ".".join(filter(None, words.split(".")))[:MAX_NAME_LENGTH].strip(" -_.")

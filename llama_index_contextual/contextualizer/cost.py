@@ -505,8 +505,6 @@ class Spending:
         estimated: Expected cost of the planned calls.
         actual: Amount paid, including the reserves booked for calls whose cost is unknown.
         planned_share: Returns the fraction of the run's documents that `estimated` includes.
-        held_back: Maximum cost of the requests that this run did not send, because the LLM had refused them or because
-            the provider may charge for their reply in a batch.
 
     Raises:
         ConfigurationError: The limit is negative.
@@ -538,7 +536,6 @@ class Spending:
         self.estimated = Bill()
         self.actual = Bill()
         self.planned_share: Callable[[], float] = float
-        self.held_back = Bill()
         self._receipts, self._receipt = receipts, receipt or RunCost()
         self._calls_in_flight = 0
         self._in_flight = 0.0

@@ -22,7 +22,6 @@ from __future__ import annotations
 import errno
 import json
 import struct
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -111,7 +110,6 @@ class Manifest(_Entry):
         chunks: Number of chunks.
         size: Bytes of its files.
         parts: The parts, in the order of their rows.
-        automatic: Whether it was published by a program that watches folders.
         keeps: Name of the previous version, if this one removed many documents; it is then kept as long as this one.
         format: Layout of the version.
     """
@@ -126,7 +124,6 @@ class Manifest(_Entry):
     chunks: int
     size: int = 0
     parts: list[PartEntry] = []
-    automatic: bool = False
     keeps: str | None = None
     format: int = FORMAT
 
@@ -286,10 +283,6 @@ class Records(list[DocumentRecord]):
     def _by_content(self) -> Mapping[str | None, Sequence[DocumentRecord]]:
         return self._grouped(lambda record: record.content_hash)
 
-    @cached_property
-    def _by_folded_id(self) -> Mapping[str | None, Sequence[DocumentRecord]]:
-        return self._grouped(lambda record: _folded(record.doc_id))
-
     def _grouped(self, key: Callable[[DocumentRecord], str | None]) -> Mapping[str | None, Sequence[DocumentRecord]]:
         groups: dict[str | None, list[DocumentRecord]] = {}
         for record in self:
@@ -307,15 +300,6 @@ class Records(list[DocumentRecord]):
     def with_content(self, content_hash: str) -> Sequence[DocumentRecord]:
         """Return the records of the documents with a content hash."""
         return self._by_content.get(content_hash, ())
-
-    def with_folded_id(self, doc_id: str) -> Sequence[DocumentRecord]:
-        """Return the records of the documents with an id, ignoring case and Unicode normalization."""
-        return self._by_folded_id.get(_folded(doc_id), ())
-
-
-def _folded(doc_id: str) -> str:
-    """Return an id in the form that is compared by file systems that ignore case or normalize names."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", doc_id).casefold())
 
 
 def write_records(part: Path, records: Iterable[DocumentRecord]) -> None:

@@ -7,20 +7,25 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import regex  # type: ignore[import-untyped]  # the package ships no types
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
+from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
+    InputError,
     ProjectError,
     ProjectLockedError,
     ProjectNotFoundError,
+    Remedy,
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
@@ -36,6 +41,16 @@ _CHECKSUM = "xxh3"
 LOCK_FILE = ".lock"
 _WINDOWS = os.name == "nt"
 
+MAX_NAME_LENGTH = 64
+MAX_NAME_BYTES = 255
+
+# Letters, digits and combining marks, except invisible ones (fillers, joiners, variation selectors).
+_NAME = regex.compile(
+    r"(?V1)[[\p{L}\p{N}]--\p{DI}] [[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]* (?:\.[[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]+)*",
+    regex.VERBOSE,
+)
+_WINDOWS_NAMES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
+
 
 class _Content(BaseModel):
     """Content of `project.json`, except the checksum.
@@ -43,19 +58,80 @@ class _Content(BaseModel):
     Attributes:
         format: Number of the format.
         config: The settings.
-        embed_object: Description of an embedding model that was passed as an object.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     format: int = FORMAT
     config: dict[str, Any]
-    embed_object: dict[str, Any] | None = None
 
 
 def is_project(project_dir: Path) -> bool:
     """Return whether a directory is a project."""
     return (project_dir / PROJECT_FILE).is_file()
+
+
+def check_name(name: str) -> str:
+    """Return the name of a project if it is valid.
+
+    Raises:
+        InputError: The name is not a valid directory name on every system, or refers to a path outside the root folder.
+    """
+    if not isinstance(name, str) or not name:
+        raise InputError("A project needs a name.", value=name)
+    stem = name.split(".")[0].strip().casefold()
+    fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and not name.endswith(" ")
+    if fits and stem in _WINDOWS_NAMES:
+        raise InputError(f"{name!r} is reserved on Windows: choose another name.", value=name)
+    if not fits or len(name.encode()) > MAX_NAME_BYTES or unicodedata.normalize("NFKC", name) != name:
+        raise InputError(
+            f"{name[:80]!r} is not a valid project name: use letters, digits, spaces, '-', '_' and single dots,"
+            f" beginning with a letter or digit, at most {MAX_NAME_LENGTH} characters.",
+            value=name,
+        )
+    return name
+
+
+def no_link(directory: Path) -> Path:
+    """Return the directory of a project if it is not a link.
+
+    Raises:
+        InputError: The directory is a symbolic link.
+    """
+    if directory.is_symlink():
+        raise InputError(
+            f"{directory} is a symbolic link: a project is a directory in its root folder; open the project that the"
+            f" link points to through its own root folder.",
+            value=directory.name,
+        )
+    return directory
+
+
+def project_names(root: Path) -> list[str]:
+    """Return the names of the projects in a root folder, sorted."""
+    if not root.is_dir():
+        return []
+    return sorted(path.name for path in root.iterdir() if is_project(path) and not path.is_symlink())
+
+
+def existing_project(root: Path, name: str) -> Path:
+    """Return the directory of a project.
+
+    Raises:
+        InputError: The name is invalid, or the directory is a link.
+        ProjectNotFoundError: There is no project with this name.
+    """
+    directory = no_link(root / check_name(name))
+    if not is_project(directory):
+        names = project_names(root)
+        known = f"projects there: {', '.join(names) or 'none yet'}"
+        create = "create one with `llama-index-contextual create {project} --local`"
+        raise ProjectNotFoundError(
+            f"There is no project {name!r} in {root}{nearest(name, names)}",
+            name=name,
+            remedy=Remedy(known, known if names else create),
+        )
+    return directory
 
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
@@ -69,18 +145,6 @@ def _write(project_dir: Path, content: _Content, **changes: Any) -> None:
     raw = {name: value for name, value in values.items() if value is not None}
     raw[_CHECKSUM] = checksum(raw)
     files.replace(project_dir / PROJECT_FILE, json.dumps(raw, ensure_ascii=False, indent=2).encode())
-
-
-def embed_object(project_dir: Path) -> Mapping[str, Any] | None:
-    """Return the recorded description of an embedding model that was passed as an object, or None."""
-    content = _readable(project_dir)
-    return None if content is None else content.embed_object
-
-
-def record_embed_object(project_dir: Path, described: Mapping[str, Any] | None) -> None:
-    """Record an embedding model that was passed as an object; None removes it. The write lock must be held."""
-    if embed_object(project_dir) != described:
-        _write(project_dir, _read(project_dir), embed_object=described)
 
 
 def project_ledger(project_dir: Path) -> AbstractContextManager[Ledger]:

@@ -11,12 +11,12 @@ import dataclasses
 import importlib.util
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, TypedDict, get_args
 
 from llama_index.core.schema import BaseNode
 
@@ -42,7 +42,6 @@ from llama_index_contextual.index.manifest import Manifest, read_manifest
 from llama_index_contextual.index.project_file import (
     project_ledger,
     read_config,
-    record_embed_object,
     write_config,
     write_lock,
 )
@@ -52,7 +51,6 @@ from llama_index_contextual.index.verify import PartFaults, Repair, records_of
 from llama_index_contextual.index.version import OpenVersion
 from llama_index_contextual.index.versions import current_name, version_directory
 from llama_index_contextual.index.writer import VersionBuilder
-from llama_index_contextual.ingestion import sync
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.pipeline import (
     Executor,
@@ -60,7 +58,6 @@ from llama_index_contextual.ingestion.pipeline import (
     abuild,
     acollect_replies,
     cut,
-    model_notices,
     paid_stages,
     spending_of,
 )
@@ -73,7 +70,6 @@ from llama_index_contextual.ingestion.plan import (
     RunOptions,
     nothing_to_ingest,
     plan_run,
-    remedy_for,
 )
 from llama_index_contextual.ingestion.report import (
     IngestProgress,
@@ -93,10 +89,6 @@ from llama_index_contextual.readers.documents import FileMetadata
 class ReadingOptions(TypedDict, total=False):
     """Options of `ingest`, `estimate` and `sync_folders` for reading files and requesting contexts."""
 
-    moved: Annotated[
-        bool,
-        Option("The files were moved: a path that ends with the id of a document is that document.", default=False),
-    ]
     file_metadata: Annotated[
         FileMetadata | None,
         Option(
@@ -132,22 +124,14 @@ class RunningOptions(ReadingOptions, total=False):
 class IngestOptions(RunningOptions, total=False):
     """Further options of `ingest`."""
 
-    executor: Annotated[
-        Literal["local", "ray"],
-        Option(
-            "Where files are read and cut into chunks, and texts embedded by a model that is not behind an API: in this"
-            " process, or on all nodes of a Ray cluster (extra `ray`). Chunks, contexts and vectors are the same. The"
-            " project must be on this machine, which is a node of the cluster; all nodes must reach the files by the"
-            " same paths, and need the same version of this package.",
-            default="local",
-        ),
-    ]
-    address: Annotated[
+    ray: Annotated[
         str | None,
         Option(
-            'Address of the Ray cluster: "auto" for the one that this machine belongs to, HOST:PORT, or "local" to'
-            " start Ray on this machine for this call. None takes the environment variable RAY_ADDRESS, then"
-            ' "auto", then "local".'
+            "Address of a Ray cluster (extra `ray`), on whose nodes files are read and cut into chunks, and texts"
+            ' embedded by a model that is not behind an API: "auto" for the one that this machine belongs to,'
+            ' HOST:PORT, or "local" to start Ray on this machine for this call. Chunks, contexts and vectors are the'
+            " same. The project must be on this machine, which is a node of the cluster; all nodes must reach the files"
+            " by the same paths, and need the same version of this package."
         ),
     ]
 
@@ -168,7 +152,7 @@ class FolderOptions(RunningOptions, total=False):
         Option(
             "Whether more than a tenth of the documents of a folder, and more than one, may be removed at once."
             " Otherwise this is an error unless `remove` lists their ids, because a folder that is being restored looks"
-            " like this. The version before such a removal is kept as long as the version after it.",
+            " like this.",
             default=False,
         ),
     ]
@@ -176,26 +160,15 @@ class FolderOptions(RunningOptions, total=False):
         float,
         Option(
             "Number of seconds to watch the files first; one that changes in that time is probably still being written,"
-            " and is left for a later call. A large file must not have changed for a second for every 10 MB.",
+            " and is left for a later call.",
             default=0.0,
         ),
     ]
-    watching: Annotated[
-        bool,
-        Option(
-            "Whether the caller watches the folders and calls again after every change. Small files are then read"
-            " first, and larger ones left for the next call; a file of more than 20 MB is also left for it if other"
-            " files change while it is read. `keep_versions` counts the version separately, so that it does not push"
-            " the versions of other calls out of the history.",
-            default=False,
-        ),
-    ]
 
 
-def _run_options(given: ReadingOptions, **more: Any) -> RunOptions:
+def _run_options(given: Mapping[str, Any], **more: Any) -> RunOptions:
     names = {field.name for field in dataclasses.fields(RunOptions)}
-    values = {name: value for name, value in given.items() if name in names and value is not None}
-    return RunOptions(**{**values, **more})
+    return RunOptions(**{name: value for name, value in given.items() if name in names and value is not None}, **more)
 
 
 def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
@@ -218,9 +191,9 @@ async def aingest(
     """Add and update documents, in this process or on a Ray cluster; see `Project.ingest`."""
     run, items, progress = _run_options(options, **more), _items(inputs), options.get("progress")
     async with contextlib.AsyncExitStack() as stack:
-        executor = None
-        if options.get("executor", "local") != "local" or options.get("address") is not None:
-            executor = await stack.enter_async_context(_executor(state, options))
+        executor, address = None, options.get("ray")
+        if address is not None:
+            executor = await stack.enter_async_context(_on_ray(state, address, batch=run.batch))
         return await achange(state, items, run, show_progress=show_progress, progress=progress, executor=executor)
 
 
@@ -239,15 +212,8 @@ async def async_folders(
     if not paths:
         raise InputError("There is no folder to sync: pass at least one.", value=paths)
     removable = None if remove is True else frozenset([remove] if isinstance(remove, str) else remove or ())
-    syncing = sync.SyncOptions(
-        removable=removable,
-        allow_empty=options.get("allow_empty", False),
-        allow_many=options.get("allow_many", False) or dry_run or removable is not None,
-        settle=options.get("settle", 0.0),
-        watching=options.get("watching", False),
-        memory=state.folders,
-    )
-    run = _run_options(options, sync=syncing, purpose="sync", max_cost=max_cost)
+    allow_many = options.get("allow_many", False) or dry_run or removable is not None
+    run = _run_options({**options, "allow_many": allow_many}, purpose="sync", max_cost=max_cost, removable=removable)
     if not dry_run:
         return await achange(state, paths, run, show_progress=show_progress, progress=options.get("progress"))
 
@@ -276,7 +242,7 @@ async def achange(
         before = await asyncio.to_thread(stack.enter_context, former)
         if progress is None and show_progress:
             progress = stack.enter_context(progress_bar())
-        report = await arun(
+        return await arun(
             inputs,
             options,
             project_dir=state.directory,
@@ -286,9 +252,6 @@ async def achange(
             progress=progress,
             executor=executor,
         )
-        if report.version is not None:
-            await run_to_completion(state.remember_embed_model)
-        return report
 
 
 def estimate_run(
@@ -342,25 +305,25 @@ async def arun(
         BudgetExceededError: The next call could exceed `max_cost`.
     """
     run = await asyncio.to_thread(_Run.of, inputs, options, config, before)
-    if run.plan.changes_nothing and (before is not None or options.sync is not None):
+    if run.plan.changes_nothing and (before is not None or options.is_sync):
         return run.report()
     stages, executor = await asyncio.to_thread(make_stages), executor or Executor()
     with contextlib.ExitStack() as stack:
         builder = VersionBuilder(project_dir, config, before, run.plan.not_kept)
         stack.callback(builder.discard)
-        run.postpone()
         counter = run.counter(progress)
         reader = stack.enter_context(executor.reader(run.intake, config, stages.ledger, counter))
-        await run_to_completion(partial(run.keep, builder))
+        await run_to_completion(partial(builder.keep, run.plan.keep))
         prices = PriceTable(config.prices)
         spending = stack.enter_context(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
         )
         counter.spent = lambda: spending.actual.dollars
-        spending.planned_share = lambda: counter.planned_share
+        spending.planned_share = lambda: counter.state.share_read
         outcome = await run.process(builder, reader, stages, spending, counter, executor)
-        report = run.report() if outcome is None else await run.publish(builder, stages, outcome, counter)
-    return report.with_receipt(spending, writes=config.context == "llm")
+        report = await run.publish(builder, stages, outcome, counter)
+    estimated = spending.estimated if config.context == "llm" else None
+    return replace(report, estimated=estimated, paid=spending.booked, prices=spending.prices.version)
 
 
 @dataclass(frozen=True)
@@ -387,35 +350,13 @@ class _Run:
         intake, plan = plan_run(inputs, options, config, before)
         return cls(inputs, options, config, before, intake, plan, started)
 
-    def postpone(self) -> None:
-        """Leave large files for the next sync, so that small files do not wait for them."""
-        plan, options = self.plan, self.options.sync
-        if options is not None:
-            has_others = bool(plan.rework or plan.drop or plan.moved)
-            for doc_id in options.postponed(self.intake.sizes(plan.to_read), has_others=has_others):
-                self.intake.skip(doc_id, sync.POSTPONED)
-
     def counter(self, progress: ReportProgress | None) -> ProgressCounter:
         """Return the counter of the finished work."""
-        plan = self.plan
-        size = sum(self.intake.sizes(plan.to_read).values()) + sum(record.characters for record in plan.rework)
-        start = IngestProgress(
-            stage="ingest",
-            documents_total=len(plan.to_read) + len(plan.rework),
-            bytes_total=size,
-            writes_contexts=self.config.context == "llm",
+        documents = len(self.plan.to_read) + len(self.plan.rework)
+        writes = self.config.context == "llm"
+        return ProgressCounter(
+            progress, IngestProgress(stage="ingest", documents_total=documents, writes_contexts=writes)
         )
-        return ProgressCounter(progress, start)
-
-    def keep(self, builder: VersionBuilder) -> None:
-        """Copy unchanged documents from the previous version; those whose file was moved get the new path."""
-        if self.before is None:
-            return
-        moved = set(self.plan.moved)
-        builder.keep(record for record in self.plan.keep if record.doc_id not in moved)
-        for record in self.plan.keep if moved else ():
-            if record.doc_id in moved:
-                builder.take_over(self.before, record)
 
     async def process(
         self,
@@ -425,32 +366,30 @@ class _Run:
         spending: Spending,
         counter: ProgressCounter,
         executor: Executor,
-    ) -> Contextualized | None:
-        """Read, contextualize, embed and add documents; return None if the run stops in favour of other files."""
-        plan, intake, before = self.plan, self.intake, self.before
-        unread = frozenset(plan.to_read).difference(intake.failed)
+    ) -> Contextualized:
+        """Read, contextualize, embed and add documents."""
+        plan, intake, before, options = self.plan, self.intake, self.before, self.options
+        accepts_cost = options.retry_failed and options.max_cost is not None
         replies = await acollect_replies(
             stages,
-            lambda: plan.jobs(replace(intake, skipped=[], failed=[], warnings=[]), reader, before, unread),
-            submit=self.options.batch,
+            lambda: plan.jobs(replace(intake, skipped=[], failed=[], warnings=[]), reader, before),
+            submit=options.batch,
             spending=spending,
-            gives_up_unread=self.options.requests_held_back,
+            gives_up_unread=accepts_cost,
             on_progress=lambda state: counter.set(stage="batch", batch_done=state.done, batch_total=state.requests),
         )
-        counter.enter("ingest")
-        stages = paid_stages(stages, spending, replies, retries_refused=self.options.requests_held_back)
+        counter.set(stage="ingest")
+        stages = paid_stages(stages, spending, replies, retries_refused=accepts_cost)
         stages = await asyncio.to_thread(executor.place, stages)
-        jobs = self._cut(plan.jobs(intake, reader, before, unread), stages, counter)
-        outcome = None
-        async with self._giving_way(stages, unread):
-            outcome = await abuild(jobs, stages, builder, progress=counter, batches_ahead=executor.batches_ahead)
-        if replies is not None and outcome is not None:
+        jobs = self._cut(plan.jobs(intake, reader, before), stages, counter)
+        outcome = await abuild(jobs, stages, builder, progress=counter, batches_ahead=executor.batches_ahead)
+        if replies is not None:
             replies.close()
         return outcome
 
     def _cut(self, jobs: Iterator[Job], stages: Stages, counter: ProgressCounter) -> Iterator[Job]:
         """Yield jobs with their chunks; a document that takes too long to cut is skipped like an unreadable file."""
-        counted = done = 0
+        done = 0
         for job in jobs:
             stages.require_running()
             if job.nodes is None and job.document is not None:
@@ -463,87 +402,40 @@ class _Run:
                     continue
                 job = replace(job, nodes=nodes)
             done += 1
-            counter.read(done + len(self.intake.failed) - counted, size=job.size)
-            counted = done + len(self.intake.failed)
+            counter.set(documents_read=done + len(self.intake.failed), document="", pages_done=0, pages_total=0)
             yield job
-
-    @contextlib.asynccontextmanager
-    async def _giving_way(self, stages: Stages, doc_ids: Collection[str]) -> AsyncIterator[None]:
-        """Stop processing large documents when other files change, and leave them for the next sync."""
-        options, sizes = self.options.sync, self.intake.sizes(doc_ids)
-        if options is None or not options.gives_way(sizes):
-            yield
-            return
-        paths = [path for path in self.inputs if isinstance(path, (str, os.PathLike))]
-        reading = {source.ref.path for doc_id in doc_ids if (source := self.intake.sources[doc_id]).ref is not None}
-        watch = asyncio.create_task(
-            sync.until_others_change(paths, self.intake.statuses, reading=reading, limits=self.options.limits)
-        )
-        try:
-            async with asyncio.timeout(None) as work:
-
-                def end(_: asyncio.Task[None]) -> None:
-                    stages.stopping.set()
-                    work.reschedule(asyncio.get_running_loop().time())
-
-                watch.add_done_callback(end)
-                try:
-                    yield
-                finally:
-                    watch.remove_done_callback(end)
-        except TimeoutError:
-            if not work.expired():
-                raise
-            options.memory.note_interruptions(doc_ids)
-            for doc_id in doc_ids:
-                self.intake.skip(doc_id, sync.POSTPONED)
-        finally:
-            watch.cancel()
+        counter.set(documents_read=done + len(self.intake.failed))
 
     async def publish(
         self, builder: VersionBuilder, stages: Stages, outcome: Contextualized, counter: ProgressCounter
     ) -> IngestReport:
         """Publish the version if anything has changed, and return the report."""
         plan, intake, options, before = self.plan, self.intake, self.options, self.before
-        emptied = self._keep_former_content(builder)
+        self._keep_former_content(builder)
         if not builder.documents and not options.remove and not intake.removed:
-            if options.sync is not None:  # the folders may be filled later
+            if options.is_sync:  # the folders may be filled later
                 return self.report()
-            raise InputError(nothing_to_ingest(intake.skipped), value=self.inputs, remedy=remedy_for(intake.skipped))
-        plan.drop.extend(emptied)
+            raise InputError(nothing_to_ingest(intake.skipped), value=self.inputs)
         if options.retry_failed and not self._has_new_contexts(outcome):
             plan.keep.extend(plan.rework)
             plan.rework.clear()
         has_read = any(doc_id not in intake.failed for doc_id in plan.to_read)
-        if before is not None and not (has_read or plan.rework or plan.drop or plan.moved):
+        if before is not None and not (has_read or plan.rework or plan.drop):
             return self.report().completed(outcome)
-        counter.enter("publish")
-        publish = partial(
-            builder.publish,
-            embed_model=stages.embed_model_name,
-            automatic=options.sync is not None and options.sync.watching and not intake.removes_many,
-            keeps=before.name if before is not None and intake.removes_many else None,
-        )
-        manifest = await run_to_completion(publish)
-        if options.sync is not None:
-            options.sync.memory.forget_interruptions(plan.to_read)
-        counter.enter("done")
-        return replace(self.report(manifest).completed(outcome), notices=model_notices(stages))
+        counter.set(stage="publish")
+        manifest = await run_to_completion(partial(builder.publish, embed_model=stages.embed_model_name))
+        counter.set(stage="done")
+        return self.report(manifest).completed(outcome)
 
-    def _keep_former_content(self, builder: VersionBuilder) -> list[str]:
-        """Keep the old content of documents whose new file is unreadable; return the ids of those that have none."""
-        emptied: list[str] = []
-        updated, before = set(self.plan.update), self.before
-        if before is None:
-            return emptied
+    def _keep_former_content(self, builder: VersionBuilder) -> None:
+        """Keep the old content of documents whose new file is unreadable."""
         for doc_id in self.intake.failed:
-            record = before.record(doc_id) if doc_id in updated else self.plan.rename.get(doc_id)
-            if record is not None and record.chunks:
+            record = self.plan.rename.get(doc_id)
+            if self.before is not None and doc_id in self.plan.update:
+                record = self.before.record(doc_id)
+            if record is not None:
                 builder.dropped.discard(record.doc_id)
                 builder.keep([record])
-            elif record is not None:
-                emptied.append(record.doc_id)
-        return emptied
 
     def _has_new_contexts(self, outcome: Contextualized) -> bool:
         """Return whether the failed chunks of the reworked documents are no longer the same."""
@@ -580,31 +472,26 @@ class _Run:
         )
 
 
-def _executor(state: ProjectState, options: IngestOptions) -> AbstractAsyncContextManager[Executor]:
+def _on_ray(state: ProjectState, address: str, *, batch: bool) -> AbstractAsyncContextManager[Executor]:
     """Return the executor for a run on a Ray cluster.
 
     Raises:
-        ConfigurationError: Another executor was requested, Ray is not installed, or it cannot be used for this run.
+        ConfigurationError: Ray is not installed, or it cannot be used for this run.
     """
-    executor, address = options.get("executor", "local"), options.get("address")
-    if executor == "local":
-        raise ConfigurationError("`address` is the address of a Ray cluster: pass executor='ray', or omit it.")
-    if executor != "ray":
-        raise ConfigurationError(f"There is no executor {executor!r}: choose 'local' or 'ray'.", setting="executor")
-    if options.get("batch"):
+    if batch:
         raise ConfigurationError(
             "Batches of the provider and Ray exclude each other: a batch is answered within 24 hours, in which the"
             " cluster would wait, and to send it every document is read before the first one is processed",
             setting="batch",
-            remedy=Remedy("omit batch or executor='ray'", "omit --batch or --ray"),
+            remedy=Remedy("omit batch or ray", "omit --batch or --ray"),
         )
     if importlib.util.find_spec("ray") is None:
         raise ConfigurationError(
-            'Ingestion on a cluster needs Ray: pip install "llama-index-contextual[ray]"', setting="executor"
+            'Ingestion on a cluster needs Ray: pip install "llama-index-contextual[ray]"', setting="ray"
         )
     from llama_index_contextual.ingestion.ray import ray_executor
 
-    return ray_executor(address, ledger=state.directory / LEDGER_FILE, embed_model=state.passed_embed_model)
+    return ray_executor(address, state.passed_embed_model)
 
 
 # ---- documents and versions that go ----------------------------------------------------------------------------------
@@ -704,8 +591,6 @@ def update_config(state: ProjectState, changes: Mapping[str, Any]) -> list[str]:
                 missing_for(changes[setting], setting=setting)
         if "backend" in changes:
             check_backend(config)
-        if changes.get("embed_model", state.config.embed_model) != state.config.embed_model:
-            record_embed_object(state.directory, None)
         write_config(state.directory, config)
         pending = config.rebuild_fields(_built_with(state.directory) or state.config)
         state.reconfigure(config)

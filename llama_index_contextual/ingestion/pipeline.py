@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import math
 import threading
 import time
@@ -29,7 +28,7 @@ from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, segments, with_context
+from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, with_context
 from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
@@ -37,7 +36,9 @@ from llama_index_contextual.contextualizer.cost import (
     CallForm,
     EmbeddingCount,
     PriceTable,
+    SenderKind,
     Spending,
+    Tokens,
     count_segment,
     expected_context_tokens,
 )
@@ -98,7 +99,7 @@ class Stages:
         ledger: Store of contexts and vectors that have already been paid for.
         spending: Account of the run, or None.
         splitter: Splits texts that are too long for the embedding model, or None.
-        windowed: Ids of the chunks embedded in windows so far.
+        counter: Counter of the expected cost of the run, or None.
         stopping: Set when the run ends early.
     """
 
@@ -109,7 +110,7 @@ class Stages:
     ledger: Ledger
     spending: Spending | None = None
     splitter: WindowSplitter | None = None
-    windowed: set[str] = field(default_factory=set)
+    counter: CostCounter | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def require_running(self) -> None:
@@ -142,43 +143,6 @@ class Stages:
             lines.put_below(nodes, written)
         return list(nodes)
 
-    def add_estimate(self, nodes: Sequence[BaseNode]) -> None:
-        """Add the expected cost of the chunks of a document to the account of the run."""
-        writer, spending = self.contextualizer, self.spending
-        if spending is None or not isinstance(writer, LLMContextualizer):
-            return
-        model, context_tokens = writer.model, spending.context_tokens
-        form = CallForm.of(model)
-        name = None if self.embed_model_name == LOCAL else self.embed_model_name
-        contextual = self.embed_model if isinstance(self.embed_model, ContextualEmbedding) else None
-        embedding = EmbeddingCount(name, None, self.ledger, contextual)
-        for segment, chunks, contexts in writer.missing(nodes):
-            live: list[ContextRequest] = []
-            batch: list[ContextRequest] = []
-            for request in writer.requests(segment, chunks):
-                if writer.replies is None or not writer.replies.is_unread(request):
-                    (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
-            tokens = count_segment(live, form, context_tokens=context_tokens)
-            spending.estimated += spending.bill(model, tokens, sender=writer.service_tier or "live")
-            tokens = count_segment(batch, replace(form, cache=None), context_tokens=context_tokens)
-            spending.estimated += spending.bill(model, tokens, sender="batch")
-            embedding.add_segment(segment, chunks, contexts, context_tokens, structural=writer.lines)
-        embedding.end_document()
-        if embedding.model is not None:
-            spending.estimated += spending.embedding_bill(embedding.model, embedding.tokens)
-
-    def add_held_back(self, result: Contextualized) -> None:
-        """Add the maximum cost of the contexts that were not requested to the account of the run."""
-        writer, spending = self.contextualizer, self.spending
-        held_back = {failure.node_id for failure in result.failures if failure.is_held_back}
-        if not held_back or spending is None or not isinstance(writer, LLMContextualizer):
-            return
-        form, sender = CallForm.of(writer.model, writer.llm), writer.service_tier or "live"
-        for segment in segments(result.nodes, segment_size=writer.segment_size):
-            for request in writer.requests(segment, [c for c in segment.chunks if c.node_id in held_back]):
-                dollars = spending.prices.dollars(writer.model, form.maximum(request), sender=sender)
-                spending.held_back += Bill(dollars=dollars)
-
     async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
         """Return the chunks with their contexts."""
         if self.contextualizer is None:
@@ -195,8 +159,6 @@ class Stages:
             texts = await asyncio.to_thread(lambda: [node.get_content(MetadataMode.EMBED) for node in nodes])
             return await aembed(model, texts, name=LOCAL)
         units = await asyncio.to_thread(self._units, nodes)
-        is_windowed = (len(unit.windows) > len(unit.places) for unit in units)
-        self.windowed.update(nodes[unit.places[0]].node_id for unit in itertools.compress(units, is_windowed))
         every = [key for unit in units for key in unit.keys]
         length = getattr(model, "dimensions", None)  # some models return vectors of the requested length
         known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=length)
@@ -208,17 +170,6 @@ class Stages:
                 known.update(await self._aembed_new(model, name, others))
         rows = {place: known[key] for unit in units for place, key in zip(unit.places, unit.keys, strict=True)}
         return np.stack([rows[place] for place in range(len(nodes))])
-
-    def vector_keys(self, nodes: Sequence[BaseNode]) -> list[tuple[str, str]]:
-        """Return the ledger key of each chunk's vector, and the model name under which it is stored.
-
-        The list is empty for the local model, because its vectors are not stored.
-        """
-        if self.embed_model_name is None or self.embed_model_name == LOCAL or not nodes:
-            return []
-        units = self._units(nodes)
-        of_place = {at: (key, unit.model) for unit in units for at, key in zip(unit.places, unit.keys, strict=True)}
-        return [of_place[at] for at in range(len(nodes))]
 
     def _units(self, nodes: Sequence[BaseNode]) -> list[_Unit]:
         """Return the texts to embed for chunks with their contexts."""
@@ -275,6 +226,77 @@ class Stages:
                     yield {at: averaged(units[at].windows, rows) for at, rows in vectors.items()}
 
 
+class CostCounter:
+    """Counter of the expected calls and tokens for contexts and embeddings, document by document.
+
+    Args:
+        writer: Contextualizer of the run, or None.
+        embedding: Counter of the tokens to embed.
+        sender: How requests are sent that have no reply in a batch yet.
+        context_tokens: Expected number of tokens in a context.
+
+    Attributes:
+        model: Name of the LLM that writes contexts, or None.
+        known_contexts: Number of chunks whose context is in the ledger.
+        contexts: Calls and tokens for the missing contexts, by sender. Live, the first call of each segment fills the
+            provider's cache; in a batch, no tokens are assumed to be read from it.
+        calls_by_segment: Number of calls for each segment.
+        reserve: Tokens for which money is reserved at the same time: those of the longest call, or of the whole batch.
+    """
+
+    def __init__(
+        self, writer: Contextualizer | None, embedding: EmbeddingCount, sender: SenderKind, context_tokens: float
+    ) -> None:
+        self._writer, self._embedding, self._sender = writer, embedding, sender
+        self.model = writer.model if isinstance(writer, LLMContextualizer) else None
+        self.context_tokens = context_tokens
+        self.known_contexts = 0
+        self.contexts: dict[SenderKind, Tokens] = defaultdict(Tokens)
+        self.calls_by_segment: list[int] = []
+        self.reserve = Tokens()
+
+    def add(self, nodes: Sequence[BaseNode]) -> None:
+        """Count the chunks of a document."""
+        writer = self._writer
+        if isinstance(writer, LLMContextualizer):
+            form = CallForm.of(writer.model, writer.llm)
+            for segment, chunks, contexts in writer.missing(nodes):
+                self.known_contexts += len(contexts)
+                self._add_requests(writer.requests(segment, chunks), writer.replies, form)
+                structural = writer.lines
+                self._embedding.add_segment(segment, chunks, contexts, self.context_tokens, structural=structural)
+        else:
+            contextualized = nodes if writer is None else writer.contextualize(nodes).nodes
+            self._embedding.add([with_context(node, None) for node in contextualized])
+        self._embedding.end_document()
+
+    def _add_requests(self, requests: Iterable[ContextRequest], replies: BatchReplies | None, form: CallForm) -> None:
+        """Count the requests for a segment."""
+        by_sender: dict[SenderKind, list[ContextRequest]] = defaultdict(list)
+        for request in requests:
+            if replies is None or not replies.is_unread(request):
+                has_reply = replies is not None and replies.has(request)
+                by_sender["batch" if has_reply else self._sender].append(request)
+        for sender, of_sender in by_sender.items():
+            used = replace(form, cache=None) if sender == "batch" else form
+            self.contexts[sender] += count_segment(of_sender, used, context_tokens=self.context_tokens)
+            self.calls_by_segment.append(len(of_sender))
+            for most in map(used.maximum, of_sender):
+                self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
+
+    def bill(self, spending: Spending) -> Bill:
+        """Return the expected cost at the prices of an account."""
+        model, embedding = self.model or "", self._embedding
+        bills = [spending.bill(model, tokens, sender=sender) for sender, tokens in self.contexts.items()]
+        if embedding.model is not None:
+            bills.append(spending.embedding_bill(embedding.model, embedding.tokens))
+        return sum(bills, Bill())
+
+
+def _larger(one: Tokens, other: Tokens) -> Tokens:
+    return Tokens.maximum(max(one.input_tokens, other.input_tokens), max(one.output_tokens, other.output_tokens))
+
+
 def make_parsers(config: ProjectConfig) -> tuple[TransformComponent, TransformComponent]:
     """Return the segment parser and the chunk parser for the settings of a project."""
     return (
@@ -326,17 +348,6 @@ class Checked(list[BaseNode]):
         for node in super().__iter__():
             self._check()
             yield node
-
-
-def model_notices(stages: Stages) -> tuple[str, ...]:
-    """Return a notice about the chunks that were embedded in windows, if there are any."""
-    if not stages.windowed or stages.splitter is None:
-        return ()
-    what = "chunk was" if len(stages.windowed) == 1 else "chunks were"
-    return (
-        f"{len(stages.windowed):,} {what} embedded in windows of at most {stages.splitter.limit:,} tokens, which"
-        f" is what {stages.embed_model_name!r} reads; their vectors were averaged",
-    )
 
 
 def make_stages(
@@ -536,7 +547,11 @@ def paid_stages(
     if not isinstance(writer, LLMContextualizer):
         return replace(stages, spending=spending)
     writer = writer.model_copy(update={"spending": spending, "replies": replies, "retries_refused": retries_refused})
-    return replace(stages, spending=spending, contextualizer=writer)
+    name = None if stages.embed_model_name == LOCAL else stages.embed_model_name
+    contextual = stages.embed_model if isinstance(stages.embed_model, ContextualEmbedding) else None
+    embedding = EmbeddingCount(name, getattr(stages.embed_model, "dimensions", None), stages.ledger, contextual)
+    counter = CostCounter(writer, embedding, writer.service_tier or "live", spending.context_tokens)
+    return replace(stages, spending=spending, contextualizer=writer, counter=counter)
 
 
 BATCH_CHUNKS = 256
@@ -585,44 +600,27 @@ async def abuild(
     return running.total
 
 
-@dataclass
-class _Batch:
-    """Documents that are processed together, and the number of their bytes reported as done.
-
-    Four fifths of the bytes are reported in proportion to the chunks with a context, the rest on storing.
-    """
-
-    jobs: list[tuple[Job, list[BaseNode]]] = field(default_factory=list)
-    contexts: int = 0
-    bytes_done: int = 0
-
-    @property
-    def nodes(self) -> list[BaseNode]:
-        return [node for _, chunks in self.jobs for node in chunks]
-
-    def bytes_since(self, *, stored: bool = False) -> int:
-        """Return the number of bytes that are done but have not been reported yet."""
-        size, before = sum(job.size for job, _ in self.jobs), self.bytes_done
-        chunks = sum(len(nodes) for _, nodes in self.jobs)
-        self.bytes_done = size if stored else size * 4 // 5 * self.contexts // chunks
-        return self.bytes_done - before
-
+Batch = list[tuple[Job, list[BaseNode]]]
+"""Documents that are processed together, each with its chunks."""
 
 BatchResult = tuple[Contextualized, NDArray[np.float32] | None]
 
 
-def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[_Batch]:
+def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
     """Yield documents with their chunks, in batches of at least `BATCH_CHUNKS` chunks."""
-    batch, size = _Batch(), 0
+    batch: Batch = []
+    size = 0
     for job in jobs:
         chunks = stages.parse(job)
-        stages.add_estimate(chunks)
-        batch.jobs.append((job, chunks))
+        if stages.counter is not None and stages.spending is not None:
+            stages.counter.add(chunks)
+            stages.spending.estimated = stages.counter.bill(stages.spending)
+        batch.append((job, chunks))
         size += len(chunks)
         if size >= BATCH_CHUNKS:
             yield batch
-            batch, size = _Batch(), 0
-    if batch.jobs:
+            batch, size = [], 0
+    if batch:
         yield batch
 
 
@@ -643,7 +641,7 @@ class _RunningBatches:
     def __init__(self, stages: Stages, builder: VersionBuilder, progress: ProgressCounter, ahead: int) -> None:
         self._stages, self._builder, self._progress = stages, builder, progress
         self._ahead = max(ahead, 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead)
-        self.batches: deque[tuple[_Batch, asyncio.Task[BatchResult]]] = deque()
+        self.batches: deque[tuple[Batch, asyncio.Task[BatchResult]]] = deque()
         self.total = Contextualized([], [], 0)
 
     @property
@@ -651,20 +649,17 @@ class _RunningBatches:
         """Whether the oldest batch must be finished before another one is started."""
         return len(self.batches) > self._ahead
 
-    def start(self, batch: _Batch) -> None:
+    def start(self, batch: Batch) -> None:
         """Start processing a batch."""
-        self._progress.add(chunks_total=len(batch.nodes))
-        self.batches.append((batch, asyncio.create_task(self._process(batch))))
+        nodes = [node for _, chunks in batch for node in chunks]
+        self._progress.add(chunks_total=len(nodes))
+        self.batches.append((batch, asyncio.create_task(self._process(nodes))))
 
-    async def _process(self, batch: _Batch) -> BatchResult:
-        def count(contexts: int) -> None:
-            batch.contexts += contexts
-            self._progress.add(chunks_done=contexts, bytes_done=batch.bytes_since())
-
-        result = await self._stages.acontextualize(batch.nodes, count)
-        await asyncio.to_thread(self._stages.add_held_back, result)
+    async def _process(self, nodes: Sequence[BaseNode]) -> BatchResult:
+        count = self._progress.add
+        result = await self._stages.acontextualize(nodes, lambda contexts: count(chunks_done=contexts))
         vectors = await self._stages.aembed(result.nodes)
-        self._progress.add(chunks_embedded=len(result.nodes))
+        count(chunks_embedded=len(result.nodes))
         return result, vectors
 
     async def store_oldest(self) -> None:
@@ -674,15 +669,15 @@ class _RunningBatches:
         result, vectors = task.result()
         self.batches.popleft()
         await asyncio.to_thread(self._append, batch, result, vectors)
-        self._progress.add(documents_done=len(batch.jobs), bytes_done=batch.bytes_since(stored=True))
+        self._progress.add(documents_done=len(batch))
         total = self.total
         failures, thin = [*total.failures, *result.failures], (*total.thin, *result.thin)
         self.total = Contextualized([], failures, total.paid + result.paid, thin)
 
-    def _append(self, batch: _Batch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
+    def _append(self, batch: Batch, result: Contextualized, vectors: NDArray[np.float32] | None) -> None:
         failed = {failure.node_id for failure in result.failures}
         at = 0
-        for job, chunks in batch.jobs:
+        for job, chunks in batch:
             done = result.nodes[at : at + len(chunks)]
             for node in done if job.contexts else ():
                 node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
@@ -694,10 +689,8 @@ class _RunningBatches:
     async def abort(self, error: BaseException) -> None:
         """Stop all batches, but wait for calls in flight, because they are charged.
 
-        After a cancellation, wait at most `PATIENCE` seconds, or until the next cancellation. If the run stops in
-        favour of other files, wait until the calls are answered.
+        After a cancellation, wait at most `PATIENCE` seconds, or until the next cancellation.
         """
-        gives_way = self._stages.stopping.is_set()
         self._stages.stopping.set()
         tasks = [task for _, task in self.batches]
         spending = self._stages.spending
@@ -708,14 +701,13 @@ class _RunningBatches:
                 await asyncio.gather(*tasks, return_exceptions=True)
             elif isinstance(error, asyncio.CancelledError) and calls:
                 self._stages.stop(ContextualError("The run was interrupted."))
-                if not gives_way:
-                    logger.warning(
-                        "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end"
-                        " the run at once, interrupt it again (Ctrl-C).",
-                        PATIENCE,
-                        pluralize(calls, "call"),
-                    )
-                await asyncio.wait(tasks, timeout=None if gives_way else PATIENCE)
+                logger.warning(
+                    "Interrupted: waiting at most %.0f s for %s in flight, which the provider may charge. To end the"
+                    " run at once, interrupt it again (Ctrl-C).",
+                    PATIENCE,
+                    pluralize(calls, "call"),
+                )
+                await asyncio.wait(tasks, timeout=PATIENCE)
         finally:
             for task in tasks:
                 task.cancel()

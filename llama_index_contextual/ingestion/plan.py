@@ -8,11 +8,10 @@ files.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import os
-from collections import defaultdict
+import stat
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,15 +20,21 @@ from typing import Any, Literal, Protocol
 from llama_index.core.schema import BaseNode, Document, NodeRelationship, RelatedNodeInfo
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import has_given_context
-from llama_index_contextual.errors import ConfigurationError, InputError, PathNotFoundError, ReadError, Remedy
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    InputError,
+    LargeRemovalError,
+    PathNotFoundError,
+    ReadError,
+    Remedy,
+)
 from llama_index_contextual.index.ledger import content_key
 from llama_index_contextual.index.manifest import DocumentRecord, Records
 from llama_index_contextual.index.storable import storable_fault
 from llama_index_contextual.index.version import OpenVersion
-from llama_index_contextual.ingestion import sync
-from llama_index_contextual.ingestion.report import IF_MOVED, advice_on
 from llama_index_contextual.readers import (
     FileRef,
     FileWarning,
@@ -57,7 +62,6 @@ class RunOptions:
 
     Attributes:
         replace: Remove all documents that are not among the inputs.
-        moved: The files have a new location, and files with matching ids are the same documents.
         remove: Ids of documents to remove.
         retry_failed: Process documents again if the context of a chunk failed. With `max_cost`, contexts that are held
             back are requested again too.
@@ -67,13 +71,15 @@ class RunOptions:
         passwords: Passwords of encrypted PDFs.
         max_cost: Limit in dollars, or None.
         batch: Request contexts through the provider's Batch API.
-        sync: Options of a sync, in which the inputs are folders and documents whose file is gone are removed; None for
-            other runs.
-        purpose: Purpose of the run, for its receipt.
+        purpose: Purpose of the run, for its receipt. If it is "sync", the inputs are folders, and documents whose file
+            is gone are removed.
+        removable: Ids of the documents that a sync may remove; None for all.
+        allow_empty: Whether a sync may remove all documents of a folder.
+        allow_many: Whether a sync may remove more than a tenth of the documents of a folder.
+        settle: Number of seconds for which a file must not change before a sync reads it.
     """
 
     replace: bool = False
-    moved: bool = False
     remove: frozenset[str] = frozenset()
     retry_failed: bool = False
     reread: bool = False
@@ -82,13 +88,20 @@ class RunOptions:
     passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
     max_cost: float | None = None
     batch: bool = False
-    sync: sync.SyncOptions | None = None
     purpose: Literal["ingest", "rebuild", "retry", "compare", "sync"] = "ingest"
+    removable: Collection[str] | None = None
+    allow_empty: bool = False
+    allow_many: bool = False
+    settle: float = 0.0
 
     @property
-    def requests_held_back(self) -> bool:
-        """Whether to request contexts again that the LLM refused or whose reply in a batch cannot be read."""
-        return self.retry_failed and self.max_cost is not None
+    def is_sync(self) -> bool:
+        """Whether documents are synchronised with folders."""
+        return self.purpose == "sync"
+
+    def may_remove(self, doc_id: str) -> bool:
+        """Return whether a document may be removed because its file is gone."""
+        return self.is_sync and (self.removable is None or doc_id in self.removable)
 
 
 ChunkSpan = tuple[int | None, int | None, str]
@@ -109,7 +122,6 @@ class Job:
         nodes: Chunks of the document, or None if `document` has not been cut into chunks yet.
         doc_id: Id of the document.
         content_hash: xxh3 of the file, or a hash of text and metadata.
-        size: Size of the file in bytes, or number of characters, for the progress.
         path: Path of its file with links resolved, or None.
         facts: The user's metadata for its file, or None.
         contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
@@ -119,7 +131,6 @@ class Job:
     nodes: Sequence[BaseNode] | None
     doc_id: str
     content_hash: str
-    size: int
     path: str | None = None
     facts: Mapping[str, Any] | None = None
     contexts: Mapping[ChunkSpan, str] = field(default_factory=dict)
@@ -127,21 +138,19 @@ class Job:
 
 # ---- which document a file is ----------------------------------------------------------------------------------------
 
-Match = tuple[Literal["same", "moved", "renamed", "copy"], DocumentRecord]
-"""A document, and whether a file is its file, its file at a new location or under a new name, or a copy."""
+Match = tuple[Literal["same", "renamed", "copy"], DocumentRecord]
+"""A document, and whether a file is its file, its file under a new name or at a new location, or a copy."""
 
 
 class Matcher:
     """Match the files of a call with documents of the previous version.
 
     - A file at the location of a document's file is that document and keeps its id, regardless of how the call spells
-      its path. In a file system that ignores case, a sync renames the document to the new spelling.
+      its path.
     - A file elsewhere with the same content as a document is that document if the document's former file is known to no
-      longer exist (or the document is removed by `replace` or a sync, or `moved` is set). The document then gets the id
-      for its new name. If the former file may still exist, the file is the same document if it would have the same id,
-      and a copy otherwise, unless this call provides different metadata for it.
-    - If `moved` is set, a file whose path ends with the id of a document is that document (the one with the longest
-      id), unless the document's own file still exists in or next to the given paths.
+      longer exist (or the document is removed by `replace` or a sync). The document then gets the id for its new name.
+      If the former file may still exist, the file is the same document if it would have the same id, and a copy
+      otherwise, unless this call provides different metadata for it.
     - Every other file is a new document. If its id belongs to another document, it gets the shortest longer path that
       is unique.
 
@@ -152,7 +161,6 @@ class Matcher:
         digests: xxh3 of each file.
         facts: The user's metadata for each file by path, if this call provides it.
         records: Documents of the previous version.
-        former: Former files of these documents.
         options: Options of the run.
         removed: Ids of documents that a sync removes unless a file matches them.
 
@@ -165,42 +173,33 @@ class Matcher:
         digests: Mapping[FileRef, str],
         facts: Mapping[str, Mapping[str, Any]],
         records: Records,
-        former: FormerFiles,
         options: RunOptions,
         removed: Collection[str],
     ) -> None:
-        self._digests, self._facts, self._records, self._former = digests, facts, records, former
+        self._digests, self._facts, self._records = digests, facts, records
         self._options, self._removed = options, removed
         self._identified: set[str] = set()  # ids of documents whose file is known
         self.matches: dict[FileRef, Match] = {}
-        for find in (self._by_location, self._by_content, self._by_id):
+        for find in (self._by_location, self._by_content):
             for ref in digests:
                 if ref not in self.matches and (match := find(ref)) is not None:
                     self.matches[ref] = match
                     if match[0] != "copy":
                         self._identified.add(match[1].doc_id)
-        self._ids = {record.doc_id for kind, record in self.matches.values() if kind in ("same", "moved")}
+        self._ids = {record.doc_id for kind, record in self.matches.values() if kind == "same"}
 
     def _by_location(self, ref: FileRef) -> Match | None:
         record = self._records.with_path(os.path.realpath(ref.path))
-        if record is not None and self.is_free(record):
+        if record is not None and self._is_free(record):
             return "same", record
-        record = next(filter(self.is_free, self._in_another_case(ref)), None)
-        return None if record is None else ("same" if self._options.sync is None else "renamed", record)
-
-    def _in_another_case(self, ref: FileRef) -> Iterator[DocumentRecord]:
-        """Yield documents whose path differs from a file's path only in case, if the file system ignores case."""
-        for doc_id in ref.ids:
-            for record in self._records.with_folded_id(doc_id):
-                if record.path and os.path.exists(record.path) and os.path.samefile(record.path, ref.path):
-                    yield record
+        return None
 
     def _by_content(self, ref: FileRef) -> Match | None:
         ids = set(ref.ids)
         equal = [record for record in self._records.with_content(self._digests[ref]) if record.path is not None]
-        equal = sorted(filter(self.is_free, equal), key=lambda record: record.doc_id not in ids)
+        equal = sorted(filter(self._is_free, equal), key=lambda record: record.doc_id not in ids)
         for record in equal:
-            if self._has_lost_its_file(record):
+            if not self._is_kept(record.doc_id) or is_gone(record.path or ""):
                 return "renamed", record
         facts = self._facts.get(str(ref.path))
         for record in equal:
@@ -208,26 +207,13 @@ class Matcher:
                 return "same" if record.doc_id in ids else "copy", record
         return None
 
-    def _has_lost_its_file(self, record: DocumentRecord) -> bool:
-        if record.doc_id in self._removed or self._options.replace:
-            return True
-        return not self._former.exists(record) if self._options.moved else self._former.is_deleted(record)
-
-    def _by_id(self, ref: FileRef) -> Match | None:
-        for doc_id in reversed(ref.ids) if self._options.moved else ():
-            record = self._records.get(doc_id)
-            if record is not None and self.is_free(record) and not self._former.exists(record):
-                return "moved", record
-        return None
-
-    def is_free(self, record: DocumentRecord) -> bool:
+    def _is_free(self, record: DocumentRecord) -> bool:
         """Return whether no file has been matched with a document yet."""
         return record.doc_id not in self._identified
 
-    def has_owner(self, doc_id: str) -> bool:
-        """Return whether an id belongs to a document without a matching file."""
-        record = self._records.get(doc_id)
-        return record is not None and self.is_free(record)
+    def _is_kept(self, doc_id: str) -> bool:
+        """Return whether a document is kept even if no file matches it."""
+        return not self._options.replace and doc_id not in self._removed
 
     def new_id(self, ref: FileRef) -> str:
         """Return an id for a file that is not used by another file or by a document that is kept."""
@@ -236,41 +222,151 @@ class Matcher:
         return doc_id
 
     def __contains__(self, doc_id: object) -> bool:
-        is_kept = not self._options.replace and doc_id not in self._removed
-        return doc_id in self._ids or (is_kept and self.has_owner(str(doc_id)))
+        record = self._records.get(str(doc_id))
+        return doc_id in self._ids or (record is not None and self._is_free(record) and self._is_kept(record.doc_id))
 
 
-class FormerFiles:
-    """Files from which documents were read earlier.
+# ---- files of a sync -------------------------------------------------------------------------------------------------
+
+# A file that cannot be accessed has not necessarily been deleted. A document is therefore removed only if its folder
+# can be listed and the operating system reports that the file does not exist. A folder that is missing, or in which no
+# file can be read any more, is an error, because it may be on a drive that is not mounted.
+
+UNSETTLED = "is being written: it is read as soon as it no longer changes"
+CHANGED_MEANWHILE = "changed while it was read: it is read by the next sync"
+FOR_LATER = (UNSETTLED, CHANGED_MEANWHILE)
+"""Reasons for leaving a file for the next sync."""
+
+_MOST_NAMED = 3
+
+
+def is_gone(path: str) -> bool:
+    """Return whether a file is known to no longer exist; after an error such as a missing permission, it is not."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
+def unsettled(files: Sequence[FileRef], seconds: float) -> set[FileRef]:
+    """Wait, then return the files that have changed in the meantime, and are probably still being written."""
+    if not seconds:
+        return set()
+    before = [_status_of(ref.path) for ref in files]
+    time.sleep(seconds)
+    return {ref for ref, status in zip(files, before, strict=True) if _status_of(ref.path) != status}
+
+
+def _status_of(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
+
+
+class SyncedFolders:
+    """The folders of a sync, which must exist, be readable and not be replaced during the search.
 
     Args:
-        paths: Files and folders of the call.
+        paths: The folders.
+
+    Raises:
+        InputError: A path is not a folder, or the folder cannot be opened.
+        PathNotFoundError: A folder does not exist.
     """
 
-    def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
-        real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
-        self._folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
-        self._around = (*self._folders, *(os.path.join(os.path.dirname(path), "") for path in real_paths))
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
+        self._folders = {os.path.realpath(path): _identity_of_folder(path) for path in paths}
 
-    def is_deleted(self, record: DocumentRecord) -> bool:
-        """Return whether the file of a document is known to no longer exist."""
-        return record.path is not None and sync.is_gone(record.path)
+    def require_same(self) -> None:
+        """Check that the folders have not been replaced in the meantime, for example by unmounting a drive.
 
-    def exists(self, record: DocumentRecord) -> bool:
-        """Return whether the file of a document still exists in or next to one of the paths of the call.
-
-        A file anywhere else may be a copy that was left behind.
+        Raises:
+            InputError: There is now another folder at the same path.
+            PathNotFoundError: A folder no longer exists.
         """
-        return record.path is not None and record.path.startswith(self._around) and not sync.is_gone(record.path)
+        for path, identity in self._folders.items():
+            if _identity_of_folder(path) != identity:
+                raise InputError(f"{printable(path)} was replaced while it was searched: run the sync again.")
 
-    def gone(self, records: Iterable[DocumentRecord]) -> dict[str, str]:
-        """Return the paths, by document id, of files that were in a folder of the call and no longer exist."""
-        below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(self._folders))
-        return {doc_id: path for doc_id, path in below if path is not None and sync.is_gone(path)}
+    def check_removals(
+        self, removed: Mapping[str, str], *, kept: Iterable[Path], files: Iterable[Path], options: RunOptions
+    ) -> None:
+        """Check that a sync removes neither all documents of a folder nor many of them, unless this is allowed.
+
+        Args:
+            removed: Former paths of the documents that would be removed, by document id.
+            kept: Files of the documents that are kept.
+            files: All files that were found.
+            options: Options of the run.
+
+        Raises:
+            InputError: All documents of a folder would be removed because there is no file in it.
+            LargeRemovalError: More than one document and more than a tenth of the documents of a folder would be
+                removed.
+        """
+        kept_paths, paths = (list(map(os.path.realpath, group)) for group in (kept, files))
+        many: dict[str, str] = {}
+        for folder in self._folders:
+            below = os.path.join(folder, "")
+            lost = [doc_id for doc_id, path in removed.items() if path.startswith(below)]
+            if lost and not any(path.startswith(below) for path in paths):
+                if not options.allow_empty:
+                    raise _empty_folder(folder, lost)
+                continue
+            total = len(lost) + sum(path.startswith(below) for path in kept_paths)
+            if len(lost) > max(1, total // 10):
+                many[folder] = f"{len(lost):,} of {pluralize(total, 'document')}"
+        if many and not options.allow_many:
+            raise _large_removal(many, removed)
 
 
-def _fixed_part(path: Path) -> Path:
-    return path if os.path.lexists(path) else split_glob(path)[0]
+def _empty_folder(folder: str, lost: Sequence[str]) -> InputError:
+    return InputError(
+        f"{printable(folder)} contains no file that can be read, but {pluralize(len(lost), 'document')} came from it,"
+        f" such as {lost[0]!r}. If a drive or share is not mounted, mount it and run the sync again.",
+        value=folder,
+        remedy=Remedy(
+            "if the files were deleted on purpose, pass `allow_empty=True`",
+            "if the files were deleted on purpose, add --allow-empty",
+        ),
+    )
+
+
+def _large_removal(numbers: Mapping[str, str], doc_ids: Collection[str]) -> LargeRemovalError:
+    """Return the error for a sync that would remove many documents, given their numbers by folder."""
+    named = ", ".join(map(repr, sorted(doc_ids)[:_MOST_NAMED]))
+    more = f" and {len(doc_ids) - _MOST_NAMED:,} more" if len(doc_ids) > _MOST_NAMED else ""
+    return LargeRemovalError(
+        f"{', '.join(numbers.values())} from {printable(', '.join(numbers))} would be removed at once, because their"
+        f" files are gone: {named}{more}. If the folder is being restored, or a drive or share is not completely"
+        f" mounted, run the sync again afterwards.",
+        documents=sorted(doc_ids),
+        remedy=Remedy(
+            "if the files were deleted on purpose, pass these ids as `remove`, or `allow_many=True`",
+            "if the files were deleted on purpose, add --allow-many",
+        ),
+    )
+
+
+def _identity_of_folder(path: str | os.PathLike[str]) -> tuple[int, int]:
+    name = printable(os.fspath(path))
+    advice = "if it is on a drive or share that is not mounted, mount it; no document was changed"
+    try:
+        status = os.stat(path)
+        if is_folder := stat.S_ISDIR(status.st_mode):
+            with os.scandir(path) as entries:
+                next(entries, None)
+    except FileNotFoundError as error:
+        raise PathNotFoundError(f"The folder {name} does not exist: {advice}.", value=[os.fspath(path)]) from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"The folder {name} cannot be opened ({error}): {advice}.", value=path) from error
+    if not is_folder:
+        raise InputError(f"{name} is not a folder: name the folder that contains it.", value=path)
+    return status.st_dev, status.st_ino
 
 
 # ---- inputs of a call ------------------------------------------------------------------------------------------------
@@ -283,29 +379,25 @@ class Source:
     Attributes:
         doc_id: Id of the document.
         digest: xxh3 of the file, or a hash of text and metadata.
-        size: Size of the file in bytes, or number of characters, for the progress.
         record: The matching document of the previous version, or None for a new document.
         ref: The file, or None.
         job: The Document or the nodes, or None.
         facts: The user's metadata for the file, or None.
-        is_moved: Whether the file has a new location but the document keeps its id.
-        copies: Files with the same content, which are skipped.
+        is_moved: Whether the file has a new location.
     """
 
     doc_id: str
     digest: str
-    size: int = 0
     record: DocumentRecord | None = None
     ref: FileRef | None = None
     job: Job | None = None
     facts: Mapping[str, Any] | None = None
     is_moved: bool = False
-    copies: Sequence[SkippedFile] = ()
 
     def is_outdated(self, record: DocumentRecord) -> bool:
-        """Return whether a record has different content or metadata, or no chunks."""
-        facts = (json.dumps(facts, sort_keys=True) for facts in (self.facts, record.facts))  # 1 is not True
-        return self.digest != record.content_hash or not record.chunks or len({*facts}) == 2
+        """Return whether a record has different content, metadata or location."""
+        has_changed = self.digest != record.content_hash or self.facts != record.facts
+        return has_changed or self.is_moved
 
 
 class FileReader(Protocol):
@@ -313,6 +405,18 @@ class FileReader(Protocol):
 
     def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
         """Read files and yield the content of each in order, or the error."""
+
+
+def _gone(paths: Iterable[str | os.PathLike[str]], records: Iterable[DocumentRecord]) -> dict[str, str]:
+    """Return the paths, by document id, of files that were in a folder of the call and no longer exist."""
+    real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
+    folders = tuple(os.path.join(path, "") for path in real_paths if os.path.isdir(path))
+    below = ((record.doc_id, record.path) for record in records if (record.path or "").startswith(folders))
+    return {doc_id: path for doc_id, path in below if path is not None and is_gone(path)}
+
+
+def _fixed_part(path: Path) -> Path:
+    return path if os.path.lexists(path) else split_glob(path)[0]
 
 
 @dataclass
@@ -325,11 +429,9 @@ class Intake:
         facts: The user's metadata for files, by path.
         missing: Ids of documents whose file no longer exists in a folder of the call.
         removed: Ids of documents that a sync removes because their file is gone or is now a copy of another file.
-        removes_many: Whether a sync removes more than a tenth of the documents of a folder.
         skipped: Files that are not read, each with the reason; grows while files are read.
-        failed: Ids of documents that could not be read or are left for later; grows while files are read.
+        failed: Ids of documents that could not be read; grows while files are read.
         warnings: Warnings about files; grows while files are read.
-        statuses: Status of each file of a watching sync before it was hashed; None if it was being written.
     """
 
     options: RunOptions = field(default_factory=RunOptions)
@@ -337,11 +439,9 @@ class Intake:
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     removed: frozenset[str] = frozenset()
-    removes_many: bool = False
     skipped: list[SkippedFile] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
-    statuses: dict[Path, sync.Status | None] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -375,66 +475,47 @@ class Intake:
     def _take_paths(self, paths: Sequence[str | os.PathLike[str]], documents: Records) -> bool:
         """Add the files at paths, and find documents whose file is gone; return whether any file is a copy."""
         options = self.options
-        folders = None if options.sync is None else sync.SyncedFolders(paths)
+        folders = SyncedFolders(paths) if options.is_sync else None
         discovery = discover(paths, limits=options.limits)
-        self.skipped += discovery.skipped
-        files = self._settled(discovery.files)
-        digests, copies = self._hash(files, documents)
-        former = FormerFiles(paths)
+        unready = unsettled(discovery.files, options.settle)
+        self.skipped += [*discovery.skipped, *(SkippedFile(ref.shown, UNSETTLED) for ref in unready)]
+        digests, copies = self._hash([ref for ref in discovery.files if ref not in unready], documents)
         present = {os.path.realpath(ref.path) for ref in discovery.files}
-        gone = former.gone(record for record in documents if record.path not in present)
+        gone = _gone(paths, [record for record in documents if record.path not in present])
         if folders is not None:
             folders.require_same()
         unwanted = dict(gone)
-        for copy in itertools.chain.from_iterable(copies.values()):
-            path = os.path.realpath(copy.path)
+        for path in map(os.path.realpath, (copy.path for copy in copies)):
             if (record := documents.with_path(path)) is not None:
                 unwanted[record.doc_id] = path
-        removed: set[str] = set()
-        if options.sync is not None:
-            removed.update(filter(options.sync.may_remove, unwanted))
+        removed = set(filter(options.may_remove, unwanted))
         if options.file_metadata is not None:
             self.facts = {str(ref.path): user_facts(options.file_metadata, ref.path) for ref in digests}
-        matcher = Matcher(digests, self.facts, documents, former, options, removed)
-        self._take_files(matcher, digests, copies)
+        matcher = Matcher(digests, self.facts, documents, options, removed)
+        self._take_files(matcher, digests)
         known = {source.record.doc_id for source in self.sources.values() if source.record is not None}
         self.missing = [doc_id for doc_id in gone if doc_id not in known]
-        if folders is not None and options.sync is not None:
+        if folders is not None:
             self.removed = frozenset(removed - known)
-            self.removes_many = folders.check_removals(
+            folders.check_removals(
                 {doc_id: unwanted[doc_id] for doc_id in self.removed},
                 kept=[source.ref.path for source in self.sources.values() if source.ref and source.record],
                 files=[ref.path for ref in discovery.files],
-                options=options.sync,
+                options=options,
             )
         return any(kind == "copy" for kind, _ in matcher.matches.values())
 
-    def _settled(self, files: Sequence[FileRef]) -> Sequence[FileRef]:
-        """Return the files except those that are still being written, which a sync leaves for later."""
-        options = self.options.sync
-        if options is None:
-            return files
-        unready = sync.unsettled(files, options.settle)
-        self.skipped += [SkippedFile(ref.shown, sync.UNSETTLED) for ref in unready]
-        if options.watching:
-            self.statuses = {ref.path: None if ref in unready else sync.status_of(ref.path) for ref in files}
-        return [ref for ref in files if ref not in unready]
-
-    def _hash(
-        self, refs: Sequence[FileRef], documents: Records
-    ) -> tuple[dict[FileRef, str], dict[FileRef, list[FileRef]]]:
-        """Return the xxh3 of each file to ingest, and the copies of each file, which are skipped."""
-        options = self.options.sync
-        hash_of = content_hash if options is None else options.memory.hash
+    def _hash(self, refs: Sequence[FileRef], documents: Records) -> tuple[dict[FileRef, str], list[FileRef]]:
+        """Return the xxh3 of each file to ingest, and the copies of other files, which are skipped."""
         digests: dict[FileRef, str] = {}
         first: dict[tuple[str, str], FileRef] = {}
-        copies: dict[FileRef, list[FileRef]] = defaultdict(list)
+        copies: list[FileRef] = []
         records = {ref: documents.with_path(os.path.realpath(ref.path)) for ref in refs}
         # Files of existing documents come first. They are not skipped as copies, because their documents would become
         # outdated, unless a sync removes those documents.
         for ref in sorted(refs, key=lambda ref: records[ref] is None):
             try:
-                digest = hash_of(ref.path)
+                digest = content_hash(ref.path)
             except ReadError as error:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
@@ -442,24 +523,22 @@ class Intake:
             suffix = ref.path.suffix.lower()
             kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
             same, record = first.setdefault((kind, digest), ref), records[ref]
-            if same is not ref and (record is None or (options is not None and options.may_remove(record.doc_id))):
-                copies[same].append(ref)
+            if same is not ref and (record is None or self.options.may_remove(record.doc_id)):
+                copies.append(ref)
+                self.skipped.append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
             else:
                 digests[ref] = digest
         return {ref: digests[ref] for ref in refs if ref in digests}, copies
 
-    def _take_files(
-        self, matcher: Matcher, digests: Mapping[FileRef, str], copies: Mapping[FileRef, Sequence[FileRef]]
-    ) -> None:
+    def _take_files(self, matcher: Matcher, digests: Mapping[FileRef, str]) -> None:
         """Add a source for each file, with the id of its document or an unused one."""
         named: list[FileRef] = []
-        others: list[SkippedFile] = []
         for ref, digest in digests.items():
             kind, record = matcher.matches.get(ref, ("new", None))
             if kind == "copy" and record is not None:
-                others.append(SkippedFile(ref.shown, f"has the same content as the document {record.doc_id!r}"))
+                self.skipped.append(SkippedFile(ref.shown, f"has the same content as the document {record.doc_id!r}"))
                 continue
-            if kind in ("same", "moved") and record is not None:
+            if kind == "same" and record is not None:
                 doc_id = record.doc_id
             else:
                 doc_id = matcher.new_id(ref)
@@ -469,19 +548,12 @@ class Intake:
             self.sources[doc_id] = Source(
                 doc_id=doc_id,
                 digest=digest,
-                size=ref.size,
                 record=record,
                 ref=replace(ref, doc_id=doc_id),
                 facts=self.facts.get(str(ref.path)) or None,
-                is_moved=kind == "moved" or (kind == "renamed" and record is not None and record.doc_id == doc_id),
-                copies=[
-                    SkippedFile(copy.shown, f"has the same content as {ref.shown}") for copy in copies.get(ref, ())
-                ],
+                is_moved=kind == "renamed",
             )
-        self.skipped += [copy for source in self.sources.values() for copy in source.copies]
-        self.skipped += others
-        has_owner = any(matcher.has_owner(ref.ids[0]) for ref in named)
-        self.warnings += notes_on_ids(named, hint=IF_MOVED if has_owner and not self.options.moved else "")
+        self.warnings += notes_on_ids(named)
 
     def _take_nodes(self, nodes: Sequence[BaseNode], documents: Records) -> None:
         """Add a source for each Document, and for the nodes of each document."""
@@ -490,16 +562,15 @@ class Intake:
             record = documents.get(job.doc_id)
             if job.doc_id in self.sources:
                 raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
-            if record is not None and record.path is not None and not (self.options.replace or self.options.moved):
+            if record is not None and record.path is not None and not self.options.replace:
                 raise InputError(
                     f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
-                    f" new one, or pass moved=True to replace that document.",
+                    f" new one.",
                     value=job.doc_id,
                 )
             self.sources[job.doc_id] = Source(
                 doc_id=job.doc_id,
                 digest=job.content_hash,
-                size=job.size,
                 record=None if job.doc_id in known else record,
                 job=job,
             )
@@ -510,7 +581,6 @@ class Intake:
             raise PathNotFoundError(
                 nothing_to_ingest(self.skipped),
                 value=[file.path for file in absent],
-                remedy=remedy_for(self.skipped),
             )
         if absent and self.options.replace:
             raise PathNotFoundError(
@@ -518,10 +588,6 @@ class Intake:
                 f" path would be removed: correct the path, or leave it out.",
                 value=[file.path for file in absent],
             )
-
-    def sizes(self, doc_ids: Iterable[str]) -> dict[str, int]:
-        """Return the size of each document."""
-        return {doc_id: self.sources[doc_id].size for doc_id in doc_ids}
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -537,7 +603,7 @@ class Intake:
             self.warnings += content.warnings
             # The file may have changed since it was hashed: use the hash of the content that was read.
             path, facts = os.path.realpath(ref.path), content.facts or None
-            yield Job(content.document, content.chunks, doc_id, content.digest, ref.size, path, facts)
+            yield Job(content.document, content.chunks, doc_id, content.digest, path, facts)
         for source in self.sources.values():
             if source.job is not None and source.doc_id in doc_ids:
                 yield source.job
@@ -546,16 +612,13 @@ class Intake:
         """Return the reason why a file that was read is skipped, or an empty string."""
         if fault := storable_fault(content.document):
             return f"cannot be stored: {fault}"
-        if self.options.sync is None or content.digest == self.sources[ref.doc_id].digest:
-            return ""
-        self.options.sync.memory.forget(ref.path)
-        return sync.CHANGED_MEANWHILE  # it is probably being written
+        is_changing = self.options.is_sync and content.digest != self.sources[ref.doc_id].digest
+        return CHANGED_MEANWHILE if is_changing else ""
 
     def skip(self, doc_id: str, reason: str) -> None:
-        """Skip a document that turns out to be unusable, and with it the copies of its file."""
+        """Skip a document that turns out to be unusable."""
         source = self.sources[doc_id]
         self.failed.append(doc_id)
-        self.skipped = [replace(file, reason=reason) if file in source.copies else file for file in self.skipped]
         self.skipped.append(SkippedFile(doc_id if source.ref is None else source.ref.shown, reason))
 
 
@@ -565,15 +628,6 @@ def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
     more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
     message = f"There is nothing to ingest. {reasons}{more}".strip()
     return message if message.endswith(".") else f"{message}."
-
-
-def remedy_for(skipped: Sequence[SkippedFile]) -> Remedy | None:
-    """Return advice on the skipped files of a run without documents."""
-    advice = advice_on(file.reason for file in skipped)
-    if not advice:
-        return None
-    command_line = " ".join(remedy.command_line for remedy in advice if remedy.command_line)
-    return Remedy(" ".join(remedy.python for remedy in advice), command_line)
 
 
 # ---- Documents and nodes of a call -----------------------------------------------------------------------------------
@@ -602,7 +656,7 @@ def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list
             reason = f"is a {kind if kind == 'Document' else 'node'} without text: add text, or omit it"
             skipped.append(SkippedFile(printable(node.node_id), reason))
         elif isinstance(node, Document):
-            jobs.append(Job(with_headings(node), None, node.doc_id, _content_key(node), len(node.text)))
+            jobs.append(Job(with_headings(node), None, node.doc_id, _content_key(node)))
         elif node.node_id in ids:
             raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: assign unique ids.", value=node)
         else:
@@ -610,7 +664,7 @@ def jobs_of_nodes(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list
             groups.setdefault(node.ref_doc_id or node.node_id, []).append(_of_document(node))
     for doc_id, group in groups.items():
         parts = (part for node in group for part in (node.node_id, _content_key(node)))
-        jobs.append(Job(None, group, doc_id, content_key(*parts), sum(len(node.get_content()) for node in group)))
+        jobs.append(Job(None, group, doc_id, content_key(*parts)))
     return jobs
 
 
@@ -638,8 +692,7 @@ def job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
     """Return the job to process a document of the previous version again."""
     document = before.document(record)
     nodes = None if document else [without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
-    characters = record.characters
-    return Job(document, nodes, record.doc_id, record.content_hash, characters, record.path, record.facts)
+    return Job(document, nodes, record.doc_id, record.content_hash, record.path, record.facts)
 
 
 def without_context(node: BaseNode) -> BaseNode:
@@ -682,7 +735,6 @@ class Plan:
         update: Ids of documents whose content has changed.
         rename: Documents of the previous version whose file has a new name or location, by new id.
         drop: Ids of documents that are not in the new version.
-        moved: Ids of documents whose file has a new location; they also occur in the other lists.
         rebuild: Whether settings changed, so that no document can be copied unchanged.
     """
 
@@ -692,39 +744,35 @@ class Plan:
     update: list[str] = field(default_factory=list)
     rename: dict[str, DocumentRecord] = field(default_factory=dict)
     drop: list[str] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
     rebuild: bool = field(default=False, compare=False)
 
     @property
     def changes_nothing(self) -> bool:
         """Whether the new version would be equal to the previous one."""
-        return not (self.rework or self.to_read or self.drop or self.moved)
+        return not (self.rework or self.to_read or self.drop)
 
     @property
     def not_kept(self) -> set[str]:
         """Ids of the documents of the previous version that are not kept unchanged."""
         reworked = (record.doc_id for record in (*self.rework, *self.rename.values()))
-        return {*reworked, *self.update, *self.drop, *self.moved}
+        return {*reworked, *self.update, *self.drop}
 
     @property
     def to_read(self) -> list[str]:
         """Ids of the documents that are processed from the inputs of the call."""
         return [*self.add, *self.update, *self.rename]
 
-    def jobs(
-        self, intake: Intake, reader: FileReader, before: OpenVersion | None, doc_ids: Collection[str]
-    ) -> Iterator[Job]:
+    def jobs(self, intake: Intake, reader: FileReader, before: OpenVersion | None) -> Iterator[Job]:
         """Yield the documents that need work, with contexts that an LLM wrote earlier for the same file.
 
         Args:
             intake: Documents of the call.
             reader: Reader for the files.
             before: The previous version, or None.
-            doc_ids: Ids of the documents of the call to read.
         """
         if before is not None:
             yield from (job_of_record(before, record) for record in self.rework)
-        for job in intake.jobs(reader, doc_ids):
+        for job in intake.jobs(reader, frozenset(self.to_read)):
             yield job if before is None or self.rebuild else replace(job, contexts=written_contexts(before, job))
 
 
@@ -749,14 +797,11 @@ def make_plan(
     source_of = {source.record.doc_id: source for source in sources.values() if source.record is not None}
     for record in records:
         source = source_of.get(record.doc_id)
-        if source is not None and source.is_moved and source.ref is not None:
-            plan.moved.append(record.doc_id)
-            record = dataclasses.replace(record, path=os.path.realpath(source.ref.path))
         if record.doc_id in options.remove or record.doc_id in removed or (source is None and options.replace):
             plan.drop.append(record.doc_id)
         elif source is not None and source.doc_id != record.doc_id:
             plan.rename[source.doc_id] = record
-        elif source is not None and (source.is_outdated(record) or (options.reread and source.ref is not None)):
+        elif source is not None and (source.is_outdated(record) or (options.reread and source.ref)):
             plan.update.append(record.doc_id)
         elif rebuild or (options.retry_failed and record.fallback_chunks):
             plan.rework.append(record)

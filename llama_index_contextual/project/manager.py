@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 from typing import Unpack
@@ -27,7 +26,11 @@ from llama_index_contextual.index.manifest import PARTS
 from llama_index_contextual.index.project_file import (
     LOCK_FILE,
     PROJECT_FILE,
+    check_name,
+    existing_project,
     is_project,
+    no_link,
+    project_names,
     read_config,
     remove_scratch,
     write_config,
@@ -37,7 +40,6 @@ from llama_index_contextual.index.verify import VerifyReport, repair_project, ve
 from llama_index_contextual.index.versions import CURRENT, VERSIONS, write_current
 from llama_index_contextual.ingestion.state import ModelObjects, require_llm
 from llama_index_contextual.models import missing_for
-from llama_index_contextual.project.lookup import check_name, existing_project, no_link, project_names
 from llama_index_contextual.project.project import Project
 
 logger = logging.getLogger(__name__)
@@ -86,8 +88,6 @@ class ProjectManager:
         """
         require_llm(models)
         directory = no_link(self.root / check_name(name))
-        if (existing := self._directory_like(name)) is not None:
-            raise _exists(existing.name)
         self._require_free(directory)
         config = config or ProjectConfig()
         check_backend(config)
@@ -129,10 +129,8 @@ class ProjectManager:
         if not is_project(no_link(self.root / check_name(name))):
             try:
                 return self.create(name, config, **models)
-            except ProjectExistsError as error:
-                if error.name != name:  # a name that some file systems treat as equal to this one
-                    raise
-                # Another process has created it in the meantime.
+            except ProjectExistsError:
+                pass  # another process has created it in the meantime
         project = self.load(name, **models)
         if config is not None:
             _require_same(name, project.config, config)
@@ -217,14 +215,6 @@ class ProjectManager:
     def _existing(self, name: str) -> Path:
         return existing_project(self.root, name)
 
-    def _directory_like(self, name: str) -> Path | None:
-        """Return the directory of a project whose name is the same except for case or Unicode form, or None.
-
-        Some file systems treat such names as equal.
-        """
-        folded = _casefold(name)
-        return next((self.root / other for other in self.list() if _casefold(other) == folded), None)
-
     def _require_free(self, directory: Path) -> None:
         """Check that the directory of a new project contains no other files.
 
@@ -303,7 +293,3 @@ def _remove_own(directory: Path, *, keep: Collection[str]) -> None:
         path = directory / entry
         if entry not in keep:
             (files.remove_tree if path.is_dir() and not path.is_symlink() else files.remove)(path)
-
-
-def _casefold(name: str) -> str:
-    return unicodedata.normalize("NFKC", name).casefold()

@@ -32,7 +32,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual._utils.calls import twin
-from llama_index_contextual._utils.keywords import Option, suggests_keywords, takes
+from llama_index_contextual._utils.keywords import Option, takes
 from llama_index_contextual.answering.build import (
     ChatEngineOptions,
     EngineBuilder,
@@ -558,33 +558,27 @@ class Project:
             AnswerCache.of(self.directory),
         )
 
-    @suggests_keywords
+    @takes(SearchOptions)
     def as_tool(
         self,
         *,
         name: str | None = None,
         description: str | None = None,
-        mode: Mode | None = None,
-        top_k: int | None = None,
-        filters: MetadataFilters | None = None,
         explain: bool = False,
+        **options: Unpack[SearchOptions],
     ) -> FunctionTool:
         """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).
 
         Args:
             name: Name of the tool; None derives it from the project's name.
             description: When to use the tool; None derives it from the project's documents.
-            mode: As in `retrieve`.
-            top_k: As in `retrieve`.
-            filters: As in `retrieve`.
             explain: As in `retrieve`.
+            **options
         """
-
-        given: SearchOptions = {"mode": mode, "top_k": top_k, "filters": filters}
         return search_tool(
             name or f"search_{self.name}",
             description or describe_documents(self.name, self.documents()),
-            partial(self.retrieve, explain=explain, **given),
+            partial(self.retrieve, explain=explain, **options),
         )
 
     def document_tools(

@@ -27,8 +27,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
-from llama_index_contextual.index.project_file import write_lock
-from llama_index_contextual.project.lookup import MAX_NAME_BYTES, MAX_NAME_LENGTH, check_name
+from llama_index_contextual.index.project_file import MAX_NAME_BYTES, MAX_NAME_LENGTH, check_name, write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 
@@ -123,14 +122,6 @@ def test_an_accepted_name_is_one_visible_component_of_a_path(name: str) -> None:
     assert not {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} & set(map(unicodedata.category, name))
     assert name == name.strip(" .")
     assert len(name.encode()) <= MAX_NAME_BYTES
-
-
-@pytest.mark.parametrize(("first", "second"), [("Contracts", "contracts"), ("straße", "STRASSE"), ("ΣΑΣ", "σας")])
-def test_a_name_that_differs_only_in_case_is_refused(manager: ProjectManager, first: str, second: str) -> None:
-    manager.create(first, ProjectConfig.local())
-    with pytest.raises(ProjectExistsError, match=f"'{first}' exists already"):
-        manager.create(second, ProjectConfig.local())
-    assert manager.list() == [first]
 
 
 # ---- create --------------------------------------------------------------------------------------------------------
@@ -426,10 +417,3 @@ def test_a_project_that_another_process_creates_meanwhile_is_opened(
 
     monkeypatch.setattr(ProjectManager, "create", overtaken)
     assert manager.get_or_create("p", ProjectConfig.local()).created is False
-
-
-def test_a_name_that_differs_in_case_only_is_not_opened(tmp_path: Path) -> None:
-    manager = ProjectManager(tmp_path)
-    manager.create("Contracts", ProjectConfig.local())
-    with pytest.raises(ProjectExistsError, match="'Contracts'"):
-        manager.get_or_create("contracts", ProjectConfig.local())

@@ -28,8 +28,7 @@ from llama_index_contextual.errors import (
     ProjectNotFoundError,
 )
 from llama_index_contextual.index.ledger_lines import export_ledger
-from llama_index_contextual.index.project_file import PROJECT_FILE
-from llama_index_contextual.project.lookup import check_name
+from llama_index_contextual.index.project_file import PROJECT_FILE, check_name
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM

@@ -289,7 +289,7 @@ PdfEngine = Literal["pypdf", "pdfium"]
 
 MIN_PATHS = 100  # on a page without text; fewer paths are frames and backgrounds, more may be letters
 WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
-NO_PASSWORD = "the PDF is encrypted: give its password"
+NO_PASSWORD = "the PDF is encrypted: give its password (`passwords`, or --password)"
 
 BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")  # of a font
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")  # letters of right-to-left scripts

@@ -201,10 +201,6 @@ def test_files_with_a_used_id_renamed_and_moved_files_are_reported(
     result = run("ingest", "a", other, "--quiet")
     assert "1 added" in result.out
     assert "its document gets the id 'x/reports/manual.txt'" in result.err
-    assert "--moved" in result.err
-    assert run("remove", "a", "x/reports/manual.txt").code == 0
-    assert "0 added, 1 updated" in run("ingest", "a", other, "--moved", "--quiet").out
-    assert run("estimate", "a", other, "--moved", "--json").json["documents"] == 0
 
 
 def test_delete_asks_and_lists_what_is_lost(ingested: Project, monkeypatch: pytest.MonkeyPatch) -> None:

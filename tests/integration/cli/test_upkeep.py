@@ -32,7 +32,7 @@ def test_many_skipped_files_are_grouped_and_complete_as_json(ingested: Project, 
     (folder / "note.md").write_text("# Note\n\nThe pump is red.")
     for command in ("estimate", "ingest"):
         (skipped,) = [line for line in run(command, "a", folder).err.splitlines() if line.startswith("skipped")]
-        assert skipped.startswith(f"skipped 200 .zip files, such as {folder}/letter 000.zip: has the type .zip")
+        assert skipped.startswith(f"skipped 200 files, such as {folder}/letter 000.zip: has the type .zip")
     assert len(run("ingest", "a", folder, "--json").json["skipped"]) == 200
 
 

@@ -16,7 +16,6 @@ from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
 from llama_index_contextual.index.ledger_repair import salvage
 from llama_index_contextual.index.receipts import Receipts, RunCost
-from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.budgets import CASES, SMALL, cost_at, run_case
@@ -29,6 +28,8 @@ from tests.support.server import LoopbackProvider
 
 BY_NAME = {case.name: case for case in CASES}
 CONFIG: dict[str, Any] = {**SMALL, "llm": "openai:gpt-4.1", "indexes": "lexical"}
+LIMIT = 0.1
+"""A limit in dollars that is more than enough."""
 
 
 @pytest.fixture
@@ -210,11 +211,6 @@ def refuse(request: Request) -> Reply:
     return default_reply(request, 100)
 
 
-def limit_of(report: IngestReport) -> float:
-    assert report.retry_max_cost is not None
-    return report.retry_max_cost
-
-
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -229,27 +225,26 @@ def test_a_refusal_is_requested_once_and_not_again_by_a_retry_or_another_ingest(
     provider.clear_history()
     again = project.retry_failed()
     assert (again.version, again.rebuilt, len(again.failures)) == (report.version, (), 3)
-    assert again.retry_max_cost == report.retry_max_cost
     assert len(project.versions()) == 1
     project.ingest([*passages(6), *passages(1, name="other")], batch=batch)
     assert project.rebuild().version is not None
     assert len(provider.chat_calls) + len(provider.batch_history) == 1, "the new one"
 
 
-def test_a_refused_context_is_requested_again_with_the_limit_that_the_report_names(
+def test_a_refused_context_is_requested_again_within_the_limit_that_the_user_names(
     provider: LoopbackProvider, project: Project
 ) -> None:
     provider.reply = refuse
     report = project.ingest(passages(6))
-    assert f"project.retry_failed(max_cost={limit_of(report)})" in str(report)
+    assert "project.retry_failed(max_cost=...)" in str(report)
     provider.clear_history()
-    assert len(project.retry_failed(max_cost=limit_of(report)).failures) == 3
+    assert len(project.retry_failed(max_cost=LIMIT).failures) == 3
     assert len(provider.chat_calls) == 3, "refused once more"
     provider.clear_history()
     provider.reply = None
-    done = project.retry_failed(max_cost=limit_of(report))
-    assert (done.failures, done.contexts_paid, done.retry_max_cost) == ((), 3, None)
-    assert cost_at(provider.charged()) <= limit_of(report)
+    done = project.retry_failed(max_cost=LIMIT)
+    assert (done.failures, done.contexts_paid) == ((), 3)
+    assert cost_at(provider.charged()) <= LIMIT
     assert project.ingest(passages(6)).contexts_paid == 0
 
 
@@ -271,7 +266,7 @@ def test_refusals_survive_forgetting_and_are_no_contexts(provider: LoopbackProvi
     with closing(Ledger(project.directory / LEDGER_FILE, read_only=True)) as ledger:
         assert ledger.info().contexts == 3
     project.remove(ids(project))
-    assert project.estimate(passages(6)).chosen is None, "a refused context is not counted"
+    assert project.estimate(passages(6)).contexts.calls == 0, "a refused context is not counted"
 
 
 def test_a_retry_publishes_what_it_has_got_although_other_contexts_failed_again(
@@ -281,7 +276,7 @@ def test_a_retry_publishes_what_it_has_got_although_other_contexts_failed_again(
     provider.reply = refuse
     first = project.ingest(passages(2))
     assert len(first.failures) == 2
-    assert "To request the others again: project.retry_failed()" in str(first)
+    assert "To request their contexts again: project.retry_failed(max_cost=...)" in str(first)
     assert project.retry_failed().version == first.version
     fault.times = 0
     second = project.retry_failed()
@@ -316,17 +311,17 @@ def test_a_charged_request_is_sent_again_for_the_sum_that_the_user_names_and_its
     provider: LoopbackProvider, project: Project
 ) -> None:
     provider.batch_plan = BatchPlan(output="missing")
-    report = project.ingest(passages(4), batch=True)
+    project.ingest(passages(4), batch=True)
     booked = project.cost().booked
     assert booked > 0
     with pytest.raises(BudgetExceededError):
         project.retry_failed(max_cost=0.0)
     assert len(project.retry_failed().failures) == 4, "a limit that is too low accepts nothing"
     assert provider.chat_calls == []
-    done = project.retry_failed(max_cost=limit_of(report))
+    done = project.retry_failed(max_cost=LIMIT)
     assert done.failures == ()
     assert len(provider.chat_calls) == 4
-    assert (done.paid.dollars or 0.0) <= limit_of(report)
+    assert (done.paid.dollars or 0.0) <= LIMIT
     cost = project.cost()
     assert cost.booked == pytest.approx(booked)
     assert cost.runs[0].unsettled_calls == 4

@@ -10,7 +10,7 @@ import pytest
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document
 
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
@@ -68,28 +68,21 @@ def test_an_estimate_sends_nothing_writes_nothing_and_needs_no_key(
     json.dumps(found.to_dict())
 
 
-def test_all_options_are_compared(manager: ProjectManager, folder: Path) -> None:
-    found = project_of(manager).estimate([folder])
-    by = {(option.chunks_per_call, option.sender): option for option in found.options}
-    assert set(by) == {(n, sender) for n in (1, 4, "all") for sender in ("live", "flex", "batch")}
-    assert by[1, "live"].calls == found.chunks > by[4, "live"].calls > by["all", "live"].calls
-    assert by[1, "flex"].dollars == pytest.approx(by[1, "live"].dollars / 2)  # type: ignore[operator]
+def test_the_estimate_is_that_of_the_settings(manager: ProjectManager, folder: Path) -> None:
+    live = project_of(manager).estimate([folder])
+    assert (live.sender, live.contexts.calls) == ("live", live.chunks)
+    assert live.contexts.cached_tokens > 0
+    assert live.minutes
+    assert project_of(manager, "four", chunks_per_call=4).estimate([folder]).contexts.calls < live.chunks
+    flex = project_of(manager, "flex", service_tier="flex").estimate([folder])
+    assert flex.context_dollars == pytest.approx(live.context_dollars / 2)  # type: ignore[operator]
+    batch = project_of(manager, "batch").estimate([folder], batch=True)
+    assert (batch.sender, batch.minutes) == ("batch", None)
     # A batch is assumed to read nothing from the cache; otherwise it would cost half of the live price.
-    assert by[1, "batch"].cached_tokens == 0
-    assert by[1, "batch"].dollars_if_cached == by[1, "flex"].dollars
-    assert by[1, "live"].cached_tokens > 0
-    assert found.chosen is by[1, "live"]
-    assert found.chosen.minutes
-    assert project_of(manager, "b").estimate([folder], batch=True).chosen.sender == "batch"  # type: ignore[union-attr]
-    text = str(found)
-    (batch,) = [line for line in text.splitlines() if line.split()[:2] == ["1", "batch"]]
-    assert batch.endswith(f"  {money(by[1, 'batch'].dollars_if_cached)}–{money(by[1, 'batch'].dollars)}")
-    assert max(len(line) for line in text.splitlines() if line[:1] in "→ ") <= 80, "a terminal's width"
-    assert "Tokens cost half in a batch. The higher price, on which the limit of a batch is based," in text
-    assert f"; a limit of {money(found.max_cost)} is sufficient" in text
-    assert "chunks/call" in text
-    assert "→ 1" in text
-    assert "genai-prices" in text
+    assert batch.contexts.cached_tokens == 0
+    assert flex.context_dollars < batch.context_dollars < live.context_dollars  # type: ignore[operator]
+    assert f"; a limit of {money(live.max_cost)} is sufficient" in str(live)
+    assert "genai-prices" in str(live)
 
 
 @pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
@@ -105,7 +98,7 @@ def test_the_receipt_agrees_with_the_estimate_and_with_the_log(
     paid = report.paid.contexts
     assert paid == Tokens(log["chat_calls"], log["prompt_tokens"], log["cached_tokens"], log["completion_tokens"])
     assert report.paid.embedding_tokens == log["embedding_tokens"]
-    for expected in (report.estimated.contexts, found.chosen):
+    for expected in (report.estimated.contexts, found.contexts):
         assert expected.calls == paid.calls  # type: ignore[attr-defined]
         assert expected.input_tokens == pytest.approx(paid.input_tokens, rel=0.01)
         assert expected.cached_tokens == pytest.approx(paid.cached_tokens, rel=0.03)
@@ -130,14 +123,13 @@ def test_contexts_and_embeddings_in_the_ledger_cost_nothing(
     project.update_config(chunk_overlap=20, indexes="semantic")
     rebuilt = project.estimate([folder / "short.md"])
     assert (rebuilt.documents, rebuilt.known_contexts) == (1, rebuilt.chunks)
-    assert (rebuilt.options, rebuilt.embedding_tokens, rebuilt.dollars) == ([], 0, 0.0)
+    assert (rebuilt.contexts.calls, rebuilt.embedding_tokens, rebuilt.dollars) == (0, 0, 0.0)
 
 
 def test_an_estimate_without_a_price_has_tokens_and_a_note(manager: ProjectManager, folder: Path) -> None:
     project = project_of(manager, llm="openai:of-tomorrow")
     found = project.estimate([folder])
-    assert found.options[0].input_tokens
-    assert found.options[0].dollars is None
+    assert found.contexts.input_tokens
     assert found.dollars is None
     assert "The price of 'openai:of-tomorrow' is unknown" in str(found)
     project.update_config(prices={"openai:of-tomorrow": {"input": 1.0}})
@@ -147,7 +139,7 @@ def test_an_estimate_without_a_price_has_tokens_and_a_note(manager: ProjectManag
 def test_without_an_llm_only_embeddings_cost(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
     project = project_of(manager, context="structural")
     found = project.estimate([folder])
-    assert (found.model, found.options, found.chosen) == (None, [], None)
+    assert (found.model, found.contexts.calls) == (None, 0)
     report = project.ingest([folder])
     assert report.paid.embedding_tokens == found.embedding_tokens
     assert report.paid.dollars == found.dollars
@@ -312,8 +304,8 @@ def test_a_batch_under_way_brings_nothing_back_that_was_forgotten(
 
 def maximum_of(project: Project, folder: Path) -> float:
     """Return the maximum cost of one batch with all chunks of a folder."""
-    chosen = project.estimate([folder], batch=True).chosen
-    return (chosen.input_tokens * 2 + chosen.calls * 400 * 8) / 2e6 + 0.001
+    contexts = project.estimate([folder], batch=True).contexts
+    return (contexts.input_tokens * 2 + contexts.calls * 400 * 8) / 2e6 + 0.001
 
 
 def test_unanswered_requests_of_an_expired_batch_are_sent_again_within_one_limit(
@@ -373,14 +365,3 @@ def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) 
         project.ingest([folder], batch=True)
     with pytest.raises(ConfigurationError, match="Batches require contexts written by an LLM"):
         manager.create("local", ProjectConfig.local()).ingest([folder], batch=True)
-
-
-def test_the_higher_price_of_a_batch_is_not_below_the_lower_one_where_writing_to_the_cache_costs_extra(
-    manager: ProjectManager, tmp_path: Path
-) -> None:
-    (tmp_path / "a.txt").write_text("The pump of the north station runs at night. " * 400, encoding="utf-8")
-    price = TokenPrice(input=1.0, cached=0.1, output=1.0, written=2.0)
-    project = manager.create("written", ProjectConfig(**CONFIG, **SIZES, prices={CONFIG["llm"]: price}))
-    options = project.estimate([tmp_path]).options
-    (option,) = [one for one in options if (one.chunks_per_call, one.sender) == ("all", "batch")]
-    assert option.dollars >= option.dollars_if_cached

@@ -17,7 +17,7 @@ from llama_index_contextual.embeddings import contextual
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.writer import VersionBuilder
 from llama_index_contextual.ingestion import changes, state
-from llama_index_contextual.ingestion.pipeline import Stages
+from llama_index_contextual.ingestion.pipeline import CostCounter
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -34,7 +34,7 @@ ALWAYS = [
     (VersionBuilder, "publish"),
 ]
 OF_AN_LLM = [
-    (Stages, "add_estimate"),
+    (CostCounter, "add"),
     (prompts, "keyed"),
     (prompts, "plan_keyed"),
     (Ledger, "contexts"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def test_a_file_from_another_folder_with_the_same_id_overwrites_no_document(
         (
             str(years[2024] / "annual.md"),
             "its document gets the id '2024/reports/annual.md', because 'reports/annual.md' is the id of another"
-            " document; unless that file was moved here",
+            " document",
         )
     ]
     assert counted.retrieve("The year was 2024.").results[0].source.file_path == "2024/reports/annual.md"
@@ -61,17 +60,6 @@ def test_a_file_is_recognised_by_any_path(
     for name in (".", "annual.md", "../reports", str(years[2023] / "annual.md"), link, link / "annual.md", "*.md"):
         report = counted.ingest([name])
         assert (list(report.unchanged), report.version) == (["reports/annual.md"], "v000001"), name
-
-
-def test_names_that_differ_in_case_are_one_file_on_case_insensitive_systems(
-    counted: Project, years: dict[int, Path]
-) -> None:
-    counted.ingest([years[2023]])
-    # A second link to the file is what a file system that ignores capitals shows.
-    os.link(years[2023] / "annual.md", years[2023] / "Annual.md")
-    write(years[2023] / "annual.md", "# Annual report\n\nCorrected.")
-    report = counted.ingest([years[2023] / "Annual.md"])
-    assert (list(report.updated), list(report.added)) == (["reports/annual.md"], [])
 
 
 def test_a_link_with_a_new_target_overwrites_nothing(counted: Project, years: dict[int, Path]) -> None:
@@ -92,13 +80,9 @@ def test_files_and_documents_do_not_overwrite_each_other(counted: Project, years
     assert list(report.added) == ["2023/reports/annual.md"]
     assert counted.read("reports/annual.md") == "By hand."
     for other in (Document(id_="2023/reports/annual.md", text="x"), chunk("n", doc_id="2023/reports/annual.md")):
-        with pytest.raises(
-            InputError, match=r"is the id of a document that was read from a file: assign .* moved=True"
-        ):
+        with pytest.raises(InputError, match=r"is the id of a document that was read from a file: assign another id"):
             counted.ingest([other])
     assert counted.read("2023/reports/annual.md") == OLD
-    counted.ingest([Document(id_="2023/reports/annual.md", text="By hand, too.")], moved=True)
-    assert counted.read("2023/reports/annual.md") == "By hand, too."
 
 
 def test_a_copy_of_a_document_is_skipped_and_reported_as_a_copy(counted: Project, years: dict[int, Path]) -> None:
@@ -145,42 +129,13 @@ def moved(counted: Project, years: dict[int, Path], tmp_path: Path) -> Path:
     return moved
 
 
-def test_a_moved_folder_keeps_its_documents_with_moved_true(
-    counted: Project, moved: Path, years: dict[int, Path]
-) -> None:
-    assert counted.estimate([moved], moved=True).documents == 1
-    report = counted.ingest([moved], moved=True)
-    assert (list(report.updated), list(report.unchanged)) == (["reports/annual.md"], ["reports/notes.md"])
-    assert (report.added, report.warnings, report.skipped) == ((), (), ())
-    write(moved / "notes.md", "# Notes\n\nSomething new.")
-    assert list(counted.ingest([moved]).updated) == ["reports/notes.md"]
-    years[2023].mkdir()
-    write(years[2023] / "annual.md", OLD)
-    assert list(counted.ingest([years[2023]]).added) == ["2023/reports/annual.md"]
-
-
-def test_a_moved_folder_without_moved_true_loses_nothing(counted: Project, moved: Path) -> None:
+def test_a_moved_folder_loses_nothing_and_replaces_its_documents_if_asked(counted: Project, moved: Path) -> None:
     report = counted.ingest([moved])
-    assert (list(report.added), list(report.unchanged)) == (["archive/reports/annual.md"], ["reports/notes.md"])
-    assert "moved=True" in str(report)
+    assert (list(report.added), list(report.updated)) == (["archive/reports/annual.md"], ["reports/notes.md"])
     assert counted.read("reports/annual.md") == OLD
-
-
-def test_a_moved_file_takes_the_longest_matching_id_of_a_missing_file(
-    counted: Project, years: dict[int, Path], tmp_path: Path
-) -> None:
-    counted.ingest([years[2023]])
-    counted.ingest([years[2024]])
-    moved = tmp_path / "x" / "2024" / "reports"
-    moved.parent.mkdir(parents=True)
-    years[2024].rename(moved)
-    write(moved / "annual.md", "# Annual report\n\nCorrected.")
-    report = counted.ingest([moved], moved=True)
-    assert list(report.updated) == ["2024/reports/annual.md"]
-    assert counted.read("reports/annual.md") == OLD
-    other = write(tmp_path / "y" / "reports" / "annual.md", "# Annual report\n\nAnother.")
-    report = counted.ingest([years[2023], other.parent], moved=True)
-    assert (list(report.unchanged), list(report.added)) == (["reports/annual.md"], ["y/reports/annual.md"])
+    assert list(counted.ingest([moved]).unchanged) == ["archive/reports/annual.md", "reports/notes.md"]
+    counted.ingest([moved], replace=True)
+    assert {record.doc_id for record in counted.documents()} == {"archive/reports/annual.md", "reports/notes.md"}
 
 
 # ---- a file that was renamed -----------------------------------------------------------------------------------------

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -13,21 +10,15 @@ from typing import Any
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import InputError, LargeRemovalError, PathNotFoundError, ProjectLockedError
 from llama_index_contextual.index.project_file import write_lock
-from llama_index_contextual.ingestion import sync as syncing
+from llama_index_contextual.ingestion import plan as syncing
+from llama_index_contextual.ingestion.plan import CHANGED_MEANWHILE, UNSETTLED
 from llama_index_contextual.ingestion.report import IngestReport
-from llama_index_contextual.ingestion.sync import CHANGED_MEANWHILE, POSTPONED, UNSETTLED, FolderMemory
-from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader
 from tests.integration.ingestion.support import ids
 from tests.support.trees import write
-
-SECONDS = 60.0
-"""Longest time to wait for something that happens in another thread or task."""
 
 
 @pytest.fixture
@@ -82,15 +73,6 @@ def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, f
     assert plan == {"renamed": {"files/one.md": "files/uno.md"}, "removed": ["files/two.md"]}
 
 
-def test_a_change_of_case_alone_renames_the_document(counted: Project, folder: Path) -> None:
-    counted.sync_folders([folder])
-    # A second link to the file is what a file system that ignores case shows: both names exist.
-    os.link(folder / "one.md", folder / "ONE.md")
-    assert synced(counted, folder) == {"renamed": {"files/one.md": "files/ONE.md"}}
-    (folder / "one.md").unlink()
-    assert synced(counted, folder) == {}
-
-
 # ---- documents from elsewhere ----------------------------------------------------------------------------------------
 
 
@@ -129,16 +111,6 @@ def test_two_folders_in_turn_do_not_remove_the_documents_of_each_other(counted: 
     assert synced(counted, tmp_path / "b" / "files") == {}
     assert synced(counted, tmp_path / "a" / "files") == {"removed": ["files/same.md"]}
     assert {*ids(counted)} == {"files/a.md", "b/files/same.md", "files/b.md"}
-
-
-def test_a_folder_that_was_moved_keeps_its_documents_with_moved(counted: Project, folder: Path, tmp_path: Path) -> None:
-    counted.sync_folders([folder])
-    (tmp_path / "new").mkdir()
-    folder.rename(tmp_path / "new" / "files")
-    write(tmp_path / "new" / "files" / "one.md", "# Changed too\n\nA text.")
-    assert synced(counted, tmp_path / "new" / "files", moved=True) == {"updated": ["files/one.md"]}
-    (tmp_path / "new" / "files" / "two.md").unlink()
-    assert synced(counted, tmp_path / "new" / "files") == {"removed": ["files/two.md"]}
 
 
 # ---- files that cannot be seen ---------------------------------------------------------------------------------------
@@ -197,7 +169,7 @@ def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
         write(folder / "one.md", "# Of the drive below")
         return real(files, seconds)
 
-    monkeypatch.setattr("llama_index_contextual.ingestion.sync.unsettled", unmount)
+    monkeypatch.setattr("llama_index_contextual.ingestion.plan.unsettled", unmount)
     with pytest.raises(InputError, match="was replaced while it was searched"):
         counted.sync_folders([folder])
     assert len(ids(counted)) == 3
@@ -275,29 +247,6 @@ def test_a_tenth_is_removed_at_once_and_in_small_folders_one(
     assert (len(changes["removed"]), len(changes["renamed"])) == (may_go, number - may_go - 1), "renamed ones stay"
 
 
-def test_the_version_before_a_large_removal_and_those_by_hand_outlive_the_versions_of_a_watcher(
-    counted: Project, tmp_path: Path
-) -> None:
-    folder = tmp_path / "files"
-    paths = fill(folder, 4)
-    for number in range(3):  # v000001 to v000003
-        write(folder / "00.md", f"# By hand\n\nEdition {number}.")
-        counted.sync_folders([folder])
-    write(folder / "00.md", "# Of the watcher\n\nThe edition before the removal.")
-    before = counted.sync_folders([folder], watching=True).version
-    for path in paths[1:]:
-        path.unlink()
-    after = counted.sync_folders([folder], watching=True, allow_many=True).version
-    for number in range(8):
-        write(folder / "00.md", f"# Of the watcher\n\nEdition {number}.")
-        counted.sync_folders([folder], watching=True)
-    names = [version.name for version in counted.versions()]
-    assert (before, after) == ("v000004", "v000005")
-    assert names == ["v000002", "v000003", before, after, "v000011", "v000012", "v000013"]
-    assert counted.rollback(before) == before
-    assert len(ids(counted)) == 4
-
-
 # ---- files that are being written ------------------------------------------------------------------------------------
 
 
@@ -337,81 +286,6 @@ def test_a_file_that_does_not_settle_is_left_for_the_next_sync(
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert synced(counted, folder, settle=0.5) == {"updated": ["files/one.md"]}
     assert counted.read("files/one.md") == "# First half, second half"
-
-
-def test_a_large_file_is_settled_only_after_a_pause_in_proportion_to_its_size(
-    counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted.sync_folders([folder])
-    monkeypatch.setattr(syncing, "_BYTES_PER_SECOND", 100)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    path = write(folder / "large.md", "# Large\n\n" + "The first part. " * 5_000)
-    assert [file.reason for file in counted.sync_folders([folder], settle=0.5).skipped] == [UNSETTLED]
-    os.utime(path, (path.stat().st_mtime - 3_600,) * 2)
-    assert synced(counted, folder, settle=0.5) == {"added": ["files/large.md"]}
-
-
-def test_a_watching_sync_publishes_small_files_before_large_ones(
-    counted: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted.sync_folders([folder])
-    monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
-    for name in ("a", "b"):
-        write(folder / f"large-{name}.md", f"# Large {name}\n\n" + f"The text of {name}. " * 50)
-    write(folder / "one.md", "# Large one\n\n" + "It has become large. " * 50)
-    write(folder / "small.md", "# Small\n\nA text.")
-    published = []
-    for _ in range(4):
-        report = counted.sync_folders([folder], watching=True)
-        published.append([*report.added, *report.updated])
-        assert {file.reason for file in report.skipped} <= {POSTPONED}
-        assert len(ids(counted)) == 3 + len({name for names in published for name in names} - {"files/one.md"})
-    assert published == [["files/small.md"], ["files/large-a.md"], ["files/large-b.md"], ["files/one.md"]]
-    assert counted.sync_folders([folder], watching=True).version == report.version
-
-
-def test_small_files_that_change_while_a_large_one_is_read_are_published_before_it(
-    folder: Path, manager: ProjectManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(syncing, "BATCH_BYTES", 200)
-    monkeypatch.setattr(syncing, "LOOK", 0)
-    numbers = itertools.count()
-    real = WordLlamaEmbedding._aget_text_embeddings
-
-    async def embed(self: WordLlamaEmbedding, texts: list[str]) -> list[list[float]]:
-        if any("large" in text for text in texts):
-            number = next(numbers)
-            write(folder / f"new-{number}.md", f"# New\n\nThis is {number}.")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.Event().wait(), SECONDS)
-        return await real(self, texts)
-
-    monkeypatch.setattr(WordLlamaEmbedding, "_aget_text_embeddings", embed)
-    project = manager.create("local", ProjectConfig.local())
-    project.sync_folders([folder], watching=True)
-    write(folder / "large.md", "# Large\n\n" + "The text is large. " * 50)
-    for name in ("files/new-0.md", "files/new-1.md"):
-        before = ids(project)
-        report = project.sync_folders([folder], watching=True)
-        assert [(file.path.rpartition("/")[2], file.reason) for file in report.skipped] == [("large.md", POSTPONED)]
-        assert (report.added, ids(project)) == ((), before)
-        assert synced(project, folder, watching=True) == {"added": [name]}
-    monkeypatch.setattr(syncing, "GIVES_WAY", 0)
-    monkeypatch.setattr(f"{__name__}.SECONDS", 0)
-    assert synced(project, folder, watching=True) == {"added": ["files/large.md"]}, "its time is over"
-
-
-def test_digests_are_kept_only_for_files_that_did_not_change_recently(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / "a.txt", "one")
-    monkeypatch.setattr("time.time_ns", lambda: path.stat().st_ctime_ns)  # no time passes after a change
-    digests = FolderMemory()
-    first = digests.hash(path)
-    status = path.stat()
-    path.write_bytes(b"two")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert digests.hash(path) != first, "the same size and time, within the resolution of the clock"
 
 
 # ---- wrong inputs and other processes --------------------------------------------------------------------------------

@@ -68,30 +68,30 @@ def test_a_rebuild_with_unchanged_text_and_prompt_sends_nothing(former: Project,
 def test_a_rebuild_with_other_chunks_costs_what_the_estimate_says(former: Project, provider: LoopbackProvider) -> None:
     former.update_config(chunk_size=60)
     expected = former.estimate()
-    assert expected.chosen.calls > 0
+    assert expected.contexts.calls > 0
     with pytest.raises(BudgetExceededError):
         former.rebuild(max_cost=0.000001)
     report = former.rebuild(max_cost=expected.max_cost)
-    assert len(provider.history) == report.contexts_paid == expected.chosen.calls
+    assert len(provider.history) == report.contexts_paid == expected.contexts.calls
 
 
 def test_contexts_of_text_that_is_read_better_are_requested_again_at_the_estimated_price(
     former: Project, provider: LoopbackProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "documents"
-    assert former.estimate([folder], moved=True).documents == 0
-    known = former.estimate([folder], moved=True, reread=True)
-    again = former.ingest([folder], moved=True, reread=True)
+    assert former.estimate([folder]).documents == 0
+    known = former.estimate([folder], reread=True)
+    again = former.ingest([folder], reread=True)
     assert sorted(again.updated) == ["documents/handbook.md", "documents/lease.pdf"]
     sent = len(provider.history)
-    assert again.contexts_paid == sent == (0 if known.chosen is None else known.chosen.calls)
+    assert again.contexts_paid == sent == known.contexts.calls
     # The reader of Markdown gives the same text as ever.
     assert "handbook" not in "".join(str(request.body) for request in provider.history).lower()
     better(monkeypatch)
     assert list(former.ingest([folder]).updated) == []  # an upgrade alone changes nothing
     expected = former.estimate([folder], reread=True)
     report = former.ingest([folder], reread=True)
-    assert len(provider.history) - sent == report.contexts_paid == expected.chosen.calls > 0
+    assert len(provider.history) - sent == report.contexts_paid == expected.contexts.calls > 0
     assert "It was not read before." in former.read("documents/handbook.md")
     assert former.ingest([folder], reread=True).contexts_paid == 0
     assert len(provider.history) - sent == len(former.chunks("documents/handbook.md"))

@@ -141,7 +141,7 @@ def test_the_command_search_answers_without_llamaindex_as_the_project_does(
     (folder / "manual.txt").write_text("Error TS-999 means that the pump runs dry.\n\nThe sensor needs no oil.")
     ProjectManager(tmp_path).create("a", ProjectConfig.local()).ingest([folder])
     command = ["search", "a", "error TS-999", "--root", str(tmp_path), *options]
-    through_project = "import llama_index_contextual.project.lookup as s\ns.search_locally = lambda *_, **_o: None"
+    through_project = "import llama_index_contextual.cli.answer as s\ns._search_locally = lambda *_, **_o: None"
     answers = {}
     for prepare in ("", through_project):
         program = (

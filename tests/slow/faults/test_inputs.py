@@ -23,9 +23,8 @@ from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.ledger_lines import read_ledger
 from llama_index_contextual.index.manifest import MANIFEST, Manifest, checksum
 from llama_index_contextual.index.part import open_parts
-from llama_index_contextual.index.project_file import PROJECT_FILE, read_config
+from llama_index_contextual.index.project_file import PROJECT_FILE, check_name, read_config
 from llama_index_contextual.index.versions import CURRENT, read_current
-from llama_index_contextual.project.lookup import check_name
 from tests.slow.faults.bad_inputs import CASES, message_of
 from tests.slow.faults.cases import NAME, ROOT, create, ingest
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.llms.openai import OpenAI
-from pydantic import PrivateAttr
 from typer.testing import CliRunner
 
 from llama_index_contextual.cli.app import app
@@ -23,7 +19,6 @@ from llama_index_contextual.errors import BudgetExceededError, ConfigurationErro
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.readers import FileRef, ReadLimits
 from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.deadly import Deadly, DeadlyOnce
 from tests.support.documents import pdf_bytes
@@ -107,10 +102,8 @@ def assert_equal(one: Project, other: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"executor": "ray", "batch": True}, "Batches of the provider and Ray exclude each other"),
-        ({"executor": "dask"}, "There is no executor 'dask': choose 'local' or 'ray'"),
-        ({"address": "auto"}, "pass executor='ray', or omit it"),
-        ({"executor": "ray", "address": "ray://head:10001"}, "run `ray start --address=HOST:PORT` on this machine"),
+        ({"ray": "auto", "batch": True}, "Batches of the provider and Ray exclude each other"),
+        ({"ray": "ray://head:10001"}, "run `ray start --address=HOST:PORT` on it"),
     ],
 )
 def test_what_ray_cannot_do_is_refused_with_its_reason(
@@ -124,7 +117,7 @@ def test_what_ray_cannot_do_is_refused_with_its_reason(
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, project: Project, folder: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'pip install "llama-index-contextual\[ray\]"'):
-        project.ingest(folder, executor="ray")
+        project.ingest(folder, ray="auto")
 
 
 def test_the_command_line_names_its_own_options(project: Project, folder: Path) -> None:
@@ -132,22 +125,6 @@ def test_the_command_line_names_its_own_options(project: Project, folder: Path) 
     result = CliRunner().invoke(app, ["ingest", project.name, str(folder), *root, "--batch", "--ray", "auto"])
     assert result.exit_code == 1
     assert "omit --batch or --ray" in " ".join(result.stderr.split())
-
-
-def test_a_port_at_which_nothing_answers_is_refused_at_once(
-    monkeypatch: pytest.MonkeyPatch, project: Project, folder: Path
-) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray tries for many minutes"))
-    with socket.socket() as used:
-        used.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can while it is taken
-        address = f"127.0.0.1:{used.getsockname()[1]}"
-        with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '{address}' .*`ray start --head`"):
-            project.ingest(folder, executor="ray", address=address)
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(ConfigurationError, match=f"Ray cannot be reached at '{address}'"):
-            project.ingest(folder, executor="ray")
-    assert project.info().version is None
 
 
 # ---- on a cluster ----------------------------------------------------------------------------------------------------
@@ -161,7 +138,7 @@ def test_a_run_on_ray_stores_what_a_local_run_stores_and_pays_for_nothing_twice(
     local = here.ingest(folder)
     calls = len(provider.calls())
     progress: list[IngestProgress] = []
-    report = there.ingest(folder, executor="ray", address=connected, progress=progress.append)
+    report = there.ingest(folder, ray=connected, progress=progress.append)
     assert_equal(here, there)
     assert len(provider.calls()) == 2 * calls
     assert (report.added, report.skipped, report.warnings) == (local.added, local.skipped, local.warnings)
@@ -169,7 +146,7 @@ def test_a_run_on_ray_stores_what_a_local_run_stores_and_pays_for_nothing_twice(
     assert [file.path for file in report.skipped] == [str(folder / "damaged.pdf")]
     assert (progress[-1].stage, progress[-1].chunks_done) == ("done", report.chunks)
     # Read again, so that tasks and actor work as the first time.
-    again = there.ingest(folder, reread=True, executor="ray", address=connected)
+    again = there.ingest(folder, reread=True, ray=connected)
     assert len(again.updated) == len(report.added)
     assert len(provider.calls()) == 2 * calls
 
@@ -179,7 +156,7 @@ def test_the_limit_holds_for_the_whole_cluster(
 ) -> None:
     project = manager.create("limited", ProjectConfig(**SMALL, llm="openai:gpt-4.1", indexes="lexical"))
     with pytest.raises(BudgetExceededError) as caught:
-        project.ingest(folder, max_cost=0.05, executor="ray", address=connected)
+        project.ingest(folder, max_cost=0.05, ray=connected)
     assert caught.value.max_cost == 0.05
     assert 0 < cost_at(provider.calls(CHAT_PATH)) <= caught.value.spent <= 0.05
     assert project.info().version is None
@@ -190,7 +167,7 @@ def test_the_logs_of_ray_contain_no_key(
 ) -> None:
     llm = OpenAI(model="gpt-4.1", api_key=KEY, api_base=provider.api_base)
     project = manager.create("keyed", ProjectConfig(**SMALL, indexes="lexical"), llm=llm)
-    assert project.ingest(folder / "file 0.md", executor="ray", address=connected).contexts_paid
+    assert project.ingest(folder / "file 0.md", ray=connected).contexts_paid
     logs = [path for path in Path(cluster.head_node.get_logs_dir_path()).rglob("*") if path.is_file()]
     assert logs
     assert [path for path in logs if KEY.encode() in path.read_bytes()] == []
@@ -205,7 +182,7 @@ def test_a_file_that_kills_its_workers_is_reported_and_a_worker_that_dies_once_i
 
     flag = str(tmp_path / "died once")
     here, there = (manager.create(name, ProjectConfig.local(**SMALL)) for name in ("here", "there"))
-    report = there.ingest(folder, file_metadata=facts, executor="ray", address=connected)
+    report = there.ingest(folder, file_metadata=facts, ray=connected)
     reasons = {Path(file.path).name: file.reason for file in report.skipped}
     assert set(reasons) == {"damaged.pdf", "file 3.md"}
     assert "ended each of the 3 worker processes that read it" in reasons["file 3.md"]
@@ -225,7 +202,7 @@ async def test_an_interrupted_run_leaves_the_old_version_live(
     provider.clear_history()
     loopback = f"127.0.0.1:{cluster.address.rpartition(':')[2]}"  # other addresses are out of bounds for tests
     with provider.hold():
-        run = asyncio.create_task(project.aingest(folder, executor="ray", address=loopback))
+        run = asyncio.create_task(project.aingest(folder, ray=loopback))
         await asyncio.to_thread(provider.wait_in_flight, 1)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -244,38 +221,14 @@ class WorkerEmbedding(CountingEmbedding):
         return "OnnxEmbedding"
 
 
-class LockedEmbedding(WorkerEmbedding):
-    """A model with an attribute that cannot be pickled, and that its constructor does not create."""
-
-    _guard: Any = PrivateAttr()
-
-
-class Unsendable(WorkerEmbedding):
-    """A model that refuses to be pickled."""
-
-    def __reduce__(self) -> Any:
-        raise TypeError("holds a connection")
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"), [(LockedEmbedding, "'_guard' is lost"), (Unsendable, "holds a connection")]
-)
-def test_a_model_that_cannot_be_sent_to_another_process_is_named(
-    connected: str, manager: ProjectManager, folder: Path, kind: type[BaseEmbedding], reason: str
+def test_a_model_passed_as_an_object_embeds_in_the_workers(
+    connected: str, manager: ProjectManager, folder: Path
 ) -> None:
-    model: Any = kind()
-    model._guard = threading.Lock()
-    project = manager.create("custom", ProjectConfig.local(), embed_model=model)
-    with pytest.raises(ConfigurationError, match=f"{kind.__name__}, passed as embed_model=.*{reason}") as caught:
-        project.ingest(folder, executor="ray", address=connected)
-    assert caught.value.setting == "embed_model"
-
-
-def test_a_worker_says_which_file_or_package_it_lacks(connected: str, tmp_path: Path) -> None:
-    ref = FileRef(tmp_path / "elsewhere.md", "elsewhere.md", 1, "elsewhere.md")
-    config = ProjectConfig.local()
-    settings = on_ray._Reading(on_ray.__version__, config, ReadLimits(), None)
-    (error,) = ray.get(on_ray._READ.remote(settings, [on_ray._File(ref, None, {})]))
-    assert "put it into a folder that all nodes reach by the same path" in error.reason
-    with pytest.raises(ConfigurationError, match="install the same version on all nodes"):
-        ray.get(on_ray._READ.remote(on_ray._Reading("0.0.1", config, ReadLimits(), None), []))
+    here, there = (
+        manager.create(name, ProjectConfig(**SMALL, context="none"), embed_model=WorkerEmbedding())
+        for name in ("here", "there")
+    )
+    here.ingest(folder)
+    there.ingest(folder, ray=connected)
+    assert there.embed_model.texts == []
+    assert_equal(here, there)

@@ -21,12 +21,4 @@ def test_a_document_is_found_by_id_path_and_content() -> None:
     assert records.with_path("unknown") is None
     assert list(records.with_content("1")) == [LIST[1]]
     assert list(records.with_content("2")) == [LIST[0], LIST[3]]
-    assert list(records.with_folded_id("b")) == [LIST[0], LIST[3]]
     assert Records().get("a") is None
-
-
-def test_ids_are_compared_as_by_file_systems_that_ignore_case_or_normalize() -> None:
-    decomposed = record("Pru\u0308fung", "2")
-    same = Records([decomposed, record("PR\xdcFUNG")])
-    assert list(same.with_folded_id("pr\xfcfung")) == list(same)
-    assert list(same.with_folded_id("prufung")) == []

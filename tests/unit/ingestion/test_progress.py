@@ -16,38 +16,40 @@ from llama_index_contextual.ingestion.report import (
 )
 
 
-def started(documents: int, size: int) -> IngestProgress:
-    return IngestProgress(stage="ingest", documents_total=documents, bytes_total=size)
+def started(documents: int) -> IngestProgress:
+    return IngestProgress(stage="ingest", documents_total=documents)
 
 
 def test_progress_starts_with_the_total_and_adds_up_completed_work() -> None:
     messages: list[IngestProgress] = []
-    counter = ProgressCounter(messages.append, started(2, 30))
-    counter.read(1)
-    counter.add(chunks_done=5, bytes_done=10)
-    counter.add(documents_done=1, bytes_done=2)
-    counter.enter("publish")
-    counter.enter("done")
-    start = started(2, 30)
-    read = replace(start, documents_read=1)
-    done = replace(read, chunks_done=5, bytes_done=12, documents_done=1)
-    assert messages == [
-        start,
-        read,
-        replace(read, chunks_done=5, bytes_done=10),
-        done,
-        replace(done, stage="publish", bytes_done=30),
-        replace(done, stage="done", bytes_done=30),
-    ]
+    counter = ProgressCounter(messages.append, started(2))
+    counter.set(documents_read=1)
+    counter.add(chunks_done=5)
+    counter.add(documents_done=1)
+    counter.set(stage="done")
+    read = replace(started(2), documents_read=1)
+    done = replace(read, chunks_done=5, documents_done=1)
+    assert messages == [started(2), read, replace(read, chunks_done=5), done, replace(done, stage="done")]
+
+
+def test_the_share_that_is_done_never_decreases_while_documents_are_read_and_processed() -> None:
+    states = [started(4)]
+    for number in range(1, 5):
+        states.append(replace(states[-1], documents_read=number))
+        states.append(replace(states[-1], chunks_total=10 * number))
+        states.append(replace(states[-1], chunks_done=10 * number))
+        states.append(replace(states[-1], chunks_embedded=10 * number))
+    ends = [state.share_done for state in states if state.chunks_embedded == state.chunks_total]
+    assert ends == sorted(ends)
+    assert ends[-1] == 0.98
+    assert replace(states[-1], stage="done").share_done == 1.0
 
 
 def test_counts_from_many_threads_add_up_and_arrive_in_order() -> None:
     messages: list[IngestProgress] = []
-    counter = ProgressCounter(messages.append, started(400, 800))
+    counter = ProgressCounter(messages.append, started(400))
     threads = [
-        threading.Thread(
-            target=lambda: [counter.add(documents_done=1, chunks_done=3, bytes_done=2) for _ in range(100)]
-        )
+        threading.Thread(target=lambda: [counter.add(documents_done=1, chunks_done=3) for _ in range(100)])
         for _ in range(4)
     ]
     for thread in threads:
@@ -55,18 +57,18 @@ def test_counts_from_many_threads_add_up_and_arrive_in_order() -> None:
     for thread in threads:
         thread.join()
     assert [state.documents_done for state in messages] == list(range(401))
-    assert (messages[-1].chunks_done, messages[-1].bytes_done) == (1_200, 800)
+    assert messages[-1].chunks_done == 1_200
 
 
 def finish(report: ReportProgress) -> None:
     """Report an ingestion from its beginning to its end."""
-    counter = ProgressCounter(report, started(2, 30))
+    counter = ProgressCounter(report, started(2))
     counter.reading("second.pdf")
-    counter.read(2)
+    counter.set(documents_read=2)
     counter.add(chunks_total=1_500)
-    counter.add(documents_done=2, chunks_done=1_500, bytes_done=30)
-    counter.enter("publish")
-    counter.enter("done")
+    counter.add(documents_done=2, chunks_done=1_500)
+    counter.set(stage="publish")
+    counter.set(stage="done")
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
