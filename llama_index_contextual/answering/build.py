@@ -57,18 +57,11 @@ class EngineOptions(TypedDict, total=False):
     intents: Annotated[
         Intents | None,
         Option(
-            "True adapts the search to the intent of the question, as defined by `PLANS` in `answering.intent`: the"
-            ' number of passages, the indexes, a search for each side of a comparison, no search for chitchat. "llm"'
-            " also asks the model if the wording does not decide; a dict of plans replaces individual plans."
+            'True adapts the search to the intent of the question, with the plans in `answering.intent.PLANS`; "llm"'
+            " also asks the model if the wording does not decide; a dict replaces individual plans."
         ),
     ]
-    system_prompt: Annotated[
-        str | None,
-        Option(
-            "The whole system prompt, instead of the rules and the style; {not_found} in it is replaced with"
-            " `not_found`. Citations are still checked."
-        ),
-    ]
+    system_prompt: Annotated[str | None, Option("Replaces rules and style; {not_found} stands for `not_found`.")]
     text_qa_template: Annotated[
         BasePromptTemplate | None,
         Option("Template of the message with {context_str}, the numbered passages, and {query_str}."),
@@ -91,20 +84,14 @@ class EngineOptions(TypedDict, total=False):
     guards: Annotated[Guards | bool | None, Option(described("guards") + " Guards of your own may be passed as well.")]
     cache: Annotated[
         AnswerCache | bool | None,
-        Option(
-            "Cache of answers; True keeps them in the project's directory, where `remove` and `forget` clear them. None"
-            " applies the setting `answer_cache`."
-        ),
+        Option("Cache of answers; True is a cache in the project's directory, None applies `answer_cache`."),
     ]
     judge: Annotated[
         Judge | bool | None, Option(described("judge") + " A judge of your own may be passed; True uses `llm`.")
     ]
     timeouts: Annotated[
         Timeouts | None,
-        Option(
-            "Timeouts of calls to the model; None uses the settings `first_token_timeout`, `between_tokens_timeout`"
-            " and `call_timeout`."
-        ),
+        Option("Timeouts of calls to the model; None uses those in the settings of the project."),
     ]
     callback_manager: Annotated[CallbackManager | None, Option("Receives LlamaIndex's events.")]
 
@@ -266,10 +253,6 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
     """
     if intents is False:
         return retriever
-    if intents not in (True, "llm") and not isinstance(intents, Mapping):
-        raise ConfigurationError(
-            f"intents={intents!r} is unknown: use True, False, 'llm' or a table of SearchPlans.", setting="intents"
-        )
 
     def planned(plan: SearchPlan) -> BaseRetriever:
         share = plan.semantic_weight
@@ -278,7 +261,7 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
         mode = None if retriever.mode == "lexical" else plan.mode
         return retriever.changed(mode=mode, similarity_top_k=plan.top_k, **weights)
 
-    plans = intents if isinstance(intents, Mapping) else {}
+    plans: Any = {} if intents in (True, "llm") else intents
     return IntentRetriever(planned, plans=plans, llm=load_llm() if intents == "llm" else None)
 
 

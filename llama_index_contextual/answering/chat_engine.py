@@ -159,14 +159,12 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         """Continue a conversation that was written by `save`.
 
         Raises:
-            InputError: The file does not exist or does not contain a conversation.
+            InputError: The file does not contain a conversation.
         """
         try:
             rows = json.loads(files.read(Path(path)))
             messages = [ChatMessage(role=row["role"], content=row["content"]) for row in rows]
-        except FileNotFoundError as error:
-            raise InputError(f"{path} does not exist.", value=str(path)) from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not a conversation written by `save`.", value=str(path)) from error
         self.memory.set(messages)
 

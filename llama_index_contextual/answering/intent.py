@@ -356,10 +356,8 @@ class IntentRetriever(CheckedRetriever):
             own = _PLANS_BY_INTENT.validate_python(plans or {})
         except ValidationError as error:
             wrong = error.errors()[0]
-            raise ConfigurationError(
-                f"The setting 'intents' is invalid at {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}.",
-                setting="intents",
-            ) from error
+            place = ".".join(map(str, ("intents", *wrong["loc"])))
+            raise ConfigurationError(f"{place} is invalid: {wrong['msg']}.", setting="intents") from error
         self.plans: dict[Intent, SearchPlan] = {**PLANS, **own}
         self._answer_stream = None if llm is None else AnswerStream(llm)
         self._prompt: BasePromptTemplate = INTENT_PROMPT

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -344,10 +344,9 @@ class GroundedQueryEngine(BaseQueryEngine):
         response: RetrievalResponse,
         *,
         history: Sequence[ChatMessage] = (),
-        processed: bool = False,
     ) -> Draft:
-        """Return the prepared prompt for a search result; the postprocessors run first unless `processed` is true."""
-        prepare = partial(self._prepare, postprocessors=() if processed else None)
+        """Return the prepared prompt for a search result, without the engine's postprocessors."""
+        prepare = partial(self._prepare, postprocessors=())
         return await asyncio.to_thread(prepare, QueryBundle(question), response, history)
 
     def _needs_wider(self, response: RetrievalResponse) -> bool:
@@ -427,7 +426,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         """
         query, notes = await asyncio.to_thread(bounded, query_bundle)
         found = with_warnings(RetrievalResponse.of_nodes(query.query_str, nodes), notes)
-        draft = await self.aprepare(query.query_str, found, processed=True)
+        draft = await self.aprepare(query.query_str, found)
         response = await self.aanswer(draft, streaming=self.streaming)
         return replace(response, source_nodes=[*response.source_nodes, *(additional_source_nodes or ())])
 
@@ -479,10 +478,6 @@ class GroundedQueryEngine(BaseQueryEngine):
             part = (await asyncio.to_thread(self.finish, draft, completion)).response or ""
         if part:
             yield part
-
-    def stream(self, draft: Draft, completion: Completion) -> Generator[str, None, None]:
-        """Blocking version of `astream`."""
-        return blocking(self.astream(draft, completion))
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
         """Return the answer for a completion, after checking, judging and caching it."""

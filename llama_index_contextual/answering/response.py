@@ -29,7 +29,7 @@ from llama_index_contextual.contextualizer.prompts import usage_of
 from llama_index_contextual.errors import ProjectError
 from llama_index_contextual.index.project_file import record_answers_of
 from llama_index_contextual.index.receipts import ANSWERS, RunCost
-from llama_index_contextual.search.response import Source, visible
+from llama_index_contextual.search.response import Source
 from llama_index_contextual.search.results import RetrievalResponse, RetrievedChunk
 
 # ---- usage -----------------------------------------------------------------------------------------------------------
@@ -198,9 +198,6 @@ class AnswerAccount:
 _EXCERPT = 320
 """Number of characters of an excerpt."""
 
-_BEFORE_QUOTATION = 80
-"""Number of characters of an excerpt before the quotation that it shows."""
-
 
 @dataclass
 class GroundedResponse(Response):
@@ -264,13 +261,9 @@ class GroundedResponse(Response):
         }
 
     def _source_dict(self, number: int) -> dict[str, Any]:
-        """Return a passage with its label, its source, and an excerpt around the first quotation from it."""
+        """Return a passage with its label, its source, and an excerpt."""
         hit = RetrievedChunk.of(number, self.source_nodes[number - 1])
         text = hit.excerpt("" if self.retrieval is None else self.retrieval.query, _EXCERPT)
-        places = {} if self.citations is None else self.citations.quoted_places()
-        for place in places.get(number, ())[:1]:
-            if place.start_char is not None and hit.source.start_char is not None:
-                text = visible(hit.text[max(0, place.start_char - hit.source.start_char - _BEFORE_QUOTATION) :])
         return {
             "number": number,
             "label": str(hit.source),

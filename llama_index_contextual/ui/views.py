@@ -19,9 +19,7 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import (
     ContextualError,
     CorruptVersionError,
-    FormatError,
     InputError,
-    LedgerError,
     ModelError,
     NoVersionError,
 )
@@ -234,8 +232,7 @@ def problem_of(error: ContextualError, project: Project | None) -> Problem:
         return Problem(title="A model is not available", text=str(error), status=503)
     if isinstance(error, InputError):
         return Problem(title="This cannot be searched", text=str(error))
-    status = 500 if isinstance(error, FormatError | LedgerError) else 400
-    return Problem(title="The request failed", text=str(error), status=status)
+    return Problem(title="The request failed", text=str(error), status=500)
 
 
 def quoted(name: str) -> str:

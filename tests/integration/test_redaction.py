@@ -30,6 +30,7 @@ from llama_index_contextual._utils.calls import stand_in
 from llama_index_contextual._utils.redaction import REMOVED, KeyFilter, get_logger, keys_in_use, scrub, watch
 from llama_index_contextual.agno import ContextualKnowledge
 from llama_index_contextual.answering.judge import Judge
+from llama_index_contextual.answering.streaming import blocking
 from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
@@ -255,7 +256,7 @@ def test_errors_of_queries_contain_no_key(asked: Project, provider: LoopbackProv
         lambda: asked.retrieve("pump"),
         lambda: asyncio.run(asked.aretrieve("pump")),
         lambda: engine.query("When does the pump run dry?"),
-        lambda: "".join(engine.stream(engine.draft(QueryBundle("When does the pump run dry?")), _completion())),
+        lambda: "".join(blocking(engine.astream(engine.draft(QueryBundle("When is it dry?")), _completion()))),
         lambda: chat.chat("When does the pump run dry?"),
         lambda: generate_questions(live, OpenAI(model="gpt-4o-mini", max_retries=0), number=1),
         lambda: asked.as_tool().call("pump").raw_output.unknown,
@@ -287,7 +288,8 @@ def test_a_key_in_a_complete_or_interrupted_answer_is_removed(asked: Project, pr
     provider.reply = lambda _request: f"It runs dry, says {KEY} of the yard."
     engine = asked.as_query_engine(mode="lexical", similarity_top_k=1)
     assert not leaks(str(engine.query("When does the pump run dry?")))
-    streamed = "".join(engine.stream(engine.draft(QueryBundle("When does it run dry?")), _completion()))
+    draft = engine.draft(QueryBundle("When does it run dry?"))
+    streamed = "".join(blocking(engine.astream(draft, _completion())))
     assert not leaks(streamed)
     assert streamed.startswith("It runs dry, says [API key removed] of the yard.")
 

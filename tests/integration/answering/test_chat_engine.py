@@ -201,7 +201,7 @@ def test_a_file_without_a_conversation_is_refused(reports: Project, tmp_path: Pa
     engine.chat("one")
     with pytest.raises(InputError, match=r"talk\.json"):
         engine.load(tmp_path / "talk.json")
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="is not a conversation"):
         engine.load(tmp_path / "none.json")
     assert len(engine.chat_history) == 2
 

@@ -187,5 +187,5 @@ def test_without_a_model_the_evidence_of_the_search_decides_but_refuses_nothing(
     "plans", [{"warranty": {"top_k": 3}}, {"factual": 3}, {"factual": {"top_k": -1}}, {"factual": {"k": 1}}], ids=str
 )
 def test_an_invalid_plan_is_refused(plans: Any) -> None:
-    with pytest.raises(ConfigurationError, match="The setting 'intents' is invalid at"):
+    with pytest.raises(ConfigurationError, match=r"^intents\..* is invalid: "):
         IntentRetriever(Made(a=1.0), plans=plans)
