@@ -288,10 +288,10 @@ class OpenFile:
     """The last file that was requested of a child process."""
 
     def __init__(self) -> None:
-        self._file: PdfPages | ImagePages | None = None
+        self._file: PdfFile | ImageFile | None = None
         self._digest = ""
 
-    def get(self, request: Mapping[str, Any]) -> tuple[PdfPages | ImagePages, str]:
+    def get(self, request: Mapping[str, Any]) -> tuple[PdfFile | ImageFile, str]:
         """Return the file with the "path" and "digest" of a request, and its xxh3-128."""
         if self._file is None or self._digest != request["digest"]:
             self._file = None
@@ -301,11 +301,11 @@ class OpenFile:
             if request["digest"] not in (None, self._digest):
                 raise ReadError(str(path), CHANGED)
             is_image = path.suffix.lower() in IMAGE_SUFFIXES
-            self._file = ImagePages(path, data) if is_image else PdfPages(path, data, request.get("password"))
+            self._file = ImageFile(path, data) if is_image else PdfFile(path, data, request.get("password"))
         return self._file, self._digest
 
 
-class PdfPages:
+class PdfFile:
     """The pages of a PDF, drawn by pdfium.
 
     Attributes:
@@ -339,7 +339,7 @@ class PdfPages:
         return image, scale * 72
 
 
-class ImagePages:
+class ImageFile:
     """A PNG, JPEG or TIFF file; a TIFF may have several pages.
 
     Attributes:

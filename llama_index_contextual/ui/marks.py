@@ -12,6 +12,7 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import NamedTuple
 
 ANCHORS = (24, 12, 6)
@@ -45,21 +46,6 @@ class Box(NamedTuple):
     y0: float
     x1: float
     y1: float
-
-
-def mark_lines(chars: Sequence[Char], text: str) -> list[Box]:
-    """Return a box for each line, or part of a line, that the text occupies on a page, from top to bottom.
-
-    Args:
-        chars: The characters of the page in pdfium's order.
-        text: The part of the passage on this page.
-
-    Example:
-        >>> page = [Char(sign, 10 * at, 0, 10 * at + 8, 12) for at, sign in enumerate("The rent is due monthly.")]
-        >>> mark_lines(page, "rent is due")
-        [Box(x0=40, y0=0, x1=148, y1=12)]
-    """
-    return line_boxes(chars, {at for at in align([char.text for char in chars], text) if at is not None})
 
 
 def mark_words(chars: Sequence[Char], places: Sequence[int | None], spans: Iterable[tuple[int, int]]) -> list[Box]:
@@ -318,38 +304,13 @@ def line_boxes(chars: Sequence[Char], marked: set[int]) -> list[Box]:
         ):
             boxes[-1] = _union(boxes[-1], *(chars[index] for index in pending), char)
         else:
-            if last is not None:
-                boxes[-1] = _with_punctuation(boxes[-1], chars, last, pending)
             boxes.append(Box(char.x0, char.y0, char.x1, char.y1))
         last, pending = at, []
-    if last is not None:
-        boxes[-1] = _with_punctuation(boxes[-1], chars, last, pending)
-    return _apart(sorted(boxes, key=lambda box: (box.y0, box.x0)))
-
-
-def _apart(boxes: list[Box]) -> list[Box]:
-    """Return line boxes clipped so that they do not overlap; in many fonts the glyph boxes do."""
-    for at, box in enumerate(boxes):
-        for below in range(at + 1, len(boxes)):
-            other = boxes[below]
-            if other.y0 >= boxes[at].y1:
-                break
-            overlap = boxes[at].y1 - other.y0
-            is_beside = min(box.x1, other.x1) <= max(box.x0, other.x0)
-            if not is_beside and overlap < 0.5 * min(box.y1 - box.y0, other.y1 - other.y0):
-                middle = other.y0 + overlap / 2
-                boxes[at] = boxes[at]._replace(y1=middle)
-                boxes[below] = other._replace(y0=middle)
+    boxes.sort(key=lambda box: (box.y0, box.x0))
+    for at, (box, following) in enumerate(pairwise(boxes)):
+        if following.y0 > (box.y0 + box.y1) / 2:  # the glyph boxes of many fonts reach into the next line
+            boxes[at] = box._replace(y1=min(box.y1, following.y0))
     return boxes
-
-
-def _with_punctuation(box: Box, chars: Sequence[Char], last: int, following: Sequence[int]) -> Box:
-    """Return a box with the punctuation that directly follows it."""
-    for at in following:
-        if at != last + 1 or chars[at].text.isalnum() or not _on_one_line(chars[last], chars[at]):
-            break
-        box, last = _union(box, chars[at]), at
-    return box
 
 
 def _on_one_line(one: Char, other: Char) -> bool:

@@ -23,7 +23,7 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.sources import SourceFile, SourceFinder
 from llama_index_contextual.readers.files import IMAGE_SUFFIXES, PDF_SUFFIXES
-from llama_index_contextual.readers.ocr import OpenFile, PdfPages
+from llama_index_contextual.readers.ocr import OpenFile, PdfFile
 from llama_index_contextual.readers.process import ChildProcess, serve
 from llama_index_contextual.ui.marks import Box, Char, align, line_boxes, mark_words
 
@@ -201,14 +201,14 @@ class Desk:
         index = request["page"] - 1
         if not 0 <= index < file.page_count:
             return {"reason": f"the file has {file.page_count} pages, and no page {request['page']}"}
-        if isinstance(file, PdfPages) and file.pdf.formenv is None and file.pdf.get_formtype():
+        if isinstance(file, PdfFile) and file.pdf.formenv is None and file.pdf.get_formtype():
             file.pdf.init_forms()
         if request["what"] == "image":
             image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")
             png = io.BytesIO()
             image.save(png, "PNG", compress_level=COMPRESSION)
             return {"png": base64.b64encode(png.getvalue()).decode("ascii")}
-        if isinstance(file, PdfPages):
+        if isinstance(file, PdfFile):
             size, chars = _page_chars(file.pdf, index)
         else:
             image, _ = file.draw(index, DPI, MAX_PIXELS, "RGB")

@@ -82,8 +82,6 @@ class PdfiumSource(PageSource):
         try:
             self._pdf = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
-            if _is_empty(data, password):  # pdfium's error code may be from an earlier file
-                raise ReadError(self._path, "the PDF has no pages") from error
             if error.err_code == pdfium.FPDF_ERR_PASSWORD:
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD) from error
             raise ReadError(self._path, f"the PDF is damaged or truncated ({error})") from error
@@ -124,16 +122,6 @@ class PdfiumSource(PageSource):
     def close(self) -> None:
         """Close the file."""
         self._pdf.close()
-
-
-def _is_empty(data: bytes, password: str | None) -> bool:
-    """Return whether pdfium can open a file but finds no pages in it."""
-    document = pdfium.FPDF_LoadMemDocument64(data, len(data), None if password is None else f"{password}\0".encode())
-    if not document:
-        return False
-    pages = pdfium.FPDF_GetPageCount(document)
-    pdfium.FPDF_CloseDocument(document)
-    return bool(pages == 0)
 
 
 class _Style(NamedTuple):

@@ -18,8 +18,8 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from llama_index_contextual.readers.pdf.numbering import roman_value
 from llama_index_contextual.readers.pdf.pages import Line, PageContent
+from llama_index_contextual.readers.pdf.title import roman_value
 
 MIN_PAGES = 3
 MIN_PAGES_ELSEWHERE = 5  # for text on less than half of the pages

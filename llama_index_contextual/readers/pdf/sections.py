@@ -22,12 +22,14 @@ from functools import partial
 from itertools import accumulate, pairwise
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.numbering import (
+from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry
+from llama_index_contextual.readers.pdf.title import (
     CONTINUED,
     MAX_LETTERS,
     MAX_RUN_IN_WORDS,
     MAX_WORDS,
     MONTH,
+    REGISTRANT,
     RUN_IN,
     SMALL,
     VERB,
@@ -37,8 +39,6 @@ from llama_index_contextual.readers.pdf.numbering import (
     label_in,
     without_label,
 )
-from llama_index_contextual.readers.pdf.pages import Line, OutlineEntry
-from llama_index_contextual.readers.pdf.title import REGISTRANT
 
 MAX_HEADINGS = 100_000
 
@@ -55,7 +55,7 @@ def headings(outline: Iterable[OutlineEntry], pages: Pages, *, title: Heading | 
         title: The title of the document on its first pages; the text after it, up to the first heading, belongs to it.
     """
     detected = _detect(pages, title)
-    marks = _numbered_levels(bookmarks(outline, pages))
+    marks = bookmarks(outline, pages)
     if not marks:
         return detected
     return _supplement(marks, detected) if len(detected) > FEWER * len(marks) else marks
@@ -70,15 +70,6 @@ MAX_COMPARED = 200  # lines of a page that are compared letter by letter
 _PAGE_MARK = re.compile(r"(?i)(?:(?:page|p|slide|folie|seite|página|sheet)\W*)?[\divxlc]{1,6}(?:\s+of\s+\d+)?")
 _FILE_MARK = re.compile(r"(?i)\S.*\.(?:pdf|docx?|xlsx?|pptx?|html?|txt|rtf|indd)|\d{10}-\d\d-\d{6}.*")
 FEWER = 3  # ratio of headings to bookmarks above which the bookmarks cover only parts of the document
-
-
-def _numbered_levels(marks: list[Heading]) -> list[Heading]:
-    """Assign levels to bookmarks that are all on one level although their titles number parts and chapters."""
-    families = [label.family if (label := label_in(mark.title)) else "" for mark in marks]
-    if len({mark.level for mark in marks}) > 1 or sum(family in ("part", "chapter") for family in families) < 2:
-        return marks
-    levels = {"part": 1, "attachment": 1, "chapter": 2}
-    return [replace(mark, level=levels.get(family, 3)) for mark, family in zip(marks, families, strict=True)]
 
 
 def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:

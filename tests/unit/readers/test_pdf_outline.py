@@ -248,14 +248,6 @@ def test_bookmarks_that_suffice_are_taken_as_they_are() -> None:
     assert [heading.title for heading in headings(marks, pages)] == ["Business", "Risks"]
 
 
-def test_flat_bookmarks_take_their_levels_from_their_numbers() -> None:
-    titles = ["Part I", "Item 1. Business", "Products", "Item 2. Properties", "Part II"]
-    pages = printed("\n---- page\n".join(f"bold | {title}\n{{body}}" for title in titles))
-    found = headings([OutlineEntry(title, 1, at) for at, title in enumerate(titles)], pages)
-
-    assert [heading.level for heading in found] == [1, 2, 3, 2, 1]
-
-
 def test_the_title_holds_what_comes_before_the_first_heading_and_nothing_more() -> None:
     pages = printed("bold centred | SUPPLY AGREEMENT\n{body}\nbold | 1. Sale\n{body}")
     found = headings([], pages, title=Heading(0, 1, "SUPPLY AGREEMENT"))
