@@ -28,7 +28,6 @@ from llama_index_contextual.node_parser.segment import (
     Origin,
     PartSpan,
     SpanNodeParser,
-    check_overlap,
     heading_offsets_in,
     link_neighbours,
     table_spans,
@@ -70,7 +69,8 @@ class ChunkNodeParser(SpanNodeParser):
 
     @model_validator(mode="after")
     def _check(self) -> ChunkNodeParser:
-        check_overlap(self.chunk_size, self.chunk_overlap, "chunk")
+        if self.chunk_overlap >= self.chunk_size:
+            raise ValueError(f"chunk_overlap must be smaller than chunk_size ({self.chunk_size})")
         return self
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
@@ -216,8 +216,6 @@ _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
 # Bounds of the overlap as shares of the desired overlap. If a tenth of the chunk is desired, 5 to 15 % is shared.
 _LEAST_SHARED, _MOST_SHARED = 0.55, 1.45
-# The words at either end of a slice may have a few more or fewer tokens when the slice is encoded alone.
-_SLACK = 5
 # Characters per token of a chunk. Longer words count as too long without being read to the end.
 _LONGEST_WORD = 64
 
@@ -349,15 +347,9 @@ class ChunkCutter:
         ideal = tokens.offset(at - wanted)
         for near in self._beginnings(low, high, max(0, floor)):
             for offset in sorted(near, key=lambda offset: abs(offset - ideal)):
-                if low <= offset <= high and self._shares(offset, end, least, most):
+                if low <= offset <= high and least <= tokens.count(offset, end) <= most:
                     return offset
         return core
-
-    def _shares(self, start: int, end: int, least: int, most: int) -> bool:
-        """Return whether a slice has `least` to `most` tokens; they are counted exactly only near the bounds."""
-        if least + _SLACK <= self.tokens.estimate(start, end) <= most - _SLACK:
-            return True
-        return least <= self.tokens.count(start, end) <= most
 
     def _beginnings(self, low: int, high: int, known: int) -> Iterator[Iterable[int]]:
         """Yield the offsets at which an overlap may begin: sentences, lines, words, and after other characters."""
@@ -447,7 +439,5 @@ def _wholes(tokens: TokenMap, size: int, table_rows: Sequence[Span]) -> tuple[li
 
 
 def _fits(tokens: TokenMap, start: int, end: int, size: int) -> bool:
-    if end - start <= size // 4:  # A character has at most four bytes, a byte at most one token.
-        return True
-    slack = tokens.estimate(start, end) - size
-    return tokens.count(start, end) <= size if abs(slack) < 8 else slack < 0
+    is_far_too_long = tokens.estimate(start, end) > size + 8
+    return not is_far_too_long and tokens.count(start, end) <= size

@@ -27,7 +27,7 @@ from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.tokens import TokenMap
-from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import DocumentMap, Heading, Table
 from llama_index_contextual.readers import boundaries
 from llama_index_contextual.readers.boundaries import Rank
@@ -182,16 +182,6 @@ class SpanNodeParser(NodeParser):
         # The inherited version would overwrite these values: it searches for each text from the beginning of the
         # document, links nodes by SOURCE only, and drops PARENT.
         return nodes
-
-
-def check_overlap(size: int, overlap: int, prefix: str) -> None:
-    """Raise ConfigurationError unless overlap < size, both in tokens."""
-    if overlap >= size:
-        raise ConfigurationError(
-            f"{prefix}_overlap ({overlap}) must be smaller than {prefix}_size ({size}): "
-            f"lower {prefix}_overlap or raise {prefix}_size.",
-            setting=f"{prefix}_overlap",
-        )
 
 
 # Segments
@@ -357,7 +347,8 @@ class SegmentNodeParser(SpanNodeParser):
 
     @model_validator(mode="after")
     def _check(self) -> SegmentNodeParser:
-        check_overlap(self.segment_size, self.segment_overlap, "segment")
+        if self.segment_overlap >= self.segment_size:
+            raise ValueError(f"segment_overlap must be smaller than segment_size ({self.segment_size})")
         return self
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:

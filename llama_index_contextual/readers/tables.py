@@ -56,9 +56,8 @@ class TextLine(NamedTuple):
 
 _PIPE = re.compile(r"(?<!\\)\|")
 _DELIMITER = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
-_DELIMITER_CHARACTERS = frozenset("|:- \t\r")
-_INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
 _CAPTION = re.compile(r"[*_]*(?:table|tab\.|tabelle|tableau|tabla|tabella)\b", re.IGNORECASE)
+_INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
 
 
 def tables_in_text(text: str) -> list[Table]:
@@ -88,7 +87,7 @@ def _pipe_tables(text: str) -> Iterator[Table]:
 
 def _is_delimiter(line: str) -> bool:
     """Return whether a line is the row of hyphens below the column headers of a Markdown table."""
-    return _DELIMITER_CHARACTERS.issuperset(line) and _DELIMITER.fullmatch(line.strip()) is not None
+    return _DELIMITER.fullmatch(line.strip()) is not None
 
 
 def _columns(line: str) -> str:

@@ -60,9 +60,6 @@ _REPLACEMENT = "\ufffd"
 _BINARY = "is a binary file, not text: remove it, or give it the extension of its type"
 # A byte order mark is decisive. Before version 3.5, charset-normalizer ignores the mark of UTF-16 text with formulas.
 _MARKS = (
-    # UTF-32 first: its little-endian mark begins with that of UTF-16.
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -74,7 +71,7 @@ _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\b\x1a\x1b"})
 
 
 def decode(source: FileSource, charset: str | None = None) -> tuple[str, list[str]]:
-    """Decode text: UTF-8, UTF-16 and UTF-32 with a byte order mark, UTF-8 without one, or a legacy encoding.
+    """Decode text: UTF-8 and UTF-16 with a byte order mark, UTF-8 without one, or a legacy encoding.
 
     Args:
         source: The file.
@@ -330,6 +327,7 @@ MAX_NESTING = 60
 """Nesting levels of lists and quotes; below them, the parser would drop the rest of the file."""
 MAX_TITLE = 200
 """Characters in a title; a longer paragraph above a line of hyphens is not a heading."""
+_NO_TEXT = {"softbreak": " ", "hardbreak": " ", "html_inline": ""}
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
@@ -387,22 +385,10 @@ def _headings(tokens: list[Token], line_starts: list[int]) -> Iterator[Heading]:
         if token.type != "heading_open" or token.level or not token.map:
             continue
         is_rule = token.markup in ("-", "=") and len(content.content) > MAX_TITLE
-        title = "" if is_rule else one_line(_text(inline.parseInline(content.content[: 4 * MAX_TITLE])), MAX_TITLE)
-        if title:
+        children = inline.parseInline(content.content[: 4 * MAX_TITLE])[0].children or []
+        title = one_line("".join(_NO_TEXT.get(child.type, child.content) for child in children), MAX_TITLE)
+        if title and not is_rule:
             yield Heading(line_starts[token.map[0]], int(token.tag[1]), title)
-
-
-def _text(tokens: list[Token]) -> str:
-    """Return the text of inline tokens without markup."""
-    parts = []
-    for token in tokens:
-        if token.children is not None and token.type in ("inline", "image"):
-            parts.append(_text(token.children))
-        elif token.type in ("text", "text_special", "code_inline"):
-            parts.append(token.content)
-        elif token.type in ("softbreak", "hardbreak"):
-            parts.append(" ")
-    return "".join(parts)
 
 
 # Front matter
