@@ -128,13 +128,7 @@ class DocumentBuilder:
         """Return the text added so far."""
         return "".join(self._parts).rstrip("\n")
 
-    def parsed(
-        self,
-        *,
-        title: str | None = None,
-        digest: str = "",
-        metadata: Mapping[str, str] | None = None,
-    ) -> ParsedFile:
+    def parsed(self, title: str | None, digest: str, metadata: Mapping[str, str] | None = None) -> ParsedFile:
         """Return the document; if it has no headings, they are recognised as in plain text.
 
         Args:
@@ -143,20 +137,9 @@ class DocumentBuilder:
             metadata: Further metadata.
         """
         text = self.text()
-        headings = self.headings or plain_headings(text)
-        return ParsedFile(
-            text=text,
-            map=DocumentMap(
-                page_starts=tuple(self._starts),
-                page_labels=tuple(self._labels),
-                headings=tuple(headings),
-                tables=tuple(self.tables),
-            ),
-            title=one_line(title or "") or None,
-            warnings=tuple(self.warnings),
-            metadata=metadata or {},
-            digest=digest,
-        )
+        headings = tuple(self.headings or plain_headings(text))
+        where = DocumentMap(tuple(self._starts), tuple(self._labels), headings, tuple(self.tables))
+        return ParsedFile(text, where, one_line(title or "") or None, tuple(self.warnings), metadata or {}, digest)
 
     def _break(self, feeds: int) -> None:
         """End the last line, and leave a blank line if `feeds` is 2."""

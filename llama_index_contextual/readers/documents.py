@@ -315,7 +315,7 @@ def read_documents(
         InputError: `file_metadata` returned a value that cannot be stored.
     """
     discovery = discover(inputs, limits=limits)
-    result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
+    result = ReadResult(skipped=discovery.skipped, warnings=notes_on_ids(discovery.files))
     reader = DocumentReader(
         limits=limits, passwords=passwords, pdf_engine=pdf_engine, file_metadata=file_metadata, ocr=ocr
     )

@@ -261,19 +261,6 @@ class FileRef:
         return next(doc_id for doc_id in chain(self.ids, numbered) if doc_id not in taken)
 
 
-@dataclass(frozen=True)
-class Discovery:
-    """Result of `discover`.
-
-    Attributes:
-        files: The files to read, in the order of the inputs; files in a folder are sorted by name.
-        skipped: The inputs and files that are not read, with the reasons.
-    """
-
-    files: tuple[FileRef, ...]
-    skipped: tuple[SkippedFile, ...]
-
-
 def discover(
     inputs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     *,
@@ -293,17 +280,25 @@ def discover(
     Raises:
         InputError: An input is not a path.
     """
-    search = _Search(limits)
+    discovery = Discovery(limits)
     for item in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
         name = os.fspath(item) if isinstance(item, str | os.PathLike) else None
         if not isinstance(name, str):
             raise InputError(f"An input must be a path in text form, got {type(item).__name__}.", value=item)
-        search.add(name)
-    return Discovery(tuple(search.files), tuple(search.skipped))
+        discovery.add(name)
+    return discovery
 
 
-class _Search:
-    """Collection of files without duplicates, in which every document has its own id."""
+class Discovery:
+    """Files to read, without duplicates and each with an id of its own.
+
+    Args:
+        limits: Limits for each file.
+
+    Attributes:
+        files: The files, in the order of the inputs; files in a folder are sorted by name.
+        skipped: The inputs and files that are not read, with the reasons.
+    """
 
     def __init__(self, limits: ReadLimits) -> None:
         self.files: list[FileRef] = []

@@ -54,7 +54,7 @@ def read_html(source: FileSource) -> ParsedFile:
     title = " ".join((page.findtext(".//title") or "").split())
     add_html(builder, page)
     first = min(builder.headings, key=lambda heading: heading.level, default=None)
-    return builder.parsed(title=title or (first.title if first else None), digest=source.digest)
+    return builder.parsed(title or (first.title if first else None), source.digest)
 
 
 def parse_html(source: FileSource, text: str) -> Element:

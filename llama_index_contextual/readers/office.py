@@ -10,7 +10,6 @@ Cells are read unchanged. Converters that use pandas turn 007 into 7, "NA" into 
 from __future__ import annotations
 
 import csv
-import datetime
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +23,7 @@ from email.policy import Compat32
 from email.utils import parsedate_to_datetime
 from functools import partial
 from io import BytesIO, StringIO
-from itertools import groupby, islice
+from itertools import groupby, islice, zip_longest
 from mimetypes import guess_extension
 from pathlib import Path, PurePath
 from typing import Any
@@ -89,7 +88,7 @@ def _read_package(source: FileSource, add: Callable[[DocumentBuilder, FileSource
     """Read an Office file; `add` adds its content to a document and returns its title, if it has one."""
     builder = DocumentBuilder(source.account)
     _check_package(source)
-    return builder.parsed(title=add(builder, source), digest=source.digest)
+    return builder.parsed(add(builder, source), source.digest)
 
 
 def _check_package(source: FileSource) -> None:
@@ -209,13 +208,10 @@ def _add_chart(builder: DocumentBuilder, chart: Any) -> None:
         builder.paragraph(chart.chart_title.text_frame.text)
     for plot in chart.plots:
         series = list(plot.series)
-        values = [list(one.values) for one in series]
         labels = [" ".join(map(str, labels)) for labels in plot.categories.flattened_labels]
-        rows = [["", *(one.name for one in series)]]
-        for at in range(max(map(len, values), default=0)):
-            numbers = (_number(column[at], "General") if at < len(column) else "" for column in values)
-            rows.append([labels[at] if at < len(labels) else "", *numbers])
-        builder.table(rows)
+        columns = ([_number(value, "General") for value in one.values] for one in series)
+        rows = zip_longest(labels, *columns, fillvalue="")
+        builder.table([["", *(one.name for one in series)], *rows])
 
 
 def _add_diagram(builder: DocumentBuilder, shape: Any) -> None:
@@ -257,23 +253,21 @@ def _add_sheets(builder: DocumentBuilder, source: FileSource) -> None:
 
 
 def _shown(cell: Any) -> str:
-    """Return the value of a cell as Excel shows it."""
+    """Return the value of a cell as Excel shows it; dates are in ISO format."""
+    from openpyxl.utils.escape import unescape
+
     value = cell.value
     if value is None:
         return ""
     if isinstance(value, str):
-        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value) if "_x" in value else value
+        return str(unescape(value))
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
         return _number(value, cell.number_format)
-    if isinstance(value, datetime.datetime):
-        midnight = value.time() == datetime.time()
-        return value.date().isoformat() if midnight else value.isoformat(" ", "seconds").removesuffix(":00")
-    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)
+    return str(value).removesuffix(" 00:00:00")  # a date without a time
 
 
-_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _CODE = re.compile(r'"([^"]*)"|\\(.)|\[\$([^\]-]*)[^\]]*\]|\[[^\]]*\]|[_*].|(.)')
 _SPECIAL = re.compile(r"[0#?],+(?![#0?,])|[Ee/@]")  # scaled by a thousand, exponents, fractions, text
 _CONDITION = re.compile(r"\[[<>=]")
@@ -321,7 +315,7 @@ def _read_csv(source: FileSource) -> ParsedFile:
     csv.field_size_limit(MAX_FIELD)
     delimiter = "\t" if source.path.suffix.lower() == ".tsv" else _delimiter(text[:_SAMPLE])
     builder.table(csv.reader(StringIO(text, newline=""), delimiter=delimiter))
-    return builder.parsed(digest=source.digest)
+    return builder.parsed(None, source.digest)
 
 
 def _delimiter(sample: str) -> str:
@@ -377,7 +371,7 @@ def _read_mail(source: FileSource) -> ParsedFile:
             _add_attachment(builder, part, source)
     facts = {"mail_from": _header(message, "From"), "mail_to": _header(message, "To"), "mail_date": _date(message)}
     metadata = {key: text for key, text in facts.items() if text}
-    return builder.parsed(title=subject, digest=source.digest, metadata=metadata)
+    return builder.parsed(subject, source.digest, metadata)
 
 
 class _BoundedHeaders(Compat32):

@@ -125,7 +125,7 @@ class TestIds:
     def test_a_folder_gives_paths_from_its_parent_in_the_order_of_the_names(self, contracts: Path) -> None:
         found = discover([contracts])
         assert ids(found) == ["contracts/2023/c.pdf", "contracts/2023/q1/d.TXT", "contracts/a.txt", "contracts/b.md"]
-        assert found.skipped == ()
+        assert found.skipped == []
 
     def test_a_glob_gives_the_ids_that_its_folder_would(self, contracts: Path) -> None:
         assert ids(discover([f"{contracts}/**/*.txt"])) == ["contracts/2023/q1/d.TXT", "contracts/a.txt"]
