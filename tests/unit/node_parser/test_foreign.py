@@ -142,7 +142,7 @@ def test_json_brings_an_equal_parser_back_and_bad_sizes_are_refused() -> None:
         assert type(parser).from_json(parser.to_json())([document()]) == parser([document()])
     with pytest.raises(ValueError, match="greater than 0"):
         ChunkNodeParser(chunk_size=0, chunk_overlap=0)
-    with pytest.raises(ValueError, match="lower chunk_overlap or raise chunk_size"):
+    with pytest.raises(ValueError, match=r"chunk_overlap must be smaller than chunk_size \(50\)"):
         ChunkNodeParser(chunk_size=50, chunk_overlap=50)
     with pytest.raises(ValueError, match="greater than or equal to 0"):
         SegmentNodeParser(segment_overlap=-1)

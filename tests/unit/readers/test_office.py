@@ -132,7 +132,7 @@ class TestExcel:
         book = workbook(Data=rows)
         book["Data"]["D3"].data_type = "s"
         text = read("a.xlsx", saved(book)).text
-        assert text.splitlines()[3:] == ["007  NA  2024-01-31  TRUE", "null  a|b*_`  2024-02-29 10:30  =1"]
+        assert text.splitlines()[3:] == ["007  NA  2024-01-31  TRUE", "null  a|b*_`  2024-02-29 10:30:00  =1"]
 
     @pytest.mark.parametrize("example", sections("excel_numbers")["numbers"][0].split("\n"))
     def test_numbers_are_read_as_excel_shows_them(self, example: str) -> None:
