@@ -88,6 +88,24 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
             await (client.aclose if hasattr(client, "aclose") else client.close)()
 
 
+def sort_vectors(model: Any) -> None:
+    """Make the own client of a model of OpenAI's class sort the vectors in a response by their `index`.
+
+    LlamaIndex's class ignores the index. A client passed by the user is left unchanged.
+    """
+    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
+        return
+    embeddings = model._get_aclient().embeddings
+    create = embeddings.create
+
+    async def in_order(**options: Any) -> Any:
+        answer = await create(**options)
+        answer.data.sort(key=lambda item: getattr(item, "index", None) or 0)
+        return answer
+
+    embeddings.create = in_order
+
+
 def own_client(model: T) -> AbstractAsyncContextManager[T]:
     """Return a context manager for a copy of a LlamaIndex model with its own client, which is closed on exit."""
     return asynccontextmanager(_lend)(model)

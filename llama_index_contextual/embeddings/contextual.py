@@ -23,7 +23,7 @@ from pydantic import Field
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
-from llama_index_contextual._utils.clients import own_client
+from llama_index_contextual._utils.clients import own_client, sort_vectors
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.batching import embedding_tokens, pack, stacked, unit_vectors
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
@@ -250,6 +250,8 @@ async def aembed_groups(
         requests = pack(range(len(groups)), lambda at: (len(groups[at]), tokens[at]), limits)
     length = getattr(model, "dimensions", None)
     async with own_client(model) as connected:
+        if connected is not model:
+            sort_vectors(connected)
         for places in requests:
             sent = [list(groups[at]) for at in places]
             attempt = partial(_send, connected, sent, booking, sum(tokens[at] for at in places))
