@@ -340,18 +340,12 @@ def described(name: str) -> str:
     return " ".join((ProjectConfig.model_fields[name].description or "").split())
 
 
-_ALTERNATIVES = {
-    "chunks_per_call": "must be a number of at least 1, or 'all'",
-    "intents": "must be true, false, 'llm', or an object of search plans",
-    "embed_window": "must be a number of at least 32, 'auto', or None",
-}
-"""Messages for fields of several types, of which pydantic mentions only one."""
-
-
 def _as_sentence(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else None
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    # A field of several types has one error for each.
+    reasons = [each["msg"] for each in error.errors() if each["loc"][:1] == first["loc"][:1]]
+    message = "; or ".join(reasons).replace("Value error, ", "").replace("Input should be", "it must be")
     if name is None:
         return ConfigurationError(f"Invalid settings: {message}.")
     if first["type"] == "extra_forbidden":
@@ -359,8 +353,7 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
         close = get_close_matches(name, known, n=1)
         advice = f"Did you mean {close[0]!r}?" if close else f"Known settings: {', '.join(known)}."
         return ConfigurationError(f"Unknown setting {name!r}. {advice}", setting=name)
-    reason = _ALTERNATIVES.get(name, message)
-    return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {reason}.", setting=name)
+    return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {message}.", setting=name)
 
 
 # ---- the environment -------------------------------------------------------------------------------------------------

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from llama_index.core.utils import get_cache_dir
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from sentence_transformers.util import load_file_path
-from transformers.utils import logging
 
 from llama_index_contextual.embeddings.windows import known_model
 from llama_index_contextual.errors import ModelError
@@ -51,14 +49,13 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
                 setting="embed_model",
             )
         options.setdefault("cache_folder", get_cache_dir())
-        with _progress_of_downloads(folder, options["cache_folder"]):
-            super().__init__(
-                folder,
-                embed_batch_size=embed_batch_size,
-                query_instruction=known.query if known else None,
-                text_instruction=known.passage if known else None,
-                **options,
-            )
+        super().__init__(
+            folder,
+            embed_batch_size=embed_batch_size,
+            query_instruction=known.query if known else None,
+            text_instruction=known.passage if known else None,
+            **options,
+        )
         self.model_name = model_name
         prompts = _own_prompts(folder, options["cache_folder"])
         query, passage = _first(prompts, _QUERY_PROMPTS), _first(prompts, _PASSAGE_PROMPTS)
@@ -85,31 +82,13 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
         return rows
 
 
-@contextmanager
-def _progress_of_downloads(model: str, cache_folder: str) -> Iterator[None]:
-    """Hide the progress bar of transformers if the model is already on this machine."""
-    is_here = _file(model, "config.json", cache_folder) is not None
-    if not is_here or not logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()
-
-
 def _own_prompts(model: str, cache_folder: str) -> Mapping[str, str]:
     """Return the prompts by name from the configuration of a model that has been loaded."""
-    path = _file(model, "config_sentence_transformers.json", cache_folder)
+    path = load_file_path(
+        model, "config_sentence_transformers.json", token=None, cache_folder=cache_folder, local_files_only=True
+    )
     config = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
     return {name: prompt for name, prompt in (config.get("prompts") or {}).items() if isinstance(prompt, str)}
-
-
-def _file(model: str, name: str, cache_folder: str) -> str | None:
-    """Return the path of a file of a model, or None if it is not on this machine."""
-    path: str | None = load_file_path(model, name, token=None, cache_folder=cache_folder, local_files_only=True)
-    return path
 
 
 def _first(prompts: Mapping[str, str], names: tuple[str, ...]) -> str:

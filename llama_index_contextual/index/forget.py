@@ -12,8 +12,7 @@ from llama_index.core.schema import MetadataMode
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.index import files
 from llama_index_contextual.index.collection import forget_vectors
-from llama_index_contextual.index.ledger import LEDGER_FILE
-from llama_index_contextual.index.ledger_repair import damaged_ledgers
+from llama_index_contextual.index.ledger import LEDGER_FILE, damaged_ledgers
 from llama_index_contextual.index.manifest import PARTS
 from llama_index_contextual.index.project_file import project_ledger, remove_scratch
 from llama_index_contextual.index.version import OpenVersion

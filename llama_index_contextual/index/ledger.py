@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 Row = tuple[Any, ...]
 
 LEDGER_FILE = "ledger.sqlite"
+DAMAGED = ".damaged"
 FORMAT_VERSION = 3
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
@@ -539,6 +540,11 @@ class Ledger(Database):
             "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ? AND context != ''", (model,)
         )
         return float(mean) if number >= 20 else None
+
+
+def damaged_ledgers(project_dir: Path) -> list[Path]:
+    """Return the copies of damaged ledgers that were kept by repairs, and their journals."""
+    return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 
 def _columns(table: str) -> str:

@@ -6,10 +6,11 @@ is also reported as a problem.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -22,9 +23,9 @@ from llama_index_contextual.errors import (
     ProjectError,
     ProjectNotFoundError,
 )
+from llama_index_contextual.index import files
 from llama_index_contextual.index.collection import COLLECTION_FILE, FILES, open_engine, read_collection
-from llama_index_contextual.index.ledger import LEDGER_FILE
-from llama_index_contextual.index.ledger_repair import check_ledger, expects_ledger, is_missing, repair_ledger
+from llama_index_contextual.index.ledger import DAMAGED, LEDGER_FILE, TABLES, Ledger, Row, is_sound
 from llama_index_contextual.index.manifest import (
     MANIFEST,
     PARTS,
@@ -194,7 +195,7 @@ def repair_project(project_dir: Path, publish_sound: PublishSound | None = None)
         LedgerError: The ledger cannot be checked, so it was not changed.
     """
     with write_lock(project_dir):
-        repair_ledger(project_dir)
+        _repair_ledger(project_dir)
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
         checked = _check_versions(project_dir, names)
@@ -418,13 +419,13 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
     restore = (
         "restore it from a backup, or begin a new one, in which case all contexts are requested and paid for again"
     )
-    if is_missing(path):
-        if expects_ledger(project_dir):
+    if _is_missing(path):
+        if _expects_ledger(project_dir):
             fault = "is empty" if path.exists() else "is missing"
             yield Problem(LEDGER_FILE, f"{fault}: {restore}", repair)
         return
     try:
-        state = check_ledger(path)
+        malformed, damaged = _ledger_damage(path)
     except FormatError as error:
         yield Problem(LEDGER_FILE, _fault(error, LEDGER_FILE), _other_format(error))
         return
@@ -432,12 +433,44 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         message = f"could not be checked: it {_fault(error, LEDGER_FILE)}"
         yield Problem(LEDGER_FILE, message, _command(project_dir, "verify"))
         return
-    if state.malformed is not None:
-        yield Problem(LEDGER_FILE, f"is damaged ({state.malformed})", repair)
+    if malformed is not None:
+        yield Problem(LEDGER_FILE, f"is damaged ({malformed})", repair)
         return
-    if state.damaged:
-        rows = pluralize(sum(map(len, state.damaged.values())), "damaged row")
+    if damaged:
+        rows = pluralize(sum(map(len, damaged.values())), "damaged row")
         yield Problem(LEDGER_FILE, f"has {rows}, which are not used and will be requested again", repair)
+
+
+def _is_missing(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0
+
+
+def _expects_ledger(project_dir: Path) -> bool:
+    """Return whether a project must have a ledger, because the live version has contexts from an LLM."""
+    name = live_if_sound(project_dir)
+    try:
+        return name is not None and read_manifest(version_directory(project_dir, name)).config.get("context") == "llm"
+    except (CorruptVersionError, FormatError):
+        return False
+
+
+def _ledger_damage(path: Path) -> tuple[str | None, Mapping[str, Sequence[str]]]:
+    """Check a ledger after SQLite has rolled back an interrupted write.
+
+    Returns:
+        The problem that SQLite reports for the file, or None; and the keys of rows with a wrong checksum, by table.
+
+    Raises:
+        FormatError: The file was written by another release.
+        LedgerError: The file cannot be checked.
+    """
+    try:
+        with closing(Ledger(path, read_only=True)) as ledger:
+            malformed = ledger.malformed()
+            return malformed, {} if malformed else ledger.damaged_rows()
+    except CorruptVersionError as error:
+        fault = error.problem.split(". ")[0].removesuffix(".")
+        return fault.removeprefix(f"{LEDGER_FILE} is damaged (").removesuffix(")"), {}
 
 
 def _leftovers(project_dir: Path) -> Iterator[Problem]:
@@ -448,3 +481,88 @@ def _leftovers(project_dir: Path) -> Iterator[Problem]:
             _command(project_dir, "verify", "--repair"),
             harmless=True,
         )
+
+
+# ---- repair of the ledger --------------------------------------------------------------------------------------------
+
+_RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
+"""Bounds of the key ranges used to read a damaged table; most keys are hexadecimal."""
+
+
+def _repair_ledger(project_dir: Path) -> None:
+    """Replace a damaged ledger by a new one with its undamaged rows; create a new ledger if it is missing.
+
+    Raises:
+        FormatError: The ledger was written by another release.
+        LedgerError: The ledger cannot be checked, so it was not changed.
+    """
+    path = project_dir / LEDGER_FILE
+    if _is_missing(path):
+        if _expects_ledger(project_dir):
+            Ledger(path).close()
+        return
+    if _ledger_damage(path) == (None, {}):
+        return
+    new = path.with_name(f"{path.name}{files.NEW}")
+    try:
+        files.copy(path, _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}")))
+        with closing(Ledger(new)) as ledger:
+            salvage(path, ledger)
+        files.remove(path.with_name(f"{path.name}-journal"))  # otherwise SQLite would apply it to the new file
+        files.rename(new, path)
+    except OSError as error:
+        raise LedgerError(
+            f"{path.name} could not be repaired ({error.strerror or error}): make its folder writable and make room for"
+            f" a copy on its disk, then try again; the ledger was not changed."
+        ) from error
+
+
+def salvage(damaged: Path, ledger: Ledger) -> None:
+    """Copy all rows that can still be read from a damaged ledger to a new one.
+
+    Args:
+        damaged: The damaged file, which is only read.
+        ledger: The new ledger.
+    """
+    with ledger.transaction():
+        for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
+            ledger.insert(table, _readable(damaged, table), replace=False)
+        # Without its batch, a request would be neither answered nor sent again.
+        batches = {batch.file_id for batch in ledger.batches.open_batches()}
+        requests = (row for row in _readable(damaged, "batch_requests") if row[1] in batches)
+        ledger.insert("batch_requests", requests, replace=False)
+
+
+def _readable(damaged: Path, table: str) -> Iterator[Row]:
+    """Yield the undamaged rows of a table that can be read; some may be repeated.
+
+    Rows after a damaged page are read backwards from the end, and rows between damaged pages by key range.
+    """
+    key = TABLES[table][0]
+    with suppress(sqlite3.DatabaseError):
+        yield from _select(damaged, table, f"ORDER BY {key}")
+        return
+    for first, last in zip(_RANGES, (*_RANGES[1:], "\U0010ffff"), strict=True):
+        for order in ("ASC", "DESC"):
+            with suppress(sqlite3.DatabaseError):
+                yield from _select(
+                    damaged, table, f"WHERE {key} >= '{first}' AND {key} < '{last}' ORDER BY {key} {order}"
+                )
+                break
+
+
+def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
+    # Not mode=ro, because nothing can be read until an interrupted write is rolled back.
+    uri = f"{damaged.resolve().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(uri, uri=True)) as source:
+        source.execute("PRAGMA query_only = ON")
+        source.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        for row in source.execute(f"SELECT * FROM {table} {rest}"):
+            if is_sound(table, row):
+                yield row[: len(TABLES[table])]
+
+
+def _free_name(path: Path) -> Path:
+    """Return `path`, or, if it exists, the same path with a number appended."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(name for name in numbered if not name.exists())

@@ -19,9 +19,8 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.collection import COLLECTION_FILE, check_backend, delete_collection
-from llama_index_contextual.index.ledger import LEDGER_FILE
+from llama_index_contextual.index.ledger import LEDGER_FILE, damaged_ledgers
 from llama_index_contextual.index.ledger_lines import LedgerRows, export_ledger
-from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.manifest import PARTS
 from llama_index_contextual.index.project_file import (
     LOCK_FILE,

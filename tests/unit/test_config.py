@@ -86,9 +86,13 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunks_per_call": 0},
         "chunks_per_call",
-        r"'chunks_per_call' cannot be 0: must be a number of at least 1, or 'all'",
+        r"'chunks_per_call' cannot be 0: it must be greater than or equal to 1; or it must be 'all'",
     ),
-    ({"chunks_per_call": "some"}, "chunks_per_call", "cannot be 'some': must be a number of at least 1, or 'all'"),
+    (
+        {"chunks_per_call": "some"},
+        "chunks_per_call",
+        "cannot be 'some': it must be a valid integer.*; or it must be 'all'",
+    ),
     ({"requests_per_minute": 0}, "requests_per_minute", "Setting 'requests_per_minute' cannot be 0: "),
     ({"tokens_per_minute": 0}, "tokens_per_minute", "Setting 'tokens_per_minute' cannot be 0: "),
     ({"service_tier": "slow"}, "service_tier", "Setting 'service_tier' cannot be 'slow': it must be 'flex'"),

@@ -259,7 +259,7 @@ def test_a_vector_of_zeros_is_not_kept_in_the_ledger(manager: ProjectManager) ->
 
 @pytest.mark.parametrize("value", [0, 31, -1, "all", 1.5])
 def test_an_invalid_window_is_refused_with_the_alternatives(value: object) -> None:
-    message = f"Setting 'embed_window' cannot be {value!r}: must be a number of at least 32, 'auto', or None."
-    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}$"):
+    message = rf"Setting 'embed_window' cannot be {value!r}: it must be .*; or it must be 'auto'"
+    with pytest.raises(ConfigurationError, match=message):
         ProjectConfig(embed_window=value)
     assert ProjectConfig().embed_window == "auto"

@@ -19,9 +19,8 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError, LedgerBusyError, LedgerError, ProjectNotFoundError
 from llama_index_contextual.index import files
 from llama_index_contextual.index import ledger as ledger_module
-from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key
+from llama_index_contextual.index.ledger import Ledger, LedgerEntry, content_key, damaged_ledgers
 from llama_index_contextual.index.ledger_lines import export_ledger
-from llama_index_contextual.index.ledger_repair import damaged_ledgers
 from llama_index_contextual.index.verify import VerifyReport, repair_project
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project

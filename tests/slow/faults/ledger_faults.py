@@ -28,8 +28,15 @@ import numpy as np
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import ContextualError, CorruptVersionError, FormatError
 from llama_index_contextual.index import ledger as ledger_module
-from llama_index_contextual.index.ledger import LEDGER_FILE, TABLES, BatchReply, Ledger, LedgerEntry, content_key
-from llama_index_contextual.index.ledger_repair import damaged_ledgers
+from llama_index_contextual.index.ledger import (
+    LEDGER_FILE,
+    TABLES,
+    BatchReply,
+    Ledger,
+    LedgerEntry,
+    content_key,
+    damaged_ledgers,
+)
 from llama_index_contextual.index.verify import LEFTOVER, repair_project, verify_project
 from tests.slow.faults.cases import LINES, NAME, ROOT, SCENARIOS, Bench, Scenario, create, documents, load, violations
 from tests.slow.faults.sqlite_files import Event, SQLiteFiles, library, recording

@@ -14,9 +14,8 @@ from llama_index_contextual.contextualizer.llm import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.index import kvstore
 from llama_index_contextual.index import ledger as ledger_module
-from llama_index_contextual.index.ledger import LEDGER_FILE, TABLES, Ledger, LedgerEntry
-from llama_index_contextual.index.ledger_repair import damaged_ledgers, salvage
-from llama_index_contextual.index.verify import repair_project, verify_project
+from llama_index_contextual.index.ledger import LEDGER_FILE, TABLES, Ledger, LedgerEntry, damaged_ledgers
+from llama_index_contextual.index.verify import repair_project, salvage, verify_project
 from tests.slow.faults.cases import NAME, ROOT, create, documents, ingest, manager
 from tests.slow.faults.commits import faulty_commits, power_cuts, record
 from tests.slow.faults.ledger_faults import (
