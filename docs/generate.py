@@ -132,7 +132,6 @@ _STAGES = {
     "Segments and chunks": ("segment_size", "chunk_size", "chunk_overlap"),
     "Contexts": (
         "context", "llm", "context_prompt",
-        "chunks_per_call",
     ),
     "Calls and prices": (
         "llm_concurrency", "call_timeout", "requests_per_minute", "tokens_per_minute", "service_tier", "prices",

@@ -155,10 +155,6 @@ class ProjectConfig(BaseModel):
     """LLM that writes contexts, as provider:name."""
     context_prompt: str | None = None
     """Prompt template for contexts; None uses the published wording."""
-    chunks_per_call: Annotated[int, Field(ge=1)] | Literal["all"] = _live(1)
-    """Maximum number of contexts requested in one call: 1 is the published method, larger numbers cost less; `all`
-    requests those of a whole segment.
-    """
     llm_concurrency: int = _live(8, ge=1, le=512)
     """Maximum number of concurrent LLM calls."""
     call_timeout: float | None = _live(None, gt=0)

@@ -220,9 +220,8 @@ class ChunkContext:
         error: Reason why it could not be written as requested, or None.
         paid: Whether it was requested from a provider in this call.
         structure: Structural line to put before the text, or an empty string.
-        is_thin: Whether it is still very short after a second request.
+        is_thin: Whether it is very short.
         is_held_back: Whether it is requested again only if `max_cost` is given; see `ChunkFailure`.
-        cause: Exception behind `error`, or None.
     """
 
     text: str
@@ -232,12 +231,11 @@ class ChunkContext:
     structure: str = ""
     is_thin: bool = False
     is_held_back: bool = False
-    cause: Exception | None = None
 
     @classmethod
-    def failed(cls, error: str, *, cause: Exception | None = None, is_held_back: bool = False) -> ChunkContext:
+    def failed(cls, error: str, *, is_held_back: bool = False) -> ChunkContext:
         """Return the result for a chunk whose context could not be written."""
-        return cls("", "none", error, is_held_back=is_held_back, cause=cause)
+        return cls("", "none", error, is_held_back=is_held_back)
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata that stores this context in a chunk."""
@@ -253,7 +251,7 @@ class Contextualized(NamedTuple):
         nodes: Copies of the nodes; the input is not changed.
         failures: Chunks whose context could not be written as requested.
         paid: Number of contexts requested from a provider.
-        thin: Ids of the chunks whose context is still very short after a second request.
+        thin: Ids of the chunks whose context is very short.
     """
 
     nodes: list[BaseNode]

@@ -15,7 +15,6 @@ full reserve is booked, because the provider may charge for it.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import operator
 import time
@@ -40,7 +39,7 @@ from llama_index_contextual.contextualizer.base import (
     StructuralContextualizer,
     with_context,
 )
-from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest, Reply
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, Remedy
@@ -93,8 +92,6 @@ FREE = TokenPrice(input=0.0, cached=0.0, output=0.0)
 _PACKAGE = "genai-prices"
 _PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "voyage": "voyageai"}
 _MILLION = 1_000_000
-# Small enough for the lowest price tier: some models cost more per token for very long prompts.
-_SAMPLE = 1_000
 
 
 @dataclass(frozen=True)
@@ -185,26 +182,21 @@ def round_up(dollars: float) -> float:
 
 @lru_cache(maxsize=64)
 def _listed(model: str) -> TokenPrice | None:
+    """Return the list price of a model, for short prompts: some models cost more per token for very long ones."""
     provider, _, name = model.partition(":")
     if provider not in _PROVIDERS or not name:
         return None
     from genai_prices import Usage, calc_price
-
-    def per_million(**tokens: int) -> float:
-        price = calc_price(Usage(**tokens), model_ref=name, provider_id=_PROVIDERS[provider])
-        return float(price.total_price) * _MILLION / _SAMPLE
+    from genai_prices.types import TieredPrices
 
     try:
-        list_price = per_million(input_tokens=_SAMPLE)
-        written = per_million(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE)
-        return TokenPrice(
-            input=list_price,
-            cached=per_million(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
-            output=per_million(output_tokens=_SAMPLE),
-            written=None if written == list_price else written,
-        )
+        prices = calc_price(Usage(), model_ref=name, provider_id=_PROVIDERS[provider]).model_price
     except LookupError:
         return None
+    rates = (prices.input_mtok, prices.cache_read_mtok, prices.output_mtok, prices.cache_write_mtok)
+    base = (rate.base if isinstance(rate, TieredPrices) else rate for rate in rates)
+    read, cached, output, written = (None if rate is None else float(rate) for rate in base)
+    return TokenPrice(input=read or 0.0, cached=cached, output=output or 0.0, written=written)
 
 
 # ---- Calls for contexts ----------------------------------------------------------------------------------------------
@@ -215,8 +207,6 @@ CONTEXT_TOKENS = 100
 # As documented by OpenAI: 3 tokens per message and 3 before the answer, plus the name of the role.
 _BEFORE_TEXT = 3
 _CHAT_TOKENS = 7
-_JSON_TOKENS = 5
-_JSON_TOKENS_PER_CONTEXT = 11
 
 
 @dataclass(frozen=True)
@@ -249,7 +239,6 @@ class CallForm:
 
     Attributes:
         cache: Rules of the provider's cache, or None if no cache affects the bill.
-        sends_schema: Whether the JSON schema for several contexts is sent, which counts as input.
         sends_limit: Whether the maximum length of the answer is sent.
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
@@ -257,7 +246,6 @@ class CallForm:
     """
 
     cache: CacheRules | None = None
-    sends_schema: bool = False
     sends_limit: bool = False
     effort: str | None = None
     hidden_tokens: int = 0
@@ -279,7 +267,7 @@ class CallForm:
             return cls(user_limit=limit)
         step = {"prefix": 128, "point": 1}.get(provider.cache or "")
         cache = None if step is None else CacheRules(provider.min_cached_tokens, step)
-        form = cls(cache, provider.takes_json_schema, user_limit=limit)
+        form = cls(cache, user_limit=limit)
         name = model.partition(":")[2]
         if provider.plain_models is None or getattr(llm, "thinking_dict", None):
             return form
@@ -294,13 +282,9 @@ class CallForm:
         lowest = provider.lowest_effort(name)
         return replace(form, effort=lowest, hidden_tokens=HIDDEN_TOKENS[lowest])
 
-    def overhead(self, request: ContextRequest) -> int:
-        """Return the number of input tokens that a call has in addition to its text."""
-        return _CHAT_TOKENS + (_schema_tokens() if self.sends_schema and request.response_format else 0)
-
     def input_tokens(self, request: ContextRequest) -> int:
         """Return the number of input tokens of a call as the provider counts them."""
-        return self.overhead(request) + request.input_tokens
+        return _CHAT_TOKENS + request.input_tokens
 
     def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
         """Return how many tokens a call reads from the cache after another call for its segment has been answered."""
@@ -310,7 +294,7 @@ class CallForm:
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
         # The last common characters may be part of a token that differs between the two.
         common_tokens = max(0, count_tokens(common) - 1)
-        return self.cache.cached(self._cache_point(other) + common_tokens)
+        return self.cache.cached(_BEFORE_TEXT + other.prefix.tokens + common_tokens)
 
     def written_tokens(self, request: ContextRequest, cached: int) -> int:
         """Return how many tokens a call writes to the cache: up to the cache point or all, depending on the provider.
@@ -321,21 +305,18 @@ class CallForm:
         """
         if self.cache is None:
             return 0
-        length = self._cache_point(request) if self.cache.step == 1 else self.input_tokens(request)
+        point = _BEFORE_TEXT + request.prefix.tokens
+        length = point if self.cache.step == 1 else self.input_tokens(request)
         return max(0, self.cache.cached(length) - cached)
 
-    def _cache_point(self, request: ContextRequest) -> int:
-        return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix.tokens
-
-    def max_tokens(self, request: ContextRequest) -> int:
-        """Return the maximum number of tokens in an answer: twice the maximum for its contexts, plus the reasoning."""
-        if self.user_limit is not None:
-            return self.user_limit
-        return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
+    @property
+    def max_tokens(self) -> int:
+        """Maximum number of tokens in an answer: twice the maximum for a context, plus the reasoning."""
+        return 2 * MAX_CONTEXT_TOKENS + self.hidden_tokens if self.user_limit is None else self.user_limit
 
     def maximum(self, request: ContextRequest) -> Tokens:
         """Return the maximum tokens of a call: its whole prompt, written to the cache, and the longest answer."""
-        return Tokens.maximum(self.input_tokens(request), self.max_tokens(request))
+        return Tokens.maximum(self.input_tokens(request), self.max_tokens)
 
     def tokens_of(self, request: ContextRequest, reply: Reply) -> Tokens:
         """Return the provider's token counts for an answered call, and our own counts where they are missing."""
@@ -348,46 +329,6 @@ class CallForm:
             output_tokens=count_tokens(reply.text) + self.hidden_tokens if output is None else output,
             written_tokens=usage.written_tokens or 0,
         )
-
-
-class CallStatistics:
-    """Token counts of previous calls, used to predict those of the next call.
-
-    Args:
-        form: Properties of the calls.
-    """
-
-    def __init__(self, form: CallForm) -> None:
-        self._form = form
-        self._cached_tokens: dict[str, int] = {}
-        self._output_tokens = self._contexts = 0
-
-    def add(self, request: ContextRequest, tokens: Tokens) -> None:
-        """Add an answered call."""
-        self._output_tokens += tokens.output_tokens
-        self._contexts += len(request.keys)
-        self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
-
-    def expected(self, request: ContextRequest) -> Tokens | None:
-        """Predict the tokens of a call from previous ones, assuming a cached prefix and an answer of mean length."""
-        if not self._contexts:
-            return None
-        input_tokens = self._form.input_tokens(request)
-        cached = self._cached_tokens.get(request.prefix.cache_key)
-        if cached == 0 and self._form.cache is not None and any(self._cached_tokens.values()):
-            cached = self._form.cache.cached(request.prefix.tokens)  # by the first call for the segment
-        cached = min(cached or 0, input_tokens)
-        written = min(self._form.written_tokens(request, cached), input_tokens - cached)
-        answer = round(self._output_tokens / self._contexts * len(request.keys))
-        return Tokens(1, input_tokens, cached, answer, written)
-
-
-def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
-    """Return the number of tokens in the answer to a call, given the number of tokens in a context."""
-    tokens = len(request.keys) * context_tokens
-    if request.ids:
-        tokens += _JSON_TOKENS + _JSON_TOKENS_PER_CONTEXT * len(request.keys)
-    return round(tokens)
 
 
 def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
@@ -417,36 +358,14 @@ def count_segment(
         calls=len(requests),
         input_tokens=sum(map(form.input_tokens, requests)),
         cached_tokens=sum(cached),
-        output_tokens=sum(output_tokens(request, context_tokens) for request in requests),
+        output_tokens=len(requests) * round(context_tokens),
         written_tokens=sum(map(form.written_tokens, requests, cached)),
     )
 
 
-def rounds(calls_by_segment: Sequence[int], concurrency: int) -> int:
-    """Return the length of the shortest schedule in which the first call for each segment is sent alone.
-
-    Segments with the most calls start first. The length is measured in calls, which are assumed to take equally long.
-
-    Example:
-        >>> rounds([11] * 40, 16)  # 440 calls in 16 slots, which are never idle after the first round
-        28
-    """
-    waiting = sorted((calls for calls in calls_by_segment if calls), reverse=True)
-    ready = done = 0
-    while waiting or ready:
-        done += 1
-        # Other calls wait for the first call for their segment, so first calls take precedence.
-        started, waiting = waiting[:concurrency], waiting[concurrency:]
-        ready = max(0, ready - (concurrency - len(started))) + sum(started) - len(started)
-    return done
-
-
-@lru_cache(maxsize=1)
-def _schema_tokens() -> int:
-    return count_tokens(json.dumps(RESPONSE_FORMAT["json_schema"]))
-
-
 # ---- The account of a run --------------------------------------------------------------------------------------------
+
+Expected = Callable[[], Tokens | None]
 
 _CALLS_BETWEEN_WRITES = 8
 _ROUNDING = 1e-12
@@ -504,7 +423,7 @@ class Spending:
     Attributes:
         estimated: Expected cost of the planned calls.
         actual: Amount paid, including the reserves booked for calls whose cost is unknown.
-        planned_share: Returns the fraction of the run's documents that `estimated` includes.
+        calls_in_flight: Number of calls that have been sent but not answered yet.
 
     Raises:
         ConfigurationError: The limit is negative.
@@ -535,15 +454,13 @@ class Spending:
         self.context_tokens = context_tokens
         self.estimated = Bill()
         self.actual = Bill()
-        self.planned_share: Callable[[], float] = float
         self._receipts, self._receipt = receipts, receipt or RunCost()
-        self._calls_in_flight = 0
+        self.calls_in_flight = 0
         self._in_flight = 0.0
         self._batches: dict[str, Bill] = {}
         self._stopped: ContextualError | None = None
         self._factor = 1.0
         self._is_exceeded = False
-        self._needed = 0.0
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._written: float | None = None
@@ -562,11 +479,6 @@ class Spending:
                 setting="prices",
                 remedy=Remedy("or leave out max_cost", "or omit --max-cost"),
             )
-
-    @property
-    def calls_in_flight(self) -> int:
-        """Number of calls that have been sent but not answered yet."""
-        return self._calls_in_flight
 
     def stop(self, error: ContextualError) -> None:
         """Send no further calls; from now on, reservations raise this error."""
@@ -601,12 +513,7 @@ class Spending:
         return call
 
     async def areserve(
-        self,
-        model: str,
-        maximum: Tokens,
-        *,
-        sender: SenderKind = "live",
-        expected: Callable[[], Tokens | None] | None = None,
+        self, model: str, maximum: Tokens, *, sender: SenderKind = "live", expected: Expected | None = None
     ) -> Reservation:
         """Like `reserve`, but wait for calls in flight if necessary, as they usually cost less than their reserves.
 
@@ -620,7 +527,7 @@ class Spending:
                 in flight, the limit only has to cover the cost of these tokens.
         """
         while (call := self._try_reserve(model, maximum, sender, expected)) is None:
-            if not self._calls_in_flight:
+            if not self.calls_in_flight:
                 raise self.limit_error()
             await self._changed.wait()
         try:
@@ -633,11 +540,7 @@ class Spending:
         return call
 
     def _try_reserve(
-        self,
-        model: str,
-        maximum: Tokens,
-        sender: SenderKind,
-        expected: Callable[[], Tokens | None] | None = None,
+        self, model: str, maximum: Tokens, sender: SenderKind, expected: Expected | None = None
     ) -> Reservation | None:
         if self._stopped is not None:
             raise self._stopped
@@ -646,23 +549,17 @@ class Spending:
         needed = bound = (list_price or 0.0) * self._factor
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
-            if bound > room and expected is not None and not self._calls_in_flight and (tokens := expected()):
+            if bound > room and expected is not None and not self.calls_in_flight and (tokens := expected()):
                 needed = (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factor
             if self._is_exceeded or needed > room:
-                self._needed = max(self._needed, bound)
                 return None
-        self._calls_in_flight += 1
+        self.calls_in_flight += 1
         self._in_flight += bound
         return Reservation(self, model, sender, list_price, bound)
 
     @asynccontextmanager
     async def call(
-        self,
-        model: str,
-        maximum: Tokens,
-        *,
-        sender: SenderKind = "live",
-        expected: Callable[[], Tokens | None] | None = None,
+        self, model: str, maximum: Tokens, *, sender: SenderKind = "live", expected: Expected | None = None
     ) -> AsyncIterator[Reservation]:
         """Reserve the maximum cost of a call that the block sends and settles; see `areserve` for the arguments.
 
@@ -700,8 +597,8 @@ class Spending:
             bound: The reserve.
             factor: Actual cost divided by the maximum cost of its tokens; later reserves are multiplied by it.
         """
-        self._calls_in_flight -= 1
-        self._in_flight = self._in_flight - bound if self._calls_in_flight else 0.0
+        self.calls_in_flight -= 1
+        self._in_flight = self._in_flight - bound if self.calls_in_flight else 0.0
         self._factor = max(self._factor, factor)
         self._wake()
 
@@ -727,14 +624,6 @@ class Spending:
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
         unsettled = self.booked.describe_unsettled()
-        enough = self._sufficient_limit()
-        if enough is None:
-            python, command_line = (
-                "a higher max_cost (`estimate` names one)",
-                "a higher --max-cost (`estimate` names one)",
-            )
-        else:
-            python, command_line = f"max_cost={enough}", f"--max-cost {enough}"
         return BudgetExceededError(
             f"The cost limit of {money(limit)} is reached: {money(spent)} is spent"
             f"{f', {unsettled},' if unsettled else ''} and the next call could exceed the limit. Nothing is published;"
@@ -742,22 +631,10 @@ class Spending:
             spent=spent,
             max_cost=limit,
             remedy=Remedy(
-                f"To continue, run the same call again with {python}, or without one",
-                f"To continue, run the command again with {command_line}, or without it",
+                "To continue, run the same call again with a higher max_cost (`estimate` names one), or without one",
+                "To continue, run the command again with a higher --max-cost (`estimate` names one), or without it",
             ),
         )
-
-    def _sufficient_limit(self) -> float | None:
-        """Return a limit that should be sufficient for the next run, or None if its calls were not estimated."""
-        planned, paid = self.estimated, self.actual
-        share = self.planned_share()
-        if not share or not planned.contexts.calls or planned.dollars is None or paid.dollars is None:
-            return None
-        per_call = planned.dollars / planned.contexts.calls
-        if paid.contexts.calls:
-            per_call = max(per_call, (paid.dollars - paid.unsettled_dollars) / paid.contexts.calls)
-        missing = max(1.0, planned.contexts.calls / share - paid.contexts.calls)
-        return round_up(MARGIN * per_call * missing + self._needed)
 
     # ---- Batches ---------------------------------------------------------------------------------------------------
 

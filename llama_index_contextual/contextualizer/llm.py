@@ -1,31 +1,42 @@
 """Contexts written by an LLM.
 
 `LLMContextualizer` contains the settings. For each run it opens a `ContextRun`, which looks up contexts in the ledger,
-requests the others through the scheduler, and repeats requests whose answers are unusable. The `ContextWriter` commits
-contexts to the ledger.
+requests the others, repeats requests whose answers are unusable, and commits contexts to the ledger. The `Scheduler`
+decides when a request is sent, whether it is sent again, and when the run is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
-import sqlite3
+import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from llama_index.core.llms import LLM
-from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
-from llama_index.core.prompts.mixin import PromptMixin
+from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import BaseNode
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, PrivateAttr
 
-from llama_index_contextual._utils.calls import RetryPolicy, describe, is_retryable, run_to_completion
-from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
+from llama_index_contextual._utils.calls import (
+    RetryPolicy,
+    awithout_secrets,
+    cancellations,
+    describe,
+    is_connection_error,
+    is_retryable,
+    run_to_completion,
+)
+from llama_index_contextual._utils.clients import own_client
+from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual._utils.templates import ContextPrompt, check_template
 from llama_index_contextual.config import DEFAULT_LLM
 from llama_index_contextual.contextualizer import prompts
 from llama_index_contextual.contextualizer.base import (
@@ -37,32 +48,36 @@ from llama_index_contextual.contextualizer.base import (
     has_given_context,
     segments,
 )
-from llama_index_contextual.contextualizer.batch import BatchReplies
-from llama_index_contextual.contextualizer.cost import Spending
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ChunksPerCall, ContextRequest, Reply
-from llama_index_contextual.contextualizer.scheduler import STOPPING, Scheduler, Sender, ServiceTier
-from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError, LedgerBusyError
+from llama_index_contextual.contextualizer.cost import CallForm, PriceTable, Spending, Tokens
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Reply
+from llama_index_contextual.contextualizer.sending import BatchReplies, LiveSender, Sender, ServiceTier
+from llama_index_contextual.errors import (
+    BudgetExceededError,
+    ConfigurationError,
+    ContextualError,
+    LedgerBusyError,
+    ModelError,
+    ProjectError,
+)
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
-from llama_index_contextual.models import llm_identity, settings_llm
+from llama_index_contextual.models import Provider, llm_identity, load_llm, provider_of, settings_llm
+
+logger = get_logger(__name__)
 
 _CALLS_PER_BATCH = 64
-_PROMPT_NAME = "context_prompt"
 
 
-class LLMContextualizer(Contextualizer, PromptMixin):
+class LLMContextualizer(Contextualizer):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
-    If an answer has fewer than 15 words (30 characters in scripts without spaces), the context is requested once more.
-    If the second answer is too short as well, the longer one is kept and reported. A refusal is recorded in the ledger,
-    and the context is not requested again.
+    A context of fewer than 15 tokens is reported. A refusal is recorded in the ledger, and the context is not requested
+    again.
 
     The first call for a segment is sent alone, so that the provider caches the segment for the calls that follow. If
     the call for a chunk still fails after all retries, the chunk gets the structural context and is reported; other
     chunks are not affected. An error that affects all calls, such as an invalid key, an unknown model, an exhausted
     quota or an unreachable provider, raises `ModelError`.
-
-    `get_prompts` and `update_prompts` give access to the template as "context_prompt".
 
     Args:
         llm: Any LlamaIndex LLM; None loads `model` before the first call. If neither is given, the LLM assigned to
@@ -72,8 +87,6 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             its weights change. The ledger and LlamaIndex's cache use it to tell models apart.
         prompt: Template with {header}, {segment} and {chunk}, or a LlamaIndex PromptTemplate.
         variables: Values of additional variables in the template, such as a glossary.
-        chunks_per_call: 1 is the published method; with more, or "all", the chunks are marked in the segment and the
-            answer is JSON.
         num_workers: Maximum number of concurrent calls.
         call_timeout: Timeout of a call in seconds if `model` is loaded; None for the provider's default.
         requests_per_minute: Maximum number of calls per minute; None for no limit.
@@ -81,7 +94,6 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         service_tier: "flex" for half the price but slower responses, if the provider offers it.
         on_structure: Whether to put the structural line (title, section, opening) before the LLM's sentences. The line
             identifies the document, and the sentences describe the place in it.
-        on_error: "structural" to use the structural context for a chunk whose call failed, "raise" to raise the error.
         retries_refused: Whether to request contexts again that the LLM refused to write in earlier runs.
         ledger: Store of contexts that have already been paid for: a `Ledger`, or a file that is created if it does not
             exist. Pass one in an `IngestionPipeline`, whose own cache requests all contexts again if any document
@@ -107,14 +119,12 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     model: str = DEFAULT_LLM
     prompt: str = DEFAULT_PROMPT
     variables: dict[str, str] = Field(default_factory=dict)
-    chunks_per_call: ChunksPerCall = 1
     num_workers: int = Field(default=8, gt=0)
     call_timeout: float | None = Field(default=None, gt=0)
     requests_per_minute: int | None = Field(default=None, gt=0)
     tokens_per_minute: int | None = Field(default=None, gt=0)
     service_tier: ServiceTier | None = None
     on_structure: bool = True
-    on_error: Literal["structural", "raise"] = "structural"
     retries_refused: bool = Field(default=False, exclude=True)
     ledger: Ledger | Path | None = Field(default=None, exclude=True, repr=False)
     spending: Spending | None = Field(default=None, exclude=True, repr=False)
@@ -157,33 +167,6 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         data: dict[str, Any] = super().to_dict(**kwargs)
         return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
 
-    def _get_prompts(self) -> dict[str, BasePromptTemplate]:
-        return {_PROMPT_NAME: PromptTemplate(self.prompt).partial_format(**self.variables)}
-
-    def _get_prompt_modules(self) -> dict[str, PromptMixin]:
-        return {}
-
-    def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
-        """Replace the template and its variables, which also changes the keys of contexts in the ledger."""
-        require_known(prompts_dict, [_PROMPT_NAME])
-        if (template := prompts_dict.get(_PROMPT_NAME)) is None:
-            return
-        if not isinstance(template, PromptTemplate):
-            kind = type(template).__name__
-            raise ConfigurationError(
-                f"The context prompt is a {kind}: pass a PromptTemplate, whose beginning providers can cache.",
-                setting=_PROMPT_NAME,
-            )
-        self.prompt = check_template(template.template, template.kwargs)
-        self.variables = dict(template.kwargs)
-
-    @field_validator("chunks_per_call")
-    @classmethod
-    def _positive(cls, value: ChunksPerCall) -> ChunksPerCall:
-        if value != "all" and value < 1:
-            raise ValueError("must be at least 1, or 'all'")
-        return value
-
     @property
     def structural(self) -> StructuralContextualizer:
         """Contextualizer for chunks whose call failed."""
@@ -216,19 +199,19 @@ class LLMContextualizer(Contextualizer, PromptMixin):
             for segment in segments(nodes, segment_size=self.segment_size):
                 chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
                 by_key = self.keyed(segment, chunks)
-                contexts = {} if ledger is None else ledger.contexts(list(by_key))
-                refused = set() if ledger is None or self.retries_refused else ledger.refusals(list(by_key))
+                contexts = ledger.contexts(list(by_key))
+                refused = set() if self.retries_refused else ledger.refusals(list(by_key))
                 known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
                 settled = {chunk.node_id for key in refused for chunk in by_key[key]} | known.keys()
                 yield segment, [chunk for chunk in chunks if chunk.node_id not in settled], known
 
     @contextmanager
-    def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger | None]:
-        """Provide the ledger; if it was given as a path, it is open only during the `with` block."""
-        if not isinstance(self.ledger, Path):
+    def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger]:
+        """Provide the ledger; unless it was given as an object, it is open only during the `with` block."""
+        if isinstance(self.ledger, Ledger):
             yield self.ledger
             return
-        if not read_only:
+        if self.ledger is not None and not read_only:
             files.make_directory(self.ledger.parent)
         ledger = Ledger(self.ledger, read_only=read_only)
         try:
@@ -236,29 +219,19 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         finally:
             ledger.close()
 
-    def requests(
-        self, segment: Segment, chunks: Sequence[BaseNode], chunks_per_call: ChunksPerCall | None = None
-    ) -> list[ContextRequest]:
+    def requests(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ContextRequest]:
         """Return the calls for the contexts of some chunks of a segment; chunks with the same key share a context.
 
         Args:
             segment: The segment.
             chunks: Chunks of the segment that need a context.
-            chunks_per_call: Number of chunks per call; None uses the setting.
         """
         first_of = {key: same[0] for key, same in self.keyed(segment, chunks).items()}
-        return self.plan(segment, first_of, chunks_per_call) if chunks else []
+        return prompts.plan_keyed(segment, first_of, prompt=self.template) if chunks else []
 
     def keyed(self, segment: Segment, chunks: Sequence[BaseNode]) -> dict[str, list[BaseNode]]:
         """Group chunks of a segment by the keys of their contexts in the ledger."""
         return prompts.keyed(segment, chunks, prompt=self.template, model=self.model)
-
-    def plan(
-        self, segment: Segment, chunks: Mapping[str, BaseNode], chunks_per_call: ChunksPerCall | None = None
-    ) -> list[ContextRequest]:
-        """Return the calls for chunks given by key; `chunks_per_call` defaults to the setting."""
-        size = chunks_per_call or self.chunks_per_call
-        return prompts.plan_keyed(segment, chunks, prompt=self.template, chunks_per_call=size)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Self]:
@@ -285,7 +258,10 @@ class LLMContextualizer(Contextualizer, PromptMixin):
         contexts: dict[str, ChunkContext] = {}
 
         def on_context(segment: Segment, chunk: BaseNode, context: ChunkContext) -> None:
-            contexts[chunk.node_id] = context if context.error is None else self._fallback(segment, chunk, context)
+            if context.error is not None:
+                (structural,) = self.structural.contexts(segment, [chunk])
+                context = replace(context, text=structural.text, source=structural.source)
+            contexts[chunk.node_id] = context
             progress(1)
 
         await self._context_run.run(work, on_context)
@@ -299,18 +275,12 @@ class LLMContextualizer(Contextualizer, PromptMixin):
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
 
-    def _fallback(self, segment: Segment, chunk: BaseNode, failed: ChunkContext) -> ChunkContext:
-        if self.on_error == "raise":
-            raise ContextualizationError(str(failed.error), node_ids=(chunk.node_id,)) from failed.cause
-        (structural,) = self.structural.contexts(segment, [chunk])
-        return replace(failed, text=structural.text, source=structural.source)
-
 
 ContextCallback = Callable[[Segment, BaseNode, ChunkContext], None]
 """Callback that receives the context or the failure of each chunk; if it raises a ContextualError, the run stops."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Work:
     """Chunks of a segment that still need a context.
 
@@ -318,21 +288,14 @@ class _Work:
         segment: The segment.
         chunks: Chunks by the key of their context; chunks with the same key get the same context.
         on_context: Receives the context of each chunk.
-        thin: Contexts that are very short, by key; the LLM is asked once more.
     """
 
     segment: Segment
     chunks: dict[str, list[BaseNode]]
     on_context: ContextCallback
-    thin: dict[str, str] = field(default_factory=dict)
 
     def settle(self, key: str, context: ChunkContext) -> None:
-        """Pass on the context for all chunks with this key; only the first one counts as paid.
-
-        If the second request for a very short context fails, that context is kept.
-        """
-        if context.error is not None and key in self.thin:
-            context = ChunkContext(self.thin[key], "llm", paid=True, is_thin=True)
+        """Pass on the context for all chunks with this key; only the first one counts as paid."""
         for chunk in self.chunks.pop(key):
             self.on_context(self.segment, chunk, context)
             context = replace(context, paid=False)
@@ -341,10 +304,6 @@ class _Work:
 _TIMES = 4
 """Maximum number of requests for a chunk whose answers are unusable but are not refusals."""
 
-_TIMES_TOGETHER = 2
-"""Number of these requests that may contain several chunks; later ones contain one chunk each."""
-
-_REFUSALS = ("content_filter", "refusal")
 _UNREAD = (
     "its reply in a batch cannot be read, but may be charged: its maximum price stays booked, and the next run tries to"
     " read it again"
@@ -355,22 +314,24 @@ class ContextRun:
     """Obtain the contexts of many segments concurrently; a single object serves a whole run.
 
     Args:
-        settings: Prompt, model, number of chunks per call, and replies to batches.
-        ledger: Store of contexts that have already been paid for, or None.
+        settings: Prompt, model, and replies to batches.
+        ledger: Store of contexts that have already been paid for.
         scheduler: Sends the requests.
     """
 
-    def __init__(self, settings: LLMContextualizer, ledger: Ledger | None, scheduler: Scheduler) -> None:
+    def __init__(self, settings: LLMContextualizer, ledger: Ledger, scheduler: Scheduler) -> None:
         self._settings, self._ledger, self._scheduler = settings, ledger, scheduler
-        self._writer = None if ledger is None else ContextWriter(ledger)
-        # Refusals (as "") and, without a ledger, contexts, so that they are not requested twice in the same run.
-        self._memory: dict[str, str] = {}
+        self._unsaved: list[LedgerEntry] = []
         self._pending: dict[str, asyncio.Event] = {}
 
     async def close(self) -> None:
-        """Wait until all received contexts are in the ledger."""
-        if self._writer is not None:
-            await self._writer.close()
+        """Commit contexts that could not be written because the ledger was locked.
+
+        Raises:
+            LedgerBusyError: The ledger is still locked by another program.
+        """
+        if self._unsaved:
+            await run_to_completion(partial(self._ledger.add_contexts, self._unsaved))
 
     def stop(self, error: ContextualError) -> None:
         """Send no further calls; `run` raises the error when the calls in flight have ended."""
@@ -417,9 +378,11 @@ class ContextRun:
             try:
                 for key, context in (await asyncio.to_thread(self._known, mine)).items():
                     work.settle(key, ChunkContext(context, "llm") if context else self._refusal)
-                if missing := {key: work.chunks[key][0] for key in mine if key in work.chunks}:
-                    requests = await asyncio.to_thread(self._plan, work.segment, missing)
-                    await self._ask_all(work, requests, times=1)
+                missing = {key: work.chunks[key][0] for key in mine if key in work.chunks}
+                requests = await asyncio.to_thread(self._plan, work.segment, missing)
+                async with asyncio.TaskGroup() as group:
+                    for request in requests:
+                        group.create_task(self._ask(work, request))
             finally:
                 for key in mine:
                     self._pending.pop(key).set()
@@ -429,70 +392,39 @@ class ContextRun:
 
     def _known(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the known contexts by key; an empty string stands for a refusal."""
-        known = {key: self._memory[key] for key in keys if key in self._memory}
-        missing = [key for key in keys if key not in known]
-        if self._ledger is None or not missing:
-            return known
-        if not self._settings.retries_refused:
-            known |= dict.fromkeys(self._ledger.refusals(missing), "")
-        return known | self._ledger.contexts(missing)
+        refused = set() if self._settings.retries_refused else self._ledger.refusals(keys)
+        return dict.fromkeys(refused, "") | self._ledger.contexts(keys)
 
     @property
     def _refusal(self) -> ChunkContext:
         return ChunkContext.failed(f"{self._settings.model!r} {prompts.REFUSED}.", is_held_back=True)
 
     def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
-        requests = self._settings.plan(segment, chunks)
+        requests = prompts.plan_keyed(segment, chunks, prompt=self._settings.template) if chunks else []
         for request in requests:
             _ = request.input_tokens, request.prefix.cache_key  # computed in this thread, not in the event loop
         return requests
 
-    async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, times: int) -> None:
-        async with asyncio.TaskGroup() as group:
-            for request in requests:
-                group.create_task(self._ask(work, request, times=times))
-
-    async def _ask(self, work: _Work, request: ContextRequest, *, times: int) -> None:
-        """Settle the chunks of a request; a fatal error stops the run, but not the calls in flight.
-
-        Args:
-            work: The chunks without a context.
-            request: The request.
-            times: How often its chunks have been requested, including this time.
-        """
+    async def _ask(self, work: _Work, request: ContextRequest) -> None:
+        """Settle the chunk of a request; a fatal error stops the run, but not the calls in flight."""
         try:
-            failed, final = await self._try(work, request)
-            if failed and request.ids:
-                alone = final or times >= _TIMES_TOGETHER
-                await self._ask_all(work, self._again(work.segment, request, failed, alone=alone), times=times + 1)
-            elif failed and times < _TIMES and not final:
-                await self._ask(work, request, times=times + 1)
-            else:
-                for key, context in failed.items():
-                    work.settle(key, context)
+            for _ in range(_TIMES):
+                context, is_final = await self._try(request)
+                if is_final:
+                    break
+            work.settle(request.key, context)
         except ContextualError as error:
             self._scheduler.stop(error)
 
-    def _again(
-        self, segment: Segment, request: ContextRequest, failed: Iterable[str], *, alone: bool
-    ) -> list[ContextRequest]:
-        """Return new requests for the chunks without a context: one request for all of them, or one for each."""
-        chunks = dict(zip(request.keys, request.chunks, strict=True))
-        again = {key: chunks[key] for key in failed}
-        size = 1 if alone else len(again)
-        return self._settings.plan(segment, again, size)
-
-    async def _try(self, work: _Work, request: ContextRequest) -> tuple[dict[str, ChunkContext], bool]:
-        """Send a request; store and settle the usable contexts.
+    async def _try(self, request: ContextRequest) -> tuple[ChunkContext, bool]:
+        """Send a request, and store the context or the refusal.
 
         Returns:
-            The failures by key, and whether the same request must not be repeated.
+            The context or the failure, and whether the request must not be repeated.
         """
         replies = self._settings.replies
         if replies is not None and replies.is_unread(request):
-            for key in request.keys:
-                work.settle(key, ChunkContext.failed(_UNREAD, is_held_back=True))
-            return {}, True
+            return ChunkContext.failed(_UNREAD, is_held_back=True), True
         async with AsyncExitStack() as flight:
             try:
                 stored = None if replies is None else replies.take(request)
@@ -501,130 +433,277 @@ class ContextRun:
             except STOPPING:
                 raise
             except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report shows it
-                return self._failed(work, request, error)
-            good, bad = self._read(request, reply)
-            good = {key: max(work.thin.get(key, ""), context, key=len) for key, context in good.items()}
-            is_refusal = reply.finish_reason in _REFUSALS or any(context.is_held_back for context in bad.values())
-            # A chunk that was refused together with others may be accepted alone; a very short context is kept.
-            refused = [key for key in bad if is_refusal and not request.ids and key not in work.thin]
-            for key, cause in (await self._store(reply, good | dict.fromkeys(refused, ""))).items():
-                del good[key]
-                problem = f"{self._settings.model!r} returned an answer that cannot be stored."
-                bad[key] = ChunkContext.failed(problem, cause=cause)
-        for key, text in good.items():
-            context = ChunkContext(text, "llm", paid=True, is_thin=prompts.is_thin(text))
-            if context.is_thin and key not in work.thin:
-                work.thin[key] = text
-                bad[key] = context
-            else:
-                work.settle(key, context)
-        return bad, is_refusal
+                return ChunkContext.failed(describe(error, setting="llm", model=self._settings.model)), True
+            context, problem = prompts.judge(reply.text, request.chunk.get_content(), reply.finish_reason)
+            if context is not None:
+                await self._store(request, reply, context)
+                return ChunkContext(context, "llm", paid=True, is_thin=prompts.is_thin(context)), True
+            if problem == prompts.REFUSED:
+                await self._store(request, reply, "")
+                return self._refusal, True
+        return ChunkContext.failed(f"{self._settings.model!r} {problem}."), False
 
-    def _failed(self, work: _Work, request: ContextRequest, error: Exception) -> tuple[dict[str, ChunkContext], bool]:
-        context = ChunkContext.failed(describe(error, setting="llm", model=self._settings.model), cause=error)
-        if request.ids and is_retryable(error):
-            for key in request.keys:  # requests for single chunks would fail as well
-                work.settle(key, context)
-            return {}, True
-        return dict.fromkeys(request.keys, context), True
+    async def _store(self, request: ContextRequest, reply: Reply, context: str) -> None:
+        """Commit a context, or a refusal as ""; it is on disk when this returns, also if the task is cancelled.
 
-    def _read(self, request: ContextRequest, reply: Reply) -> tuple[dict[str, str], dict[str, ChunkContext]]:
-        """Return the contexts in an answer, and the failures of the chunks without one, by key."""
-        answers = prompts.read_group(reply.text, request.ids) if request.ids else {0: reply.text}
-        # The complete contexts in a JSON answer are usable even if the answer was cut off.
-        reason = None if request.ids else reply.finish_reason
-        good: dict[str, str] = {}
-        bad: dict[str, ChunkContext] = {}
-        for key, chunk, number in zip(request.keys, request.chunks, request.ids or (0,), strict=True):
-            verdict = prompts.judge(answers.get(number, ""), chunk.get_content(), reason)
-            if verdict.context is not None:
-                good[key] = verdict.context
-            else:
-                problem = f"{self._settings.model!r} {verdict.problem}."
-                bad[key] = ChunkContext.failed(problem, is_held_back=verdict.problem == prompts.REFUSED)
-        return good, bad
-
-    async def _store(self, reply: Reply, good: Mapping[str, str]) -> Mapping[str, Exception]:
-        """Store contexts and refusals, and return the errors of those that cannot be stored, by key."""
-        self._memory.update((key, context) for key, context in good.items() if self._writer is None or not context)
-        if self._writer is None:
-            return {}
-        entries = [
-            LedgerEntry(
-                key=key,
-                context=context,
-                model=self._settings.model,
-                input_tokens=part.input_tokens,
-                cached_tokens=part.cached_tokens,
-                output_tokens=part.output_tokens,
-            )
-            for (key, context), part in zip(good.items(), reply.usage.shares(len(good)), strict=True)
-        ]
-        return await self._writer.add(entries) if entries else {}
+        Raises:
+            LedgerError: The ledger cannot be written; if it was locked, `close` tries again.
+        """
+        entry = LedgerEntry(
+            key=request.key,
+            context=context,
+            model=self._settings.model,
+            input_tokens=reply.usage.input_tokens,
+            cached_tokens=reply.usage.cached_tokens,
+            output_tokens=reply.usage.output_tokens,
+        )
+        try:
+            await run_to_completion(partial(self._ledger.add_contexts, [entry]))
+        except LedgerBusyError:
+            self._unsaved.append(entry)
+            raise
 
 
-_ROW_ERRORS = (ValueError, TypeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
-"""Errors that affect a single row; other errors affect the whole file."""
+# ---- Scheduling ------------------------------------------------------------------------------------------------------
+
+STOPPING = (BudgetExceededError, ConfigurationError, ProjectError)
+"""Errors after which no further call is sent."""
+
+_FATAL_STATUS = frozenset({401, 403, 404})
+_FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_key"})
 
 
-class ContextWriter:
-    """Commit contexts to the ledger in a thread; contexts that arrive during a commit share the next one.
+def is_fatal(error: Exception) -> bool:
+    """Return whether an error affects all calls, such as an unknown model, an invalid key or an exhausted quota."""
+    return (
+        getattr(error, "status_code", None) in _FATAL_STATUS
+        or getattr(error, "code", None) in _FATAL_CODES
+        or (isinstance(error, ValueError) and "nknown model" in str(error))
+    )
 
-    A single context is thus committed immediately, while many contexts share a commit under load, and none of them
-    waits for more than the commit in progress. A row that cannot be stored does not affect the others.
+
+def is_rate_limit(error: Exception) -> bool:
+    """Return whether a call was refused because of a rate limit."""
+    return getattr(error, "status_code", None) == 429
+
+
+_MINUTE = 60.0
+_SHORTEST_WAIT = 0.001
+
+
+class Limiter:
+    """Rate limiter that spaces calls evenly; all are paused when the provider refuses one because of its own limit.
 
     Args:
-        ledger: The ledger.
+        requests_per_minute: Maximum number of requests, or None.
+        tokens_per_minute: Maximum number of prompt tokens, or None.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._waiting: list[LedgerEntry] = []
-        self._delayed: list[LedgerEntry] = []
-        self._last: asyncio.Task[dict[str, Exception]] | None = None
-        self._lock = asyncio.Lock()
+    def __init__(self, *, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
+        self._per_request = _MINUTE / (requests_per_minute or math.inf)
+        self._per_token = _MINUTE / (tokens_per_minute or math.inf)
+        self._next = 0.0
+        self._order = asyncio.Lock()
+        self._stopped = asyncio.Event()
 
-    async def add(self, entries: Sequence[LedgerEntry]) -> dict[str, Exception]:
-        """Commit contexts; they are on disk when this returns, and are committed even if the call is cancelled.
+    async def enter(self, tokens: int) -> None:
+        """Wait until a request with this number of tokens may be sent."""
+        async with self._order:
+            while (seconds := self._next - _now()) > 0 and not self._stopped.is_set():
+                await self.sleep(max(seconds, _SHORTEST_WAIT))
+            self._next = max(self._next, _now()) + max(self._per_request, tokens * self._per_token)
 
-        Returns:
-            The errors of contexts that cannot be stored, by key.
+    def pause(self, seconds: float) -> None:
+        """Delay all further requests by at least this many seconds."""
+        self._next = max(self._next, _now() + seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for the given seconds, or until `stop` is called."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+
+    def stop(self) -> None:
+        """Wake up all waiting calls."""
+        self._stopped.set()
+
+
+_NOTABLE_WAIT = 5.0
+"""Length in seconds of a pause that is logged."""
+
+
+class Scheduler:
+    """Send requests within the limits, retry failed ones, and stop the run if no call can succeed.
+
+    Args:
+        settings: The LLM, its limits, and the account that approves and books each call.
+        stack: Closes the LLM's client. The LLM is loaded for the first request, so a complete ledger needs no LLM.
+    """
+
+    def __init__(self, settings: LLMContextualizer, stack: AsyncExitStack) -> None:
+        self._settings, self._stack = settings, stack
+        self._sender = settings.sender
+        self._connecting = asyncio.Lock()
+        self._provider = provider_of(settings.model) or Provider(pip="")
+        # A provider with a single cache slot recomputes the prefix whenever the segment changes.
+        concurrency = 1 if self._provider.cache == "slot" else settings.num_workers
+        self._slots, self.segments = asyncio.Semaphore(concurrency), asyncio.Semaphore(concurrency)
+        self._limiter = Limiter(
+            requests_per_minute=settings.requests_per_minute, tokens_per_minute=settings.tokens_per_minute
+        )
+        self._prefix_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._cached_prefixes: set[str] = set()
+        self._spending = settings.spending or Spending(PriceTable())
+        self._form = CallForm.of(settings.model, settings.llm)
+        self._error: ContextualError | None = None
+        self._answers, self._was_reached = 0, False
+        self._context_tokens = 0
+        self._cached_tokens: dict[str, int] = {}
+        self._failing: set[str] = set()  # requests that have failed since the last answer
+        self._announced_until = 0.0
+
+    def stop(self, error: ContextualError) -> None:
+        """Send no further calls; calls that are waiting raise the first error passed to this method."""
+        self._error = self._error or error
+        self._limiter.stop()
+        self._spending.stop(self._error)
+
+    def check(self) -> None:
+        """Raise the error that stopped the run, if any."""
+        if self._error is not None:
+            raise self._error
+
+    @asynccontextmanager
+    async def call(self, request: ContextRequest) -> AsyncIterator[Reply]:
+        """Provide the answer to a request; the call occupies its slot until the block ends.
+
+        The block should store the answer. Then only calls in flight can be paid for without being stored.
 
         Raises:
-            LedgerError: The ledger cannot be written.
+            ContextualError: The run was stopped: no call can succeed, or the budget is exhausted.
+            Exception: The last error that the provider's client raised for this request.
         """
-        if self._last is None or not self._waiting:
-            self._last = asyncio.create_task(self._commit())
-        self._waiting += entries
-        refused = await asyncio.shield(self._last)
-        return {entry.key: refused[entry.key] for entry in entries if entry.key in refused}
-
-    async def close(self) -> None:
-        """Wait until everything is committed; retry rows that could not be written because the ledger was locked.
-
-        Raises:
-            LedgerBusyError: The ledger is still locked by another program.
-        """
-        if self._last is not None:
-            await asyncio.wait([self._last])  # commits end in the order in which they began
-        if self._delayed:
-            await run_to_completion(partial(self._store, self._delayed))
-            self._delayed = []
-
-    async def _commit(self) -> dict[str, Exception]:
-        async with self._lock:
-            rows, self._waiting = self._waiting, []
-            try:
-                return await asyncio.to_thread(self._store, rows)
-            except LedgerBusyError:
-                self._delayed += rows
-                raise
-
-    def _store(self, rows: Sequence[LedgerEntry]) -> dict[str, Exception]:
+        reply = await self._answer(request)
         try:
-            self._ledger.add_contexts(rows)
-        except _ROW_ERRORS as error:
-            if len(rows) == 1:
-                return {rows[0].key: error}
-            return {key: cause for row in rows for key, cause in self._store([row]).items()}
-        return {}
+            yield reply
+        finally:
+            self._slots.release()
+
+    async def _answer(self, request: ContextRequest) -> Reply:
+        """Return the answer; the first call of a segment is sent alone, so that the provider caches the prefix."""
+        if self._provider.cache is None or request.prefix.tokens < self._provider.min_cached_tokens:
+            return await self._call_with_retries(request)
+        async with self._prefix_locks[request.prefix.cache_key]:
+            if request.prefix.cache_key not in self._cached_prefixes:
+                reply = await self._call_with_retries(request)
+                self._cached_prefixes.add(request.prefix.cache_key)
+                return reply
+        return await self._call_with_retries(request)
+
+    async def _call_with_retries(self, request: ContextRequest) -> Reply:
+        """Return the answer and keep the slot, which is released here only after an error."""
+        tries, cancelled = 0, cancellations()
+        await self._slots.acquire()
+        first = self._answers
+        try:
+            while True:
+                answers = self._answers
+                try:
+                    return await self._call(request)
+                except Exception as error:  # any LLM class may raise anything; raised again unless it can be retried
+                    # A rate limit does not count as a failed attempt while the provider answers other calls.
+                    tries += not is_rate_limit(error) or self._answers == answers
+                    delay = self._settings.retry.delay(max(1, tries), error)
+                    self._note_failure(request, error, is_last=delay is None and self._answers == first)
+                    self.check()
+                    if cancellations() > cancelled:
+                        raise asyncio.CancelledError from error
+                    if delay is None:
+                        raise
+                    if is_rate_limit(error):
+                        self._pause(delay)
+                await self._limiter.sleep(delay)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _call(self, request: ContextRequest) -> Reply:
+        self.check()
+        sender, settings = await self._connected(), self._settings
+        await self._limiter.enter(request.input_tokens)
+        async with self._spending.call(
+            settings.model,
+            self._form.maximum(request),
+            sender=settings.service_tier or "live",
+            expected=partial(self._expected, request),
+        ) as call:
+            reply = await awithout_secrets(partial(sender.send, request))
+        tokens = self._form.tokens_of(request, reply)
+        call.settle(tokens)
+        self._cached_tokens[request.prefix.cache_key] = tokens.cached_tokens
+        self._answers += 1
+        self._context_tokens += tokens.output_tokens
+        self._failing.clear()
+        self._was_reached = True
+        return reply
+
+    def _expected(self, request: ContextRequest) -> Tokens | None:
+        """Predict the tokens of a call: those that the previous one read from the cache, and an average answer."""
+        if not self._answers:
+            return None
+        length = self._form.input_tokens(request)
+        cached = min(length, self._cached_tokens.get(request.prefix.cache_key, 0))
+        return Tokens(1, length, cached, round(self._context_tokens / self._answers))
+
+    async def _connected(self) -> Sender:
+        """Return the sender; load and connect the LLM before the cost of the first call is reserved."""
+        async with self._connecting:
+            if self._sender is None:
+                settings = self._settings
+                load = partial(load_llm, settings.model, timeout=settings.call_timeout)
+                llm = await asyncio.to_thread(load) if settings.llm is None else settings.llm
+                connected = await self._stack.enter_async_context(own_client(llm))
+                self._sender = LiveSender(connected, service_tier=settings.service_tier)
+            return self._sender
+
+    def _note_failure(self, request: ContextRequest, error: Exception, *, is_last: bool) -> None:
+        """Record a failed call, and stop the run if no call can succeed.
+
+        A single request that keeps failing does not stop the run if the provider was reached.
+
+        Args:
+            request: The request.
+            error: The error.
+            is_last: Whether it will not be repeated, and no call was answered since the first attempt.
+        """
+        if isinstance(error, STOPPING):
+            self.stop(error)
+            return
+        reason = ""
+        if not is_retryable(error) or is_rate_limit(error):
+            self._failing.clear()
+            self._was_reached = True
+        else:
+            self._failing.add(request.key)
+            alone = len(self._failing) == 1 and (self._was_reached or not is_connection_error(error))
+            if is_last and not alone:
+                reason = f" The run was stopped after {self._settings.retry.attempts} failures in a row."
+        if reason or is_fatal(error):
+            message = describe(error, setting="llm", model=self._settings.model)
+            failure = ModelError(message + reason, setting="llm")
+            failure.__cause__ = error
+            self.stop(failure)
+
+    def _pause(self, seconds: float) -> None:
+        """Pause all calls because of a rate limit, and log a pause of some length."""
+        self._limiter.pause(seconds)
+        now = _now()
+        if seconds >= _NOTABLE_WAIT and now >= self._announced_until:
+            self._announced_until = now + seconds
+            until = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
+            logger.warning(
+                "The provider of %r limits the rate of calls (429): waiting until %s.", self._settings.model, until
+            )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

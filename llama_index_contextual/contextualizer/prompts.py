@@ -8,15 +8,12 @@ the prompt. All requests for a segment share a prefix, which providers cache.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import groupby
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
@@ -24,7 +21,6 @@ from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment, truncate
-from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.index.ledger import ContentKeys
 from llama_index_contextual.index.storable import storable_text
 
@@ -41,27 +37,11 @@ Here is the chunk we want to situate within the whole document
 Please give a short succinct context to situate this chunk within the overall document for the purposes of improving \
 search retrieval of the chunk. Answer only with the succinct context and nothing else."""
 
-_JSON_ONLY = 'Answer with JSON only: {"contexts": [{"id": 1, "context": "…"}, {"id": 2, "context": "…"}]}'
-_GROUP_PROMPT = f"""\
-<document>
-{{header}}
-
-{{segment}}
-</document>
-Here are the ids of the chunks we want to situate within the whole document; each stands in it between its [#id] and \
-[/#id]
-<chunks>
-{{chunk}}
-</chunks>
-Please give for each of these chunks a short succinct context to situate it within the overall document for the \
-purposes of improving search retrieval of the chunk. {_JSON_ONLY}"""
-"""The default prompt for several chunks, which it refers to by their ids."""
-
 # ---- The text of a prompt --------------------------------------------------------------------------------------------
 
 _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
-# Source names in prompts for answers, and chunk marks in prompts for contexts.
+# Source names in prompts for answers, and marks of chunks such as [#1].
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _LONGEST_SENTENCE = 300
 _LONGEST_FACTS = 1000
@@ -84,17 +64,15 @@ def header(segment: Segment, *, opening: bool = True) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def prefix(prompt: ContextPrompt, segment: Segment, *, marked: bool = False) -> str:
+def prefix(prompt: ContextPrompt, segment: Segment) -> str:
     """Return the beginning of the prompt, which is the same for all calls for a segment.
 
     Args:
         prompt: The template.
         segment: The segment.
-        marked: Whether to mark the beginning and end of each chunk with its number in the segment, starting at 1.
     """
     tags = _tags(prompt.text)
-    text = neutralise(segment.text, tags)
-    values = {"header": neutralise(header(segment), tags), "segment": mark(text, segment) if marked else text}
+    values = {"header": neutralise(header(segment), tags), "segment": neutralise(segment.text, tags)}
     return prompt.prefix(values)
 
 
@@ -107,48 +85,6 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
         "neighbours": neutralise(_neighbours(segment, chunk), tags),
     }
     return prompt.suffix(values)
-
-
-def group_prompt(prompt: ContextPrompt) -> ContextPrompt:
-    """Return the template for several chunks; a custom template is extended by a rule."""
-    if prompt.text == DEFAULT_PROMPT:
-        return ContextPrompt(_GROUP_PROMPT)
-    rule = "Several chunks are named by their ids; each stands in the document between its [#id] and [/#id]."
-    return ContextPrompt(f"{prompt.text.rstrip()}\n{rule} Do this for each of them. {_JSON_ONLY}", prompt.variables)
-
-
-def group_suffix(prompt: ContextPrompt, segment: Segment, ids: Sequence[int]) -> str:
-    """Return the end of the prompt for several chunks, which refers to the chunks by number.
-
-    Args:
-        prompt: The template from `group_prompt`.
-        segment: The segment.
-        ids: Numbers of the chunks in the segment, starting at 1.
-    """
-    sections = ((number, keys.label_of(segment.chunks[number - 1].metadata, keys.SECTION)) for number in ids)
-    lines = []
-    for section, numbered in groupby(sections, key=lambda pair: pair[1]):
-        names = " ".join(f"[#{number}]" for number, _ in numbered)
-        lines.append(f"{names} Section: {neutralise(section, _tags(prompt.text))}" if section else names)
-    return prompt.suffix({"chunk": "\n".join(lines), "neighbours": ""})
-
-
-def mark(text: str, segment: Segment) -> str:
-    """Return the text with [#1] before the first chunk of the segment, [/#1] after it, and so on.
-
-    Args:
-        text: Text of the segment; it may have been neutralised, which does not change its length.
-        segment: The segment.
-    """
-    marks = []
-    for number, (start, chunk) in enumerate(zip(segment.starts, segment.chunks, strict=True), start=1):
-        end = min(start + len(chunk.get_content()), len(text))
-        marks += [(start, 1, f"[#{number}]"), (end, 0, f"[/#{number}]")]
-    pieces, at = [], 0
-    for place, _, name in sorted(marks, key=lambda mark: mark[:2]):
-        pieces += [text[at:place], name]
-        at = place
-    return "".join([*pieces, text[at:]])
 
 
 def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
@@ -188,10 +124,7 @@ def _first_sentence(node: BaseNode) -> str:
 
 # ---- Reading an answer -----------------------------------------------------------------------------------------------
 
-_MIN_WORDS = 15
-_MIN_CHARACTERS = 30
-
-_SPACELESS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+", regex.V1)
+_MIN_TOKENS = 15
 _ANSWER_TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
 _ROLE_PREFIX = re.compile(
     r"^(?:(?:assistant|(?:short |succinct )*context|answer|here(?:['’]s| is)\b[^:.!?]{0,160})\s*:\s*)+", re.IGNORECASE
@@ -209,7 +142,6 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
-_LONGEST_ID = 9  # int() raises ValueError for thousands of digits
 _MOST_CHARACTERS = 20_000  # far more than 200 tokens; the rest need not be tokenized
 
 
@@ -265,16 +197,13 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
 
 
 def is_thin(context: str) -> bool:
-    """Return whether a context is too short to situate a chunk.
-
-    The minimum is 15 words, or 30 characters in scripts without spaces between words.
+    """Return whether a context is too short to situate a chunk: fewer than 15 tokens.
 
     Example:
         >>> is_thin("About revenue."), is_thin("本节说明阿尔法基金在二零二四年第四季度的收入增长情况及其与上季的比较")
         (True, False)
     """
-    spaceless = sum(len(run) for run in _SPACELESS.findall(context))
-    return spaceless < _MIN_CHARACTERS if 2 * spaceless > len(context) else len(context.split()) < _MIN_WORDS
+    return count_tokens(context) < _MIN_TOKENS
 
 
 def _without_wrapping(answer: str) -> str:
@@ -314,72 +243,7 @@ def _letters(text: str) -> str:
     return _NO_LETTERS.sub("", text.casefold())
 
 
-def read_group(answer: str, ids: Sequence[int]) -> dict[int, str]:
-    """Return the contexts in the answer to a call for several chunks, by id.
-
-    Unknown ids and ids with contradictory texts are left out. If the answer was cut off, its complete contexts are
-    returned.
-
-    Example:
-        >>> read_group('{"contexts": [{"id": 1, "context": "One."}, {"id": 7, "context": "?"}, {"id": 2, "con', [1, 2])
-        {1: 'One.'}
-    """
-    texts: dict[int, set[str]] = {}
-    for number, text in _entries(answer):
-        texts.setdefault(number, set()).add(text)
-    return {number: next(iter(texts[number])) for number in ids if len(texts.get(number, ())) == 1}
-
-
-def _entries(answer: str) -> Iterator[tuple[int, str]]:
-    """Yield the id and the context from each JSON object that has both, at any level."""
-    decoder = json.JSONDecoder(strict=False)  # accepts line breaks within strings
-    at = answer.find("{")
-    while at >= 0:
-        end = at + 1  # an object that is incomplete or has other fields may contain complete ones
-        try:
-            value, after = decoder.raw_decode(answer, at)
-        except (ValueError, RecursionError):
-            value = {}
-        number, text = value.get("id"), value.get("context")
-        if isinstance(number, str) and number.isdecimal() and len(number) <= _LONGEST_ID:
-            number = int(number)
-        if isinstance(number, int) and isinstance(text, str):
-            yield number, text
-            end = after
-        at = answer.find("{", end)
-
-
 # ---- Requests --------------------------------------------------------------------------------------------------------
-
-ChunksPerCall = int | Literal["all"]
-
-MAX_CHUNKS_PER_CALL = 100
-"""Number of contexts that fit into one answer from most models."""
-
-RESPONSE_FORMAT: dict[str, Any] = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "contexts",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "properties": {
-                "contexts": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {"id": {"type": "integer"}, "context": {"type": "string"}},
-                        "required": ["id", "context"],
-                        "additionalProperties": False,
-                    },
-                }
-            },
-            "required": ["contexts"],
-            "additionalProperties": False,
-        },
-    },
-}
-"""JSON schema for several contexts in OpenAI's format; it must not vary, as it is part of the cached prefix."""
 
 
 @dataclass(frozen=True)
@@ -405,34 +269,24 @@ class Prefix:
 
 @dataclass(frozen=True)
 class ContextRequest:
-    """One call: the prefix shared by all calls for a segment, and a suffix for one or several chunks.
+    """The call for the context of one chunk: the prefix shared by all calls for a segment, and a suffix.
 
     Attributes:
-        segment: Segment of the chunks.
-        chunks: Chunks whose contexts are requested.
+        chunk: The chunk.
         prefix: Prefix with header and segment.
-        suffix: Section path and text of the chunk, or the ids of several chunks, and the instruction.
-        keys: Key of each chunk's context; see `keyed`.
-        ids: Numbers of the chunks; empty for a single chunk, whose text is in the suffix and whose context is the
-            whole answer.
+        suffix: Section path and text of the chunk, and the instruction.
+        key: Key of the context; see `keyed`.
     """
 
-    segment: Segment
-    chunks: tuple[BaseNode, ...]
+    chunk: BaseNode
     prefix: Prefix
     suffix: str
-    keys: tuple[str, ...]
-    ids: tuple[int, ...] = ()
+    key: str
 
     @property
     def prompt(self) -> str:
         """The whole prompt."""
         return self.prefix.text + self.suffix
-
-    @property
-    def response_format(self) -> dict[str, Any] | None:
-        """JSON schema of the answer, for providers that support one, or None."""
-        return RESPONSE_FORMAT if self.ids else None
 
     @cached_property
     def input_tokens(self) -> int:
@@ -446,8 +300,8 @@ def keyed(
     """Group chunks of a segment by the keys under which the ledger stores their contexts.
 
     A key depends on the template, model, header, segment and chunk, and on the section of the chunk if the same text
-    also occurs in another section. It does not depend on the number of chunks per call, so changing `chunks_per_call`
-    costs nothing, nor on the opening: otherwise editing a document's first words would change all of its keys.
+    also occurs in another section. It does not depend on the opening: otherwise editing a document's first words would
+    change all of its keys.
     """
     content_keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
     by_key: dict[str, list[BaseNode]] = {}
@@ -458,33 +312,10 @@ def keyed(
     return by_key
 
 
-def plan_keyed(
-    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt, chunks_per_call: ChunksPerCall
-) -> list[ContextRequest]:
-    """Return the calls for the contexts of some chunks of a segment, given by key.
-
-    Args:
-        segment: The segment.
-        chunks: Chunks by key; see `keyed`.
-        prompt: The template.
-        chunks_per_call: 1 is the published method; with more, the chunks are marked in the segment, not repeated.
-    """
-    size = MAX_CHUNKS_PER_CALL if chunks_per_call == "all" else min(chunks_per_call, MAX_CHUNKS_PER_CALL)
-    if size == 1 or len(chunks) == 1:
-        shared = Prefix(prefix(prompt, segment))
-        return [
-            ContextRequest(segment, (chunk,), shared, suffix(prompt, segment, chunk), (key,))
-            for key, chunk in chunks.items()
-        ]
-    prompt = group_prompt(prompt)
-    shared = Prefix(prefix(prompt, segment, marked=True))
-    numbers = {chunk.node_id: number for number, chunk in enumerate(segment.chunks, start=1)}
-    requests = []
-    for group in pack(chunks.items(), lambda _: (1,), (size,)):
-        ids = tuple(numbers[chunk.node_id] for _, chunk in group)
-        names, members = tuple(key for key, _ in group), tuple(chunk for _, chunk in group)
-        requests.append(ContextRequest(segment, members, shared, group_suffix(prompt, segment, ids), names, ids))
-    return requests
+def plan_keyed(segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
+    """Return the calls for the contexts of some chunks of a segment, given by key; see `keyed`."""
+    shared = Prefix(prefix(prompt, segment))
+    return [ContextRequest(chunk, shared, suffix(prompt, segment, chunk), key) for key, chunk in chunks.items()]
 
 
 # ---- Replies ---------------------------------------------------------------------------------------------------------
@@ -510,14 +341,6 @@ class Usage:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     written_tokens: int | None = None
-
-    def shares(self, count: int) -> list[Usage]:
-        """Divide the tokens among `count` contexts; the shares add up to the whole."""
-        counts = self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens
-        return [
-            Usage(*(None if tokens is None else tokens // count + (place < tokens % count) for tokens in counts))
-            for place in range(count)
-        ]
 
 
 @dataclass(frozen=True)

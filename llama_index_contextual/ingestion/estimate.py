@@ -6,6 +6,7 @@ ledger.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -22,7 +23,6 @@ from llama_index_contextual.contextualizer.cost import (
     expected_context_tokens,
     money,
     round_up,
-    rounds,
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.index.version import OpenVersion
@@ -171,7 +171,7 @@ def estimate(
         contexts=contexts,
         sender=sender,
         context_dollars=dollars,
-        minutes=None if options.batch else _minutes(contexts, counter.calls_by_segment, config.llm_concurrency),
+        minutes=None if options.batch else _minutes(contexts, config.llm_concurrency),
         embedding_tokens=embedding.tokens,
         embedding_dollars=embedding_dollars,
         max_cost=max_cost,
@@ -181,12 +181,13 @@ def estimate(
     )
 
 
-def _minutes(contexts: Tokens, calls_by_segment: Sequence[int], concurrency: int) -> float:
+def _minutes(contexts: Tokens, concurrency: int) -> float:
     """Return the expected duration of the calls for contexts in minutes."""
     if not contexts.calls:
         return 0.0
     seconds = SECONDS_TO_FIRST_TOKEN + contexts.output_tokens / contexts.calls / TOKENS_PER_SECOND
-    return rounds(calls_by_segment, concurrency) * seconds / 60
+    rounds = 1 + math.ceil(contexts.calls / concurrency)  # the first call of a segment is sent alone
+    return rounds * seconds / 60
 
 
 def _assumptions(
@@ -196,10 +197,10 @@ def _assumptions(
     for name in (embedding.model, counter.model):
         if name is not None and prices.price(name) is None:
             yield f"The price of {name!r} is unknown: set it in the setting 'prices' to see an amount."
-    if counter.calls_by_segment:
+    if counter.contexts:
         yield (
             f"Assumptions: a context has {counter.context_tokens:.0f} tokens; an answer starts after"
             f" {SECONDS_TO_FIRST_TOKEN:g} s and arrives at {TOKENS_PER_SECOND:g} tokens per second;"
-            f" {pluralize(config.llm_concurrency, 'call')} at a time. Failed calls are not included, nor are contexts"
-            f" that are requested once more; the limit leaves room for some of them. Reasoning is charged as output."
+            f" {pluralize(config.llm_concurrency, 'call')} at a time. Failed calls are not included; the limit"
+            f" leaves room for some of them. Reasoning is charged as output."
         )

@@ -29,7 +29,6 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, with_context
-from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     Bill,
@@ -44,6 +43,7 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
+from llama_index_contextual.contextualizer.sending import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.embeddings.contextual import (
     ContextualEmbedding,
     aembed,
@@ -240,7 +240,6 @@ class CostCounter:
         known_contexts: Number of chunks whose context is in the ledger.
         contexts: Calls and tokens for the missing contexts, by sender. Live, the first call of each segment fills the
             provider's cache; in a batch, no tokens are assumed to be read from it.
-        calls_by_segment: Number of calls for each segment.
         reserve: Tokens for which money is reserved at the same time: those of the longest call, or of the whole batch.
     """
 
@@ -252,7 +251,6 @@ class CostCounter:
         self.context_tokens = context_tokens
         self.known_contexts = 0
         self.contexts: dict[SenderKind, Tokens] = defaultdict(Tokens)
-        self.calls_by_segment: list[int] = []
         self.reserve = Tokens()
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
@@ -280,7 +278,6 @@ class CostCounter:
         for sender, of_sender in by_sender.items():
             used = replace(form, cache=None) if sender == "batch" else form
             self.contexts[sender] += count_segment(of_sender, used, context_tokens=self.context_tokens)
-            self.calls_by_segment.append(len(of_sender))
             for most in map(used.maximum, of_sender):
                 self.reserve = self.reserve + most if sender == "batch" else _larger(self.reserve, most)
 
@@ -398,7 +395,6 @@ def _contextualizer(
         model_id=model_id,
         model=config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
-        chunks_per_call=config.chunks_per_call,
         num_workers=config.llm_concurrency,
         call_timeout=config.call_timeout,
         requests_per_minute=config.requests_per_minute,

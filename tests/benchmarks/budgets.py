@@ -203,7 +203,7 @@ def environment(provider: LoopbackProvider) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "sk-test")
         patch.setenv("OPENAI_BASE_URL", provider.api_base)
-        patch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+        patch.setattr("llama_index_contextual.contextualizer.sending.POLL_SECONDS", 0.0)
         yield
 
 

@@ -51,8 +51,8 @@ ROOMS = {
     "generate_questions": "evaluation.questions",
     "import_ledger": "index.ledger_lines",
     "load_questions": "evaluation.questions",
-    "sweep_answers": "evaluation.sweep",
-    "sweep_variants": "evaluation.sweep",
+    "sweep_answers": "evaluation.compare",
+    "sweep_variants": "evaluation.compare",
     "write_questions": "evaluation.questions",
     "write_report": "evaluation.report",
 }

@@ -49,7 +49,6 @@ class Mode:
         path: The endpoint that is hit.
         hits_all: Whether every request is hit; otherwise about half of them, the same ones each time.
         times: How often a request is hit; None until the provider is healthy again.
-        chunks_per_call: Setting of the project.
         timeout: Seconds that a call may take.
         may_stop: Whether the run may end with an error of ours; otherwise it must end with a report.
         batch_plan: Sends the requests in a batch with this plan; None sends them live.
@@ -60,7 +59,6 @@ class Mode:
     path: str = CHAT_PATH
     hits_all: bool = False
     times: int | None = None
-    chunks_per_call: int = 1
     timeout: float = 300.0
     may_stop: bool = False
     batch_plan: BatchPlan | None = None
@@ -102,16 +100,6 @@ def text(change: Callable[[str], str | None]) -> Tamper:
         message["content"] = change(message["content"])
 
     return tamper
-
-
-def entries(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Tamper:
-    """Change the contexts of an answer to a call for several of them."""
-
-    def changed(said: str) -> str:
-        # A chunk that is asked for alone gets a text.
-        return json.dumps({"contexts": change(json.loads(said)["contexts"])}) if said.startswith("{") else said
-
-    return text(changed)
 
 
 def raw(content: bytes, kind: str = "application/json", status: int = 200, **headers: str) -> Tamper:
@@ -167,7 +155,6 @@ def _said(content: str | None, **more: str) -> dict[str, Any]:
 
 
 _EMBEDDINGS = {"path": EMBEDDINGS_PATH, "hits_all": True, "may_stop": True}
-_GROUP = {"chunks_per_call": 4, "hits_all": True}
 
 MODES: Mapping[str, Mode] = {
     # errors that pass, and errors that stay
@@ -202,11 +189,6 @@ MODES: Mapping[str, Mode] = {
     "content filter": Mode(tamper=choice(finish_reason="content_filter", message=_said(None))),
     "refusal": Mode(tamper=choice(message=_said(None, refusal="I cannot help with that."))),
     "reasoning only": Mode(tamper=choice(message=_said("", reasoning_content="The chunk is about a pump. " * 50))),
-    # several contexts in one answer
-    "duplicate ids": Mode(tamper=entries(lambda rows: [{**row, "id": rows[0]["id"]} for row in rows]), **_GROUP),
-    "missing ids": Mode(tamper=entries(lambda rows: rows[::2]), **_GROUP),
-    "wrong order": Mode(tamper=entries(lambda rows: rows[::-1]), **_GROUP),
-    "NUL in one of several": Mode(tamper=entries(lambda rows: [{**rows[0], "context": "\0"}, *rows[1:]]), **_GROUP),
     # counts
     "no usage": Mode(tamper=payload(lambda answer: answer.pop("usage")), hits_all=True),
     "negative usage": Mode(tamper=_usage(-5), hits_all=True),
@@ -299,7 +281,7 @@ def _runs(
     mode: Mode, misbehaviour: _Misbehaviour, provider: LoopbackProvider, folder: Path, outcome: Outcome
 ) -> Iterator[tuple[str, str]]:
     """Yield all output, with its place."""
-    config = ProjectConfig(chunks_per_call=mode.chunks_per_call, call_timeout=mode.timeout, **SETTINGS)
+    config = ProjectConfig(call_timeout=mode.timeout, **SETTINGS)
     project = ProjectManager(folder / "knowledge").create("p", config)
     if mode.setup is not None:
         mode.setup(provider)
@@ -307,7 +289,7 @@ def _runs(
     quick, delay = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02), RetryPolicy.delay  # before it is patched
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
-        patch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+        patch.setattr("llama_index_contextual.contextualizer.sending.POLL_SECONDS", 0.0)
         try:
             report = project.ingest(documents(), batch=mode.batch_plan is not None)
             outcome.first = f"{len(report.failures)} of {report.chunks} chunks failed"

@@ -83,16 +83,6 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"top_k": "many"}, "top_k", "Setting 'top_k' cannot be 'many': it must be a valid integer"),
     ({"answer_tokens": 0}, "answer_tokens", "Setting 'answer_tokens' cannot be 0: "),
     ({"llm_concurrency": 0}, "llm_concurrency", "Setting 'llm_concurrency' cannot be 0: "),
-    (
-        {"chunks_per_call": 0},
-        "chunks_per_call",
-        r"'chunks_per_call' cannot be 0: it must be greater than or equal to 1; or it must be 'all'",
-    ),
-    (
-        {"chunks_per_call": "some"},
-        "chunks_per_call",
-        "cannot be 'some': it must be a valid integer.*; or it must be 'all'",
-    ),
     ({"requests_per_minute": 0}, "requests_per_minute", "Setting 'requests_per_minute' cannot be 0: "),
     ({"tokens_per_minute": 0}, "tokens_per_minute", "Setting 'tokens_per_minute' cannot be 0: "),
     ({"service_tier": "slow"}, "service_tier", "Setting 'service_tier' cannot be 'slow': it must be 'flex'"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from llama_index.core.schema import BaseNode, Document
 
@@ -13,7 +11,6 @@ from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual.contextualizer.base import Segment, segments
 from llama_index_contextual.contextualizer.prompts import (
     DEFAULT_PROMPT,
-    ChunksPerCall,
     ContextRequest,
     keyed,
     plan_keyed,
@@ -48,14 +45,13 @@ def plan_requests(
     *,
     prompt: ContextPrompt,
     model: str,
-    chunks_per_call: ChunksPerCall = 1,
 ) -> list[ContextRequest]:
     """Return the calls for the contexts of chunks of a segment."""
     by_key = {key: same[0] for key, same in keyed(segment, chunks, prompt=prompt, model=model).items()}
-    return plan_keyed(segment, by_key, prompt=prompt, chunks_per_call=chunks_per_call)
+    return plan_keyed(segment, by_key, prompt=prompt)
 
 
-def planned(chunks_per_call: ChunksPerCall, *, words: int = 4_000) -> list[list[ContextRequest]]:
+def planned(*, words: int = 4_000) -> list[list[ContextRequest]]:
     """Return the calls for each segment of a document with ten sections."""
     text = "\n\n".join(
         f"## Part {part}\n\n" + " ".join(f"Word{part} number {n} differs." for n in range(words // 40))
@@ -65,7 +61,7 @@ def planned(chunks_per_call: ChunksPerCall, *, words: int = 4_000) -> list[list[
     nodes = parsers[1](parsers[0]([Document(text=text, metadata={"title": "Parts"})]))
     prompt = ContextPrompt(DEFAULT_PROMPT)
     return [
-        plan_requests(segment, segment.chunks, prompt=prompt, model="openai:gpt-4.1", chunks_per_call=chunks_per_call)
+        plan_requests(segment, segment.chunks, prompt=prompt, model="openai:gpt-4.1")
         for segment in segments(nodes, segment_size=4000)
     ]
 
@@ -86,8 +82,3 @@ def by_segment(provider: LoopbackProvider) -> dict[str, list[Record]]:
 def independent_totals(provider: LoopbackProvider, folder: Path) -> dict[str, int]:
     """Return the totals that the independent checker counts in the provider's log."""
     return check(provider.write_log(folder / "log.jsonl"))
-
-
-def answered(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the entries in the answers to calls for several chunks."""
-    return [entry for record in records for entry in json.loads(record.reply or "{}").get("contexts", [])]

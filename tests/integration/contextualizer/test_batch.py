@@ -12,16 +12,16 @@ import pytest
 from openai import AsyncOpenAI
 
 from llama_index_contextual._utils.calls import RetryPolicy
-from llama_index_contextual.contextualizer import batch as batches
-from llama_index_contextual.contextualizer.batch import (
+from llama_index_contextual.contextualizer import sending as batches
+from llama_index_contextual.contextualizer.cost import PriceTable, Spending
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Prefix
+from llama_index_contextual.contextualizer.sending import (
     BatchProgress,
     BatchReplies,
     BatchRunner,
     parse_output,
     request_line,
 )
-from llama_index_contextual.contextualizer.cost import PriceTable, Spending
-from llama_index_contextual.contextualizer.prompts import ContextRequest, Prefix
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply, Ledger, content_key
 from tests.integration.contextualizer.segments_of import planned
@@ -30,7 +30,7 @@ from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4.1"
-REQUEST = replace(planned(1)[0][0], prefix=Prefix(""))
+REQUEST = replace(planned()[0][0], prefix=Prefix(""))
 
 
 def request(number: int) -> ContextRequest:

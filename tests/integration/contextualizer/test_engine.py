@@ -6,7 +6,6 @@ import asyncio
 import gc
 import itertools
 import json
-import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ from openai import AsyncOpenAI
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.cost import CallForm, PriceTable, Spending, Tokens, count_segment
-from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
+from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
 from llama_index_contextual.index.ledger_lines import write_ledger
@@ -238,17 +237,6 @@ async def test_a_context_that_arrives_while_the_ledger_is_read_is_not_requested_
         await asyncio.gather(first, second)
     assert len(done) == 1
     assert len(provider.chat_calls) == 2
-
-
-@pytest.mark.parametrize("sizes", [(1, "all"), ("all", 1), (2, 3)])
-def test_a_change_of_chunks_per_call_requests_no_context_again(
-    sizes: tuple[object, object], provider: LoopbackProvider, ledger: Ledger
-) -> None:
-    first = run(corpus(2, 4, words=20), chunks_per_call=sizes[0], ledger=ledger)
-    sent = len(provider.chat_calls)
-    second = run(corpus(2, 4, words=20), chunks_per_call=sizes[1], ledger=ledger)
-    assert len(provider.chat_calls) == sent
-    assert (second.nodes, second.paid) == (first.nodes, 0)
 
 
 class _FullDisk(Ledger):
@@ -474,55 +462,16 @@ def test_one_contextualizer_serves_several_event_loops_and_pays_once(
 # ---- spans of calls, as received by OpenInference --------------------------------------------------------------------
 
 
-def test_openinference_records_a_span_per_call_around_the_models_span(
-    provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
-) -> None:
-    instrumentation = pytest.importorskip("openinference.instrumentation.llama_index")
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, tracing = InMemorySpanExporter(), TracerProvider()
-    tracing.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor = instrumentation.LlamaIndexInstrumentor()
-    instrumentor.instrument(tracer_provider=tracing, skip_dep_check=True)
-    try:
-        with caplog.at_level(logging.WARNING, logger="openinference"):
-            contextualizer()(corpus(2, 2, words=30))
-    finally:
-        instrumentor.uninstrument()
-    assert [record for record in caplog.records if record.name.startswith("openinference")] == []
-    spans = exporter.get_finished_spans()
-    ours = [span for span in spans if span.name == "Scheduler.context_call"]
-    assert len(ours) == len(provider.chat_calls) == 4
-    for span in ours:
-        calls = json.loads(span.attributes["input.value"])  # type: ignore[index, arg-type]
-        answer = json.loads(span.attributes["output.value"])  # type: ignore[index, arg-type]
-        assert (len(calls["node_ids"]), calls["attempt"]) == (1, 1)
-        assert calls["doc_id"] in ("doc-0", "doc-1")
-        assert answer["usage"]["input_tokens"] > 0
-        assert len(span.attributes["input.value"]) < 1000, "neither prompt nor segment"  # type: ignore[index, arg-type]
-        inner = [other for other in spans if other.parent and other.parent.span_id == span.context.span_id]
-        assert [other.name for other in inner] == ["OpenAI.achat"]
-        assert inner[0].attributes["llm.token_count.prompt"] == answer["usage"]["input_tokens"]  # type: ignore[index]
-
-
 async def send(provider: LoopbackProvider, request: ContextRequest) -> Tokens:
     async with AsyncOpenAI(api_key="any", base_url=provider.api_base) as client:
-        extra = {"response_format": request.response_format} if request.response_format else {}
         answer = await client.chat.completions.create(
-            model="gpt-4.1",
-            messages=[{"role": "user", "content": request.prompt}],
-            **extra,  # type: ignore[call-overload]
+            model="gpt-4.1", messages=[{"role": "user", "content": request.prompt}]
         )
     return Tokens(1, answer.usage.prompt_tokens, answer.usage.prompt_tokens_details.cached_tokens)
 
 
-@pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
-async def test_token_counts_equal_those_of_the_provider(
-    provider: LoopbackProvider, chunks_per_call: ChunksPerCall
-) -> None:
-    plan = planned(chunks_per_call)
+async def test_token_counts_equal_those_of_the_provider(provider: LoopbackProvider) -> None:
+    plan = planned()
     assert len(plan) > 1
     for requests in plan:
         first = await send(provider, requests[0])

@@ -13,7 +13,7 @@ from llama_index.core.schema import BaseNode
 from llama_index_contextual import ProjectConfig, ProjectManager
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.errors import ContextualizationError, ModelError
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import Ledger
 from tests.integration.contextualizer.samples import chunks, loose
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -53,18 +53,6 @@ def test_failures_are_logged_by_calls_that_return_no_report(caplog: pytest.LogCa
     )
 
 
-@pytest.mark.parametrize("answers", [[ValueError("refused")], [""] * 4], ids=["error", "empty"])
-def test_failures_can_be_raised_instead(answers: list[object]) -> None:
-    llm = ScriptedLLM()
-    llm.enqueue(*answers)  # type: ignore[arg-type]
-    nodes = loose("One.", "Two.", "Three.")
-    with pytest.raises(ContextualizationError) as raised:
-        contextualizer(llm, on_error="raise")(nodes[:1] if len(answers) > 1 else nodes)
-    assert raised.value.node_ids == (nodes[0].node_id,)
-    assert repr(raised.value.__cause__) == repr(answers[0] or None)
-    assert len(llm.history) == len(answers), "nothing is sent after the failure"
-
-
 # ---- the ledger ------------------------------------------------------------------------------------------------------
 
 
@@ -95,40 +83,15 @@ def test_a_complete_ledger_needs_no_model(ledger: Ledger) -> None:
 
 LONG = "The report of the valve works on its second quarter; this part compares orders with those before."
 
-# ---- very short contexts: requested once more, then the longer one is kept and reported ------------------------------
+# ---- very short contexts are kept and reported -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("second", "kept", "is_reported"),
-    [
-        (LONG, LONG, False),
-        ("About the orders of the quarter.", "About the orders of the quarter.", True),
-        ("No.", "About orders.", True),
-        (ValueError("refused"), "About orders.", True),
-    ],
-)
-def test_the_llm_is_asked_once_more_and_the_longer_answer_is_kept(
-    second: str | Exception, kept: str, is_reported: bool
-) -> None:
+def test_a_very_short_context_is_kept_and_reported() -> None:
     llm = ScriptedLLM(default=LONG)
-    llm.enqueue("About orders.", second)
-    done = LLMContextualizer(llm=llm, on_structure=False, num_workers=1).contextualize(loose("Orders rose."))
-    assert [written(node) for node in done.nodes] == [kept]
-    assert len(llm.history) == 2
-    assert len(set(llm.history)) == 1
-    assert (done.failures, done.paid) == ([], 1)
-    assert list(done.thin) == ([done.nodes[0].node_id] if is_reported else [])
-
-
-def test_the_ledger_keeps_the_same_context_as_the_node_and_does_not_ask_again(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    for answers in (("About orders.", "No."), ()):
-        llm = ScriptedLLM(default=LONG)
-        llm.enqueue(*answers)
-        done = LLMContextualizer(llm=llm, ledger=ledger, on_structure=False)(loose("Orders rose."))
-        assert written(done[0]) == "About orders."
-        assert len(llm.history) == len(answers)
-    ledger.close()
+    llm.enqueue("About orders.")
+    done = LLMContextualizer(llm=llm, on_structure=False, num_workers=1).contextualize(loose("Orders rose.", "All."))
+    assert [written(node) for node in done.nodes] == ["About orders.", LONG]
+    assert (done.failures, done.paid, list(done.thin)) == ([], 2, [done.nodes[0].node_id])
 
 
 def test_the_report_counts_very_short_contexts(tmp_path: Path, text_folder: Path) -> None:
@@ -138,7 +101,7 @@ def test_the_report_counts_very_short_contexts(tmp_path: Path, text_folder: Path
     )
     report = project.ingest([text_folder])
     assert len(report.short_contexts) == report.chunks == 2
-    assert "2 contexts have fewer than 15 words, although the LLM was asked twice" in str(report)
+    assert "2 contexts have fewer than 15 tokens" in str(report)
     assert report.failures == ()
 
 
@@ -146,7 +109,7 @@ def test_the_report_counts_very_short_contexts(tmp_path: Path, text_folder: Path
 
 
 def test_invalid_options_are_refused() -> None:
-    for options in ({"num_workers": 0}, {"on_error": "ignore"}, {"segment_size": 0}):
+    for options in ({"num_workers": 0}, {"segment_size": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             LLMContextualizer(**options)  # type: ignore[arg-type]
 

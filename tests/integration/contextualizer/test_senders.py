@@ -16,8 +16,8 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.cost import CacheRules, CallForm
-from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, Reply, Usage, reply_of, usage_of
-from llama_index_contextual.contextualizer.scheduler import FLEX_TIMEOUT, LiveSender
+from llama_index_contextual.contextualizer.prompts import Reply, Usage, reply_of, usage_of
+from llama_index_contextual.contextualizer.sending import FLEX_TIMEOUT, LiveSender
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import PROVIDERS
 from tests.integration.contextualizer.segments_of import corpus
@@ -52,19 +52,18 @@ def test_openai_requests_have_one_text_and_a_cache_key_per_segment() -> None:
     with LoopbackProvider() as provider:
         llm = OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
         LLMContextualizer(llm=llm)(corpus(2, 2, words=9))
-        LLMContextualizer(llm=llm, chunks_per_call="all", service_tier="flex")(corpus(1, 2, words=9))
-    *single, grouped = [call.body for call in provider.chat_calls]
+        LLMContextualizer(llm=llm, service_tier="flex")(corpus(1, 1, words=9))
+    *single, flex = [call.body for call in provider.chat_calls]
     names = {"messages", "model", "stream", "temperature", "prompt_cache_key", "max_tokens"}
     assert all(set(body) == names for body in single)
     assert {body["max_tokens"] for body in single} == {400}, "twice the longest context"
     assert len({body["prompt_cache_key"] for body in single}) == 2
     assert all(len(body["prompt_cache_key"]) <= 64 for body in single)
-    assert grouped["response_format"] == RESPONSE_FORMAT
-    assert grouped["service_tier"] == "flex"
+    assert flex["service_tier"] == "flex"
 
 
 def options_of(llm: LLM) -> dict[str, Any]:
-    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"), response_format=None, keys=["a"], ids=())
+    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"))
     return LiveSender(llm)._options(request)  # type: ignore[arg-type]
 
 
@@ -127,23 +126,22 @@ def test_a_call_with_a_long_answer_does_not_exceed_max_cost() -> None:
 def test_flex_calls_have_a_longer_timeout() -> None:
     sender = LiveSender(OpenAI(model="gpt-4o-mini", api_key="k"), service_tier="flex")
     assert FLEX_TIMEOUT >= 600
-    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"), response_format=None, keys=["a"], ids=())
+    request = SimpleNamespace(prefix=SimpleNamespace(cache_key="k"))
     assert "timeout" in sender._options(request)  # type: ignore[arg-type]
 
 
 def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
     llm = Anthropic(model_name="claude-sonnet-4-5")
-    LLMContextualizer(llm=llm, chunks_per_call=2)(corpus(1, 4, words=400))
+    LLMContextualizer(llm=llm)(corpus(1, 4, words=400))
     for (message,), options in llm._sent[:2]:
         prefix, point, suffix = message.blocks
         assert isinstance(prefix, TextBlock)
         assert isinstance(point, CachePoint)
         assert isinstance(suffix, TextBlock)
-        assert prefix.text.endswith("<chunks>\n")
-        assert suffix.text.startswith("[#")
+        assert prefix.text.endswith("<chunk>\n")
+        assert suffix.text.startswith("Part ")
         assert point.cache_control.type == "ephemeral"
-        # The class would cut an answer for many chunks off at 512 tokens.
-        assert options == {"max_tokens": 827}
+        assert options == {"max_tokens": 400}
 
 
 def test_a_model_that_refuses_the_lowest_effort_is_called_without_one() -> None:
@@ -178,10 +176,10 @@ def test_a_prefix_too_short_for_the_model_is_not_marked_for_caching(model: str, 
 @pytest.mark.parametrize("kind", [Like, Ollama, Recording])
 def test_other_providers_get_one_text_without_options(kind: type[Recording]) -> None:
     llm = kind()
-    LLMContextualizer(llm=llm, chunks_per_call="all")(corpus(1, 2, words=9))
+    LLMContextualizer(llm=llm)(corpus(1, 1, words=9))
     ((message,), options) = llm._sent[0]
     assert isinstance(message.content, str)
-    assert "<chunks>" in message.content
+    assert "<chunk>" in message.content
     assert options == {}
 
 
@@ -224,10 +222,3 @@ def test_token_counts_of_all_providers_have_one_form(usage: str, counts: str) ->
 def test_finish_reasons_of_all_providers_have_one_form(raw: str, reply: str) -> None:
     text, reason = json.loads(reply)
     assert reply_of(json.loads(raw)) == Reply(text, finish_reason=reason)
-
-
-@pytest.mark.parametrize(("count", "parts"), [(1, [7]), (3, [3, 2, 2]), (7, [1] * 7), (9, [1] * 7 + [0] * 2)])
-def test_shares_add_up_to_the_whole(count: int, parts: list[int]) -> None:
-    shares = Usage(7, None, 7).shares(count)
-    assert [share.input_tokens for share in shares] == parts
-    assert {share.cached_tokens for share in shares} == {None}

@@ -28,7 +28,7 @@ def counted(manager: ProjectManager, model: CountingEmbedding) -> Project:
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
     """The provider of OpenAI's models, whose batches are looked for without a pause."""
-    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("llama_index_contextual.contextualizer.sending.POLL_SECONDS", 0.0)
     with LoopbackProvider(embedding_encoding="cl100k_base") as running:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE"):

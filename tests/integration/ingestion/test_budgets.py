@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -86,8 +85,8 @@ def test_at_the_limit_calls_in_flight_are_completed_and_their_answers_kept(
     assert all(record.status == 200 for record in provider.chat_calls), "none was cut off"
     assert paid.info().ledger.contexts == len(provider.chat_calls) > 1
     assert raised.value.spent == pytest.approx(cost_at(provider.charged()))
-    (enough,) = re.findall(r"run the same call again with max_cost=([\d.]+), or without one", str(raised.value))
-    assert paid.ingest(passages(12), max_cost=float(enough)).failures == ()
+    assert "run the same call again with a higher max_cost (`estimate` names one)" in str(raised.value)
+    assert paid.ingest(passages(12), max_cost=paid.estimate(passages(12)).max_cost).failures == ()
 
 
 def test_each_attempt_to_embed_is_booked(provider: LoopbackProvider, manager: ProjectManager) -> None:
@@ -126,7 +125,7 @@ def test_contexts_from_the_ledger_or_an_import_cost_nothing(
     import_ledger(other.directory, tmp_path / "contexts.jsonl")
     assert other.ingest(passages(3)).contexts_paid == 0
     assert other.cost() == paid.cost()
-    paid.update_config(indexes="lexical", chunks_per_call=2)
+    paid.update_config(indexes="lexical", llm_concurrency=2)
     paid.rebuild()
     assert len(paid.cost().runs) == 1
 
@@ -332,7 +331,7 @@ def test_a_later_run_books_the_replies_that_it_can_read_instead_of_the_reserve(
     provider: LoopbackProvider, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("llama_index_contextual.contextualizer.batch.parse_output", lambda _content: iter(()))
+        patch.setattr("llama_index_contextual.contextualizer.sending.parse_output", lambda _content: iter(()))
         assert len(project.ingest(passages(4), batch=True).failures) == 4
     done = project.retry_failed()
     assert (done.failures, provider.chat_calls, len(provider.batch_history)) == ((), [], 4)

@@ -21,7 +21,6 @@ from tests.benchmarks.budgets import cost_at
 from tests.integration.ingestion.support import files_of, interrupt_batch, nodes_of
 from tests.support.batches import BatchPlan
 from tests.support.log_check import check
-from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
 CONFIG = {"embed_model": "openai:text-embedding-3-small", "context": "llm", "llm": "openai:gpt-4.1"}
@@ -73,7 +72,6 @@ def test_the_estimate_is_that_of_the_settings(manager: ProjectManager, folder: P
     assert (live.sender, live.contexts.calls) == ("live", live.chunks)
     assert live.contexts.cached_tokens > 0
     assert live.minutes
-    assert project_of(manager, "four", chunks_per_call=4).estimate([folder]).contexts.calls < live.chunks
     flex = project_of(manager, "flex", service_tier="flex").estimate([folder])
     assert flex.context_dollars == pytest.approx(live.context_dollars / 2)  # type: ignore[operator]
     batch = project_of(manager, "batch").estimate([folder], batch=True)
@@ -85,11 +83,10 @@ def test_the_estimate_is_that_of_the_settings(manager: ProjectManager, folder: P
     assert "genai-prices" in str(live)
 
 
-@pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
 def test_the_receipt_agrees_with_the_estimate_and_with_the_log(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path, tmp_path: Path, chunks_per_call: object
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path, tmp_path: Path
 ) -> None:
-    project = project_of(manager, chunks_per_call=chunks_per_call)
+    project = project_of(manager)
     found = project.estimate([folder])
     assert provider.calls() == []
     report = project.ingest([folder])
@@ -194,11 +191,10 @@ def test_a_limit_is_refused_without_a_price(
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
-@pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
 def test_a_run_with_the_limit_of_the_estimate_completes(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object, batch: bool
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path, batch: bool
 ) -> None:
-    project = project_of(manager, chunks_per_call=chunks_per_call)
+    project = project_of(manager)
     found = project.estimate([folder], batch=batch)
     assert found.max_cost is not None
     assert found.dollars is not None
@@ -209,34 +205,12 @@ def test_a_run_with_the_limit_of_the_estimate_completes(
     assert report.paid.dollars <= found.max_cost
 
 
-def test_the_limit_leaves_room_for_contexts_that_are_requested_once_more(
+def test_reserves_do_not_stop_a_run_whose_limit_is_its_price(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
-    project = project_of(manager)
-    found = project.estimate([folder])
-    short = max(1, found.chunks // 5)
-    asked: set[str] = set()
-
-    def is_first(request: Request) -> bool:
-        known = request.chunk in asked
-        asked.add(request.chunk)
-        return not known
-
-    provider.fault("mutate", times=short, match=is_first, mutate=lambda _: "About the pump.")
-    report = project.ingest([folder], max_cost=found.max_cost)
-    assert (report.chunks, report.failures) == (found.chunks, ())
-    assert report.paid.contexts.calls == found.chunks + short
-    assert "requested once more; the limit leaves room for some of them" in str(found)
-
-
-@pytest.mark.parametrize("chunks_per_call", [1, 4])
-def test_reserves_do_not_stop_a_run_whose_limit_is_its_price(
-    provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object
-) -> None:
-    sizes = {"chunks_per_call": chunks_per_call, "indexes": "lexical"}
-    whole = project_of(manager, **sizes).ingest([folder]).paid
+    whole = project_of(manager, indexes="lexical").ingest([folder]).paid
     provider.reset()
-    report = project_of(manager, "again", **sizes).ingest([folder], max_cost=whole.dollars * 1.01)
+    report = project_of(manager, "again", indexes="lexical").ingest([folder], max_cost=whole.dollars * 1.01)
     assert report.chunks == report.contexts_paid
 
 

@@ -19,8 +19,6 @@ from llama_index_contextual.contextualizer.cost import (
     Spending,
     Tokens,
     count_segment,
-    output_tokens,
-    rounds,
 )
 from llama_index_contextual.contextualizer.prompts import Reply, Usage
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
@@ -79,7 +77,7 @@ def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
 
 
 def test_the_first_call_of_a_segment_reads_nothing_from_the_cache() -> None:
-    (requests, *_) = planned(1)
+    (requests, *_) = planned()
     assert count_segment(requests[:1], OPENAI).cached_tokens == 0
     assert count_segment(requests, CallForm()).cached_tokens == 0
     two = count_segment(requests[:2], OPENAI)
@@ -92,30 +90,14 @@ def test_cached_prefixes_grow_in_steps(prefix: int, cached: int) -> None:
     assert CacheRules(1024, 128).cached(prefix) == cached
 
 
-def test_answers_grow_with_the_number_of_chunks_per_call() -> None:
-    one, several = planned(1)[0][0], planned("all")[0][0]
-    assert output_tokens(one) == 100
-    assert output_tokens(one, 40) == 40
-    assert output_tokens(several) == len(several.keys) * 111 + 5
-    assert OPENAI.input_tokens(several) > CallForm().input_tokens(several) > several.input_tokens
-
-
 def test_the_form_of_calls_follows_the_provider() -> None:
-    assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_schema=True, sends_limit=True)
+    assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_limit=True)
     assert CallForm.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
     assert CallForm.of("ollama:llama3") == CallForm.of("ScriptedLLM:x") == CallForm()
 
 
-@pytest.mark.parametrize(
-    ("calls", "concurrency", "expected"),
-    [([], 4, 0), ([1], 4, 1), ([11], 4, 4), ([11], 100, 2), ([3, 3], 1, 6), ([1, 1, 1], 2, 2), ([11] * 40, 16, 28)],
-)
-def test_schedules_computed_by_hand(calls: list[int], concurrency: int, expected: int) -> None:
-    assert rounds(calls, concurrency) == expected
-
-
 def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
-    (requests, *_) = planned(1)
+    (requests, *_) = planned()
     first, *others = requests
     whole, cached = OPENAI.input_tokens(first), OPENAI.cached_tokens(first, others[0])
     assert OPENAI.written_tokens(first, 0) == whole // 128 * 128
@@ -142,7 +124,7 @@ def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
 
 def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
     model = "anthropic:claude-sonnet-4-0"  # $3 for a million tokens, $3.75 written, $0.30 cached, $15 answered
-    form, (requests, *_) = CallForm.of(model), planned(1)
+    form, (requests, *_) = CallForm.of(model), planned()
     tokens = count_segment(requests, form)
     prefix = requests[0].prefix.tokens + 3
     assert (tokens.written_tokens, tokens.cached_tokens) == (prefix, prefix * (len(requests) - 1))
@@ -185,7 +167,7 @@ async def test_a_call_waits_for_reserves_of_calls_in_flight_before_the_run_stops
     async def call() -> None:
         nonlocal most
         reservation = await spending.areserve(MODEL, Tokens.maximum(10_000, 0))
-        most = max(most, spending._calls_in_flight)
+        most = max(most, spending.calls_in_flight)
         for _ in range(5):
             await asyncio.sleep(0)
         reservation.settle(Tokens(1, 10_000, 10_000, 0))
@@ -250,7 +232,7 @@ async def test_the_last_call_is_sent_if_its_expected_cost_is_within_the_limit() 
 
 
 def test_an_answer_without_token_counts_is_booked_by_its_text() -> None:
-    (requests, *_) = planned(1)
+    (requests, *_) = planned()
     spending = Spending(PriceTable())
     spending.reserve(MODEL, OPENAI.maximum(requests[0])).settle(OPENAI.tokens_of(requests[0], Reply("word " * 300)))
     assert spending.actual.contexts.output_tokens >= 300

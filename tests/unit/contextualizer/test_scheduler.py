@@ -11,19 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
-from llama_index_contextual.contextualizer import scheduler as scheduling
+from llama_index_contextual.contextualizer import llm as scheduling
 from llama_index_contextual.contextualizer.base import segments
-from llama_index_contextual.contextualizer.batch import BatchReplies
-from llama_index_contextual.contextualizer.cost import PriceTable, Spending, rounds
+from llama_index_contextual.contextualizer.cost import PriceTable, Spending
+from llama_index_contextual.contextualizer.llm import Limiter, Scheduler
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage
-from llama_index_contextual.contextualizer.scheduler import Bucket, Limiter, Scheduler
+from llama_index_contextual.contextualizer.sending import BatchReplies
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.index.ledger import BatchReply, Ledger
 from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
@@ -46,7 +44,7 @@ class Scripted:
 
     async def send(self, request: ContextRequest) -> Reply:
         """Answer, or fail."""
-        name = request.chunks[0].node_id.rpartition("-")[2]
+        name = request.chunk.node_id.rpartition("-")[2]
         self.sent.append(name)
         await asyncio.sleep(0)
         if self.errors.get(f"chunk_{name}"):
@@ -232,16 +230,17 @@ def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -
 
 
 @pytest.mark.parametrize(
-    ("segments", "chunks", "workers"), [(40, 11, 16), (5, 11, 16), (1, 11, 16), (30, 2, 8), (12, 6, 1), (3, 8, 100)]
+    ("segments", "chunks", "workers", "rounds"),
+    [(40, 11, 16, 28), (5, 11, 16, 5), (1, 11, 16, 2), (30, 2, 8, 8), (12, 6, 1, 72), (3, 8, 100, 2)],
 )
-def test_a_run_takes_as_long_as_the_shortest_schedule(segments: int, chunks: int, workers: int) -> None:
+def test_a_run_takes_as_long_as_the_shortest_schedule(segments: int, chunks: int, workers: int, rounds: int) -> None:
     sender = Timed()
     seconds, done = run(corpus(segments, chunks, words=max(300, 2400 // chunks)), sender, workers)
     assert done.failures == []
     assert sender.calls == segments * chunks
     assert sender.cold == segments, "all other calls read the prefix from the cache"
     assert sender.most <= workers
-    assert seconds <= 1.05 * LATENCY * rounds([chunks] * segments, workers)
+    assert seconds <= 1.05 * LATENCY * rounds
 
 
 def test_with_30_percent_of_failures_a_run_takes_less_than_twice_as_long() -> None:
@@ -298,29 +297,27 @@ def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
     assert paid.contextualizer.replies is replies
 
 
-# ---- rate limits: waiting times of token buckets, and the end of all waiting ----------------
+# ---- rate limits: spaces between calls, pauses, and the end of all waiting ------------------
 
 
-@given(limit=st.integers(1, 10_000), amounts=st.lists(st.floats(0.01, 1), min_size=1, max_size=60))
-def test_the_limit_per_minute_is_exceeded_by_one_request_at_most(limit: int, amounts: list[float]) -> None:
-    bucket, now = Bucket(limit), 0.0
-    sent: list[tuple[float, float]] = []
-    for share in amounts:
-        amount = share * limit
-        now += bucket.wait(amount, now=now)
-        bucket.take(amount, now=now)
-        sent.append((now, amount))
-    for start, _ in sent:
-        inside = [amount for at, amount in sent if start <= at < start + 60]
-        assert sum(inside) <= limit * (1 + 1e-6) + max(inside) + 1
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [({"requests_per_minute": 60}, [0, 1, 2]), ({"tokens_per_minute": 1200}, [0, 5, 10])],
+    ids=["requests", "tokens"],
+)
+def test_calls_are_spaced_evenly_so_that_no_minute_exceeds_a_limit(
+    limits: dict[str, int], seconds: list[float]
+) -> None:
+    async def sent() -> list[float]:
+        limiter, loop = Limiter(**limits), asyncio.get_running_loop()
+        times = []
+        for _ in seconds:
+            await limiter.enter(100)
+            times.append(loop.time())
+        return times
 
-
-def test_an_amount_above_the_capacity_waits_for_a_full_bucket() -> None:
-    bucket = Bucket(60)  # 6 at once, then 0.9 a second
-    bucket.take(6, now=0.0)
-    assert bucket.wait(25, now=0.0) == pytest.approx(6 / 0.9)
-    bucket.take(25, now=6 / 0.9)
-    assert bucket.wait(1, now=6 / 0.9) == pytest.approx(20 / 0.9)
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        assert runner.run(sent()) == pytest.approx(seconds, abs=0.01)
 
 
 @pytest.fixture
@@ -334,7 +331,7 @@ def test_a_pause_counts_for_all_and_the_longest_one_wins() -> None:
     limiter = Limiter()
     limiter.pause(50)
     limiter.pause(5)
-    assert limiter.wait(1) == 50
+    assert limiter._next == 1050
 
 
 async def test_a_stop_ends_all_waiting() -> None:

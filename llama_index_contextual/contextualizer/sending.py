@@ -1,9 +1,10 @@
-"""Request contexts through OpenAI's Batch API.
+"""Send requests for contexts to an LLM: one at a time, or through OpenAI's Batch API.
 
-Requests are uploaded as JSON Lines files, and replies are read from output files. `asend_batches` does both for a run:
-it uses a `BatchRunner` to submit batches and collect their replies. The journal in the ledger records the batches in
-progress, so that a later run can collect them. `BatchReplies` reserves and books the cost of the requests, and passes
-the replies to the run that writes contexts, which sends the remaining requests live.
+`LiveSender` sends one request. For batches, requests are uploaded as JSON Lines files, and replies are read from output
+files. `asend_batches` does both for a run: it uses a `BatchRunner` to submit batches and collect their replies. The
+journal in the ledger records the batches in progress, so that a later run can collect them. `BatchReplies` reserves and
+books the cost of the requests, and passes the replies to the run that writes contexts, which sends the remaining
+requests live.
 """
 
 from __future__ import annotations
@@ -11,26 +12,107 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
-from llama_index.core.llms import LLM
+from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
+from llama_index.core.llms import LLM, ChatMessage
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client
-from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual._utils.redaction import get_logger, scrub
 from llama_index_contextual.contextualizer.cost import Bill, CallForm, Reservation, Spending, Tokens
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Reply, Usage, reply_of
-from llama_index_contextual.contextualizer.scheduler import LiveSender
 from llama_index_contextual.embeddings.batching import pack
 from llama_index_contextual.errors import ConfigurationError, ModelError, Remedy
 from llama_index_contextual.index.ledger import BatchJournal, BatchReply, OpenBatch, content_key
 from llama_index_contextual.index.storable import storable_text
-from llama_index_contextual.models import load_llm, provider_of
+from llama_index_contextual.models import HIDDEN_TOKENS, Provider, load_llm, model_name, provider_of
 
 logger = get_logger(__name__)
 T = TypeVar("T")
+
+# ---- Live calls ------------------------------------------------------------------------------------------------------
+
+ServiceTier = Literal["flex"]
+
+FLEX_TIMEOUT = 900.0
+"""Timeout in seconds for calls in the flex tier, which are slower."""
+
+
+@runtime_checkable
+class Sender(Protocol):
+    """Protocol for objects that send a single request; errors are raised unchanged, and nothing is retried."""
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        ...
+
+
+class LiveSender:
+    """Send requests to a LlamaIndex LLM so that its provider can cache their common prefix.
+
+    Args:
+        llm: Any LlamaIndex LLM.
+        service_tier: "flex" for half the price but slower responses, if the provider offers it.
+
+    Raises:
+        ConfigurationError: The provider does not offer this tier.
+    """
+
+    def __init__(self, llm: LLM, *, service_tier: ServiceTier | None = None) -> None:
+        self._llm = llm
+        self._provider = provider_of(model_name(llm)) or Provider(pip="")
+        if service_tier is not None and service_tier not in self._provider.service_tiers:
+            raise ConfigurationError(
+                f"{model_name(llm)!r} has no service tier {service_tier!r}",
+                setting="service_tier",
+                remedy=Remedy(
+                    "set service_tier to None",
+                    "remove it with `llama-index-contextual configure {project} service_tier=null`",
+                ),
+            )
+        self._service_tier = service_tier
+        self._form = CallForm.of(model_name(llm), llm)
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        try:
+            response = await self._llm.achat([self._message(request)], **self._options(request))
+        except Exception as error:
+            if self._form.effort is None or not _refuses_effort(error):
+                raise
+            # The model does not accept the effort that its name implies; the refused call is not charged.
+            self._form = replace(self._form, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
+            response = await self._llm.achat([self._message(request)], **self._options(request))
+        reply = reply_of(response.raw)
+        return Reply(scrub(response.message.content or ""), reply.usage, reply.finish_reason)
+
+    def _message(self, request: ContextRequest) -> ChatMessage:
+        if self._provider.cache != "point" or request.prefix.tokens < self._provider.min_cached_tokens:
+            return ChatMessage(role="user", content=request.prompt)
+        point = CachePoint(cache_control=CacheControl(type="ephemeral"))
+        return ChatMessage(
+            role="user", blocks=[TextBlock(text=request.prefix.text), point, TextBlock(text=request.suffix)]
+        )
+
+    def _options(self, request: ContextRequest) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if self._provider.takes_cache_key:
+            options["prompt_cache_key"] = request.prefix.cache_key
+        if self._form.sends_limit:
+            options["max_tokens"] = self._form.max_tokens
+        if self._form.effort is not None:
+            options["reasoning_effort"] = self._form.effort
+        if self._service_tier is not None:
+            options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
+        return options
+
+
+def _refuses_effort(error: Exception) -> bool:
+    return getattr(error, "status_code", None) == 400 and "reasoning" in str(error)
+
 
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
